@@ -1,0 +1,49 @@
+# Everything runs from .venv, which `make setup` fills. `make help` lists the targets.
+
+PYTHON ?= python3
+VLLM ?= auto
+MODEL ?= Qwen/Qwen2.5-VL-3B-Instruct
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format docs bench clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
+		| awk -F '\t' '{ printf "  make %-9s %s\n", $$1, $$2 }'
+
+setup: ## Install mmcalib and vLLM into .venv (VLLM=cpu|cuda|none, PYTHON=python3.12)
+	@$(PYTHON) scripts/setup.py --vllm $(VLLM)
+
+demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=...); results in out/
+	$(BIN)/python datasets/materialise.py sample
+	@start=$$(date +%s); \
+	set -x; \
+	$(BIN)/mmcalib run --model $(MODEL) --data sample --requests sample/requests.jsonl --out out --force; \
+	{ status=$$?; set +x; } 2>/dev/null; \
+	echo "demo: the job took $$(($$(date +%s) - start)) s"; \
+	exit $$status
+
+test: setup ## Run the tests, the engine ones included
+	$(BIN)/pytest
+
+test-all: lint test demo ## Run all that a release must pass: lint, test, demo
+
+lint: setup ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+docs: setup ## Check README and docs: links, help texts, commands
+	$(BIN)/pytest tests/docs
+
+bench: setup ## Run the benchmarks
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove what can be made again (out/, sample/, caches); .venv stays
+	rm -rf out sample build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

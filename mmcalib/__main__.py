@@ -1,0 +1,5 @@
+"""`python -m mmcalib`."""
+
+from mmcalib.cli import main
+
+main()

@@ -1,0 +1,139 @@
+"""The census: which shapes a corpus holds, and how many items of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, astuple, dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from mmcalib.census.shapes import (
+    MODALITIES,
+    AudioShape,
+    ImageShape,
+    Modality,
+    Shape,
+    VideoShape,
+)
+from mmcalib.errors import CorpusError
+
+# Enough to look at one, and at another when that is gone.
+EXEMPLARS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeCount:
+    """`count` items have `shape`; `exemplars` are the first of their paths in sorted order."""
+
+    shape: Shape
+    count: int
+    exemplars: tuple[str, ...]
+
+
+class Census:
+    """The exact histogram of shapes. Adding and merging give the same in any order."""
+
+    def __init__(self, counts: Iterable[ShapeCount] = ()) -> None:
+        self._counts: dict[Shape, ShapeCount] = {}
+        for entry in counts:
+            self._take(entry)
+
+    def add(self, shape: Shape, path: str, count: int = 1) -> None:
+        """Count an item, `count` times; `path` may become an exemplar."""
+        self._take(ShapeCount(shape, count, (path,)))
+
+    def merge(self, other: Census) -> Census:
+        """census(A) and census(B) give census(A∪B); neither is changed."""
+        return Census([*self._counts.values(), *other._counts.values()])
+
+    def modalities(self) -> tuple[Modality, ...]:
+        """Those that have items, in the order of `MODALITIES`."""
+        present = {shape.modality for shape in self._counts}
+        return tuple(modality for modality in MODALITIES if modality in present)
+
+    def items(self, modality: Modality | None = None) -> int:
+        """The number of items, of one modality or of all."""
+        return sum(entry.count for entry in self.shapes(modality))
+
+    def shapes(self, modality: Modality | None = None) -> Iterator[ShapeCount]:
+        """The distinct shapes with their counts, by modality, then in ascending order."""
+        for shape in sorted(self._counts, key=shape_order):
+            if modality in (None, shape.modality):
+                yield self._counts[shape]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON types: `{"shapes": [{"modality", "shape", "count", "exemplars"}]}`."""
+        return {
+            "shapes": [
+                {
+                    "modality": entry.shape.modality,
+                    "shape": asdict(entry.shape),
+                    "count": entry.count,
+                    "exemplars": list(entry.exemplars),
+                }
+                for entry in self.shapes()
+            ]
+        }
+
+    @staticmethod
+    def from_json(data: object) -> Census:
+        """The reverse of `to_json`. Raises CorpusError for anything else."""
+        try:
+            entries = _CensusText.model_validate(data).shapes
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(str(step) for step in first["loc"])
+            raise CorpusError(
+                f"not a census: {where}: {first['msg']}", hint="mmcalib scan --data DIR --json"
+            ) from error
+        return Census(
+            ShapeCount(entry.shape, entry.count, tuple(entry.exemplars)) for entry in entries
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Census) and self._counts == other._counts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        parts = (f"{modality}: {self.items(modality)}" for modality in self.modalities())
+        return f"Census({', '.join(parts)})"
+
+    def _take(self, entry: ShapeCount) -> None:
+        known = self._counts.get(entry.shape)
+        count, exemplars = entry.count, set(entry.exemplars)
+        if known:
+            count += known.count
+            exemplars.update(known.exemplars)
+        first = tuple(sorted(exemplars)[:EXEMPLARS])
+        self._counts[entry.shape] = ShapeCount(entry.shape, count, first)
+
+
+def shape_order(shape: Shape) -> tuple[float, ...]:
+    """A sort key for shapes of any modality."""
+    return MODALITIES.index(shape.modality), *astuple(shape)
+
+
+class _EntryText(BaseModel):
+    count: int = Field(ge=1)
+    exemplars: list[str]
+
+
+class _ImageText(_EntryText):
+    modality: Literal["image"]
+    shape: ImageShape
+
+
+class _VideoText(_EntryText):
+    modality: Literal["video"]
+    shape: VideoShape
+
+
+class _AudioText(_EntryText):
+    modality: Literal["audio"]
+    shape: AudioShape
+
+
+class _CensusText(BaseModel):
+    shapes: list[Annotated[_ImageText | _VideoText | _AudioText, Field(discriminator="modality")]]

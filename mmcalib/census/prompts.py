@@ -1,0 +1,107 @@
+"""The census of prompts: which combinations of items come together in one request."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mmcalib.census.census import shape_order
+from mmcalib.census.shapes import Modality, Shape
+from mmcalib.corpus.item import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSignature:
+    """What decides a prompt's cost: the shapes of its items, sorted, and its characters of text."""
+
+    shapes: tuple[Shape, ...]
+    text_chars: int
+
+    def items(self, modality: Modality) -> int:
+        """How many of its items are of `modality`."""
+        return sum(shape.modality == modality for shape in self.shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCount:
+    """`count` prompts have `signature`; `exemplar` is the one whose origin sorts first."""
+
+    signature: PromptSignature
+    count: int
+    exemplar: Prompt
+
+
+class PromptCensus:
+    """The exact histogram of prompts. Adding and merging give the same in any order.
+
+    One whole prompt is kept per distinct signature, for replay: memory grows with the number of
+    signatures, not of prompts.
+    """
+
+    def __init__(self, counts: Iterable[PromptCount] = ()) -> None:
+        self._counts: dict[PromptSignature, PromptCount] = {}
+        for entry in counts:
+            self._take(entry)
+
+    def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
+        """Count `prompt`, whose items have `shapes`."""
+        signature = PromptSignature(tuple(sorted(shapes, key=shape_order)), len(prompt.text))
+        self._take(PromptCount(signature, 1, prompt))
+
+    def merge(self, other: PromptCensus) -> PromptCensus:
+        """The census of both corpora's prompts; neither is changed."""
+        return PromptCensus([*self._counts.values(), *other._counts.values()])
+
+    def prompts(self) -> int:
+        """The number of prompts."""
+        return sum(entry.count for entry in self._counts.values())
+
+    def signatures(self) -> Iterator[PromptCount]:
+        """The distinct signatures, in a fixed order."""
+        yield from sorted(self._counts.values(), key=_order)
+
+    def items_per_prompt(self, modality: Modality, quantile: float = 1.0) -> int:
+        """The least n such that a share `quantile` of the prompts has at most n items; 0 if none.
+
+        `quantile` lies in (0, 1]; 1 is the maximum.
+        """
+        if not 0 < quantile <= 1:
+            raise ValueError(f"quantile {quantile} is not in (0, 1]")
+        per_prompt = self.histogram(modality)
+        # The product of a decimal share and a count may lie a rounding error above a whole number.
+        needed = math.ceil(round(quantile * per_prompt.total(), 9))
+        covered = 0
+        for items, prompts in sorted(per_prompt.items()):
+            covered += prompts
+            if covered >= needed:
+                return items
+        return 0
+
+    def histogram(self, modality: Modality) -> Counter[int]:
+        """Number of items of `modality` in a prompt -> number of such prompts."""
+        per_prompt: Counter[int] = Counter()
+        for entry in self._counts.values():
+            per_prompt[entry.signature.items(modality)] += entry.count
+        return per_prompt
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PromptCensus) and self._counts == other._counts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _take(self, entry: PromptCount) -> None:
+        known = self._counts.get(entry.signature)
+        if known:
+            first = min(known.exemplar, entry.exemplar, key=_exemplar_order)
+            entry = PromptCount(entry.signature, known.count + entry.count, first)
+        self._counts[entry.signature] = entry
+
+
+def _order(entry: PromptCount) -> tuple[list[tuple[float, ...]], int]:
+    return [shape_order(shape) for shape in entry.signature.shapes], entry.signature.text_chars
+
+
+def _exemplar_order(prompt: Prompt) -> tuple[str, tuple[str, ...], str]:
+    return prompt.origin, tuple(item.path for item in prompt.items), prompt.text

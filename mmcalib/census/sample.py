@@ -1,0 +1,69 @@
+"""Which items to measure with their real media: the extremes first, then a random choice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+
+
+def choose(census: Census, per_modality: int, seed: int) -> list[tuple[Shape, str]]:
+    """At most `per_modality` distinct shapes of each modality, each with an exemplar's path.
+
+    In this order: the heaviest (pixels; frames × pixels; samples), the largest picture, the
+    longest, the widest, the tallest, the smallest; the rest at random. The same census and seed
+    give the same choice, and one modality's choice does not depend on another's.
+    """
+    chosen: list[tuple[Shape, str]] = []
+    for modality in census.modalities():
+        entries = list(census.shapes(modality))
+        picked = _unique(max(entries, key=lambda e: rank(e.shape)) for rank in _RANKS[modality])
+        rest = [entry for entry in entries if entry not in picked]
+        # Reproducible, not secret.
+        random.Random(f"{seed}:{modality}").shuffle(rest)  # noqa: S311
+        chosen += [(e.shape, e.exemplars[0]) for e in (*picked, *rest)[: max(0, per_modality)]]
+    return chosen
+
+
+def _unique(entries: Iterable[ShapeCount]) -> list[ShapeCount]:
+    return list({entry.shape: entry for entry in entries}.values())
+
+
+def _weight(shape: Shape) -> float:
+    match shape:
+        case VideoShape():
+            return shape.num_frames * _area(shape)
+        case AudioShape():
+            return shape.num_samples
+        case ImageShape():
+            return _area(shape)
+
+
+def _area(shape: Shape) -> float:
+    return 0.0 if isinstance(shape, AudioShape) else shape.width_px * shape.height_px
+
+
+def _duration(shape: Shape) -> float:
+    return 0.0 if isinstance(shape, ImageShape) else shape.duration_s
+
+
+def _aspect(shape: Shape) -> float:
+    return 1.0 if isinstance(shape, AudioShape) else shape.width_px / shape.height_px
+
+
+def _lightness(shape: Shape) -> float:
+    return -_weight(shape)
+
+
+def _tallness(shape: Shape) -> float:
+    return -_aspect(shape)
+
+
+Rank = Callable[[Shape], float]
+_RANKS: dict[Modality, tuple[Rank, ...]] = {
+    "image": (_weight, _aspect, _tallness, _lightness),
+    "video": (_weight, _area, _duration, _aspect, _tallness, _lightness),
+    "audio": (_weight, _duration, _lightness),
+}

@@ -1,0 +1,65 @@
+"""A shape is what decides an item's cost: pixels, frames and time, samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Modality = Literal["image", "video", "audio"]
+MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ImageShape:
+    """Width and height in pixels as a viewer shows them, EXIF rotation applied."""
+
+    width_px: int
+    height_px: int
+
+    @property
+    def modality(self) -> Modality:
+        return "image"
+
+    def __str__(self) -> str:
+        return f"{self.width_px}×{self.height_px}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VideoShape:
+    """The video stream as stored: all its frames, frames per second, seconds, pixels."""
+
+    num_frames: int
+    fps: float
+    duration_s: float
+    width_px: int
+    height_px: int
+
+    @property
+    def modality(self) -> Modality:
+        return "video"
+
+    def __str__(self) -> str:
+        frames = f"{self.num_frames} frames, {self.duration_s:.1f} s"
+        return f"{self.width_px}×{self.height_px}, {frames}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AudioShape:
+    """Samples per channel at the file's own rate."""
+
+    num_samples: int
+    sample_rate_hz: int
+
+    @property
+    def modality(self) -> Modality:
+        return "audio"
+
+    @property
+    def duration_s(self) -> float:
+        return self.num_samples / self.sample_rate_hz
+
+    def __str__(self) -> str:
+        return f"{self.duration_s:.2f} s at {self.sample_rate_hz / 1000:g} kHz"
+
+
+Shape = ImageShape | VideoShape | AudioShape

@@ -1,0 +1,62 @@
+"""The application: its commands, and the one place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from mmcalib.cli.models import models
+from mmcalib.cli.run import run
+from mmcalib.errors import MmcalibError
+from mmcalib.version import VERSION
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="mmcalib",
+    help="Right-size vLLM for the media you really serve.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=True,
+)
+app.command("run")(run)
+app.command("models")(models)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"mmcalib {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Right-size vLLM for the media you really serve.
+
+    Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media
+    """
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 the verdict is no, 130
+    interrupted."""
+    try:
+        app()
+    except MmcalibError as error:
+        if os.environ.get("MMCALIB_DEBUG") == "1":
+            raise
+        print(f"error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  try: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)

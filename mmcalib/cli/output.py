@@ -1,0 +1,82 @@
+"""The folder of results: claimed before anything slow, filled step by step, summed up at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from mmcalib.errors import OutputError, UsageError, VerdictError
+from mmcalib.job.run import Outcome
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.engine_yaml import engine_yaml
+from mmcalib.report.files import write_text
+from mmcalib.report.markdown import markdown
+from mmcalib.report.skipped import skipped_jsonl
+from mmcalib.report.terminal import summary
+
+
+def claim(out: Path, files: Sequence[str], *, force: bool) -> None:
+    """Make sure that results can be written to `out`, and that none would be lost."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file", hint="--out another folder")
+    if out.is_dir() and any(out.iterdir()) and not force:
+        raise UsageError(f"--out {out} is not empty", hint="--force, or --out another folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make --out {out}: {error.strerror}") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise OutputError(f"cannot write to --out {out}", hint="--out another folder")
+    for name in files:
+        (out / name).unlink(missing_ok=True)
+
+
+def save(so_far: Outcome, out: Path) -> None:
+    """Write what is known: everything skipped, and the calibration once there is one."""
+    write_text(out / "skipped.jsonl", skipped_jsonl(so_far.skipped))
+    if so_far.calibration is not None:
+        so_far.calibration.save(out / "calibration.json")
+
+
+def finish(
+    calibration: Calibration,
+    out: Path,
+    console: Console,
+    *,
+    as_json: bool,
+    quiet: bool,
+    strict: bool,
+) -> None:
+    """Write the final files, say what there is to say, and leave by the verdict's exit code.
+
+    `engine.yaml` is written only when the verdict is pass.
+    """
+    written = ["calibration.json", "report.md", "skipped.jsonl"]
+    serve = f"vllm serve --config {out / 'engine.yaml'}"
+    if calibration.verdict == "pass":
+        write_text(out / "engine.yaml", engine_yaml(calibration, serve))
+        written.insert(0, "engine.yaml")
+    write_text(out / "report.md", markdown(calibration, serve))
+    if as_json:
+        sys.stdout.write(calibration.model_dump_json(indent=2) + "\n")
+    if not quiet:
+        summary(calibration, console)
+        console.print(f"written to {out}: {', '.join(written)}", markup=False)
+    if calibration.verdict == "fail":
+        failed = next(check for check in calibration.checks if check.status == "fail")
+        raise VerdictError(
+            f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy
+        )
+    if not quiet:
+        console.print(f"serve with: {serve}", markup=False, style="bold")
+    if strict and calibration.corpus.skipped:
+        raise VerdictError(
+            f"--strict: {calibration.corpus.skipped} files or requests were skipped",
+            hint=f"see {out / 'skipped.jsonl'}",
+        )
+
+

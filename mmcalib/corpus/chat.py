@@ -1,0 +1,148 @@
+"""One line of a requests file as text, checked where it enters: OpenAI chat messages.
+
+Both `{"messages": [...]}` and the line of a batch file, `{"custom_id": ..., "body": {"messages":
+[...]}}`, are read. Fields that do not bear on media or text are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+
+from mmcalib.census.shapes import Modality
+
+# vLLM's spelling of the content parts that hold words (vllm/renderers/chat_utils.py, 0.32).
+TextType = Literal["text", "input_text", "output_text", "refusal", "thinking"]
+UrlType = Literal["image_url", "video_url", "audio_url"]
+MODALITY_OF: Mapping[UrlType, Modality] = {
+    "image_url": "image",
+    "video_url": "video",
+    "audio_url": "audio",
+}
+
+
+class BadRequest(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
+    """The line is no chat request; the message says where."""
+
+
+class _Text(BaseModel):
+    """Words, in the field that vLLM names after some of the types."""
+
+    type: TextType
+    text: str = ""
+    refusal: str = ""
+    thinking: str = ""
+
+    @property
+    def words(self) -> str:
+        return self.text or self.refusal or self.thinking
+
+
+class _Url(BaseModel):
+    url: str
+
+
+_AnyUrl = Annotated[
+    _Url, BeforeValidator(lambda given: {"url": given} if isinstance(given, str) else given)
+]
+
+
+class _Image(BaseModel):
+    type: Literal["image_url"]
+    image_url: _AnyUrl
+
+
+class _Video(BaseModel):
+    type: Literal["video_url"]
+    video_url: _AnyUrl
+
+
+class _Audio(BaseModel):
+    type: Literal["audio_url"]
+    audio_url: _AnyUrl
+
+
+class _Sound(BaseModel):
+    data: str
+    format: str = "wav"
+
+
+class _InlineAudio(BaseModel):
+    type: Literal["input_audio"]
+    input_audio: _Sound
+
+
+_Part = Annotated[_Text | _Image | _Video | _Audio | _InlineAudio, Field(discriminator="type")]
+
+
+def _as_parts(content: object) -> object:
+    """A bare string where a text part is meant, and nothing at all, are allowed by OpenAI."""
+    if content is None:
+        return []
+    listed = [content] if isinstance(content, str) else content
+    if not isinstance(listed, list):
+        return listed
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in listed]
+
+
+class Message(BaseModel):
+    """One turn of the conversation, its content always a list of parts."""
+
+    role: str
+    content: Annotated[list[_Part], BeforeValidator(_as_parts)] = Field(default_factory=list)
+
+    @property
+    def words(self) -> list[str]:
+        return [part.words for part in self.content if isinstance(part, _Text)]
+
+    @property
+    def media(self) -> list[tuple[UrlType, str] | None]:
+        """Per part its type and URL, None for words. Inline audio becomes a `data:` URL."""
+        return [_media(part) for part in self.content]
+
+
+def _media(part: _Text | _Image | _Video | _Audio | _InlineAudio) -> tuple[UrlType, str] | None:
+    match part:
+        case _Image():
+            return "image_url", part.image_url.url
+        case _Video():
+            return "video_url", part.video_url.url
+        case _Audio():
+            return "audio_url", part.audio_url.url
+        case _InlineAudio():
+            sound = part.input_audio
+            return "audio_url", f"data:audio/{sound.format};base64,{sound.data}"
+    return None
+
+
+class _Chat(BaseModel):
+    messages: list[dict[str, object]] = Field(min_length=1)
+
+
+class _BatchLine(BaseModel):
+    body: _Chat
+
+
+_MESSAGES = TypeAdapter(list[Message])
+
+
+def parse_line(line: bytes) -> tuple[list[Message], list[dict[str, object]]]:
+    """The messages of one line, checked, and the same as written. Raises `BadRequest`."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"not JSON: {error}") from error
+    try:
+        if isinstance(data, dict) and "messages" not in data and "body" in data:
+            written = _BatchLine.model_validate(data).body.messages
+        else:
+            written = _Chat.model_validate(data).messages
+        return _MESSAGES.validate_python(written), written
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        said = f"{where}: {first['msg']}" if where else first["msg"]
+        raise BadRequest(f"not a chat request: {said}") from error

@@ -1,0 +1,98 @@
+"""From the URL of a content part to a file on this disk that may be read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import mimetypes
+import os
+import re
+import tempfile
+from pathlib import Path
+from urllib.parse import unquote, unquote_to_bytes
+
+from mmcalib.errors import OutputError
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
+_LOCAL_HOSTS = ("", "localhost")
+
+
+class Unresolved(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
+    """The URL leads to no local file; the message says why."""
+
+
+class Outside(ValueError):  # noqa: N818 - a value in flight, turned into UsageError
+    """The file lies outside the allowed root; the message is its path."""
+
+
+def local_path(url: str, folder: str, root: str) -> str:
+    """The file's path, links resolved, for a `file://` URL, an absolute path, or one in `folder`.
+
+    Only `file://` URLs are percent-decoded. Raises `Unresolved` for other schemes, and `Outside`
+    unless the file lies below `root`, itself a resolved path; it need not exist.
+    """
+    scheme = _SCHEME.match(url)
+    if scheme and scheme[1].lower() == "file":
+        path = _file_url_path(url[scheme.end() :])
+    elif scheme and url[scheme.end() :].startswith("//"):
+        raise Unresolved("remote URL: not fetched")
+    else:
+        path = url
+    if not path or "\0" in path:
+        raise Unresolved("not a path")
+    try:
+        resolved = os.path.realpath(os.path.join(folder, path))
+    except (OSError, ValueError) as error:
+        raise Unresolved(f"not a path: {error}") from error
+    if not Path(resolved).is_relative_to(root):
+        raise Outside(resolved)
+    return resolved
+
+
+def _file_url_path(rest: str) -> str:
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in _LOCAL_HOSTS:
+            raise Unresolved(f"file URL of another host: {host}")
+        rest = slash + path
+    return unquote(rest, errors="surrogateescape")
+
+
+def is_inline(url: str) -> bool:
+    """Whether the URL carries the bytes itself."""
+    return url[:5].lower() == "data:"
+
+
+def decode_data_url(url: str) -> tuple[bytes, str]:
+    """The bytes of a `data:` URL and a file extension for its media type. Raises `Unresolved`."""
+    header, comma, payload = url[5:].partition(",")
+    if not comma:
+        raise Unresolved("data URL without a comma")
+    extension = mimetypes.guess_extension(header.partition(";")[0].strip().lower()) or ""
+    if not header.lower().endswith(";base64"):
+        return unquote_to_bytes(payload), extension
+    try:
+        # As strictly as vLLM decodes it.
+        return base64.b64decode(payload, validate=True), extension
+    except ValueError as error:
+        raise Unresolved(f"base64: {error}") from error
+
+
+def materialise(data: bytes, extension: str, scratch: Path) -> str:
+    """Write `data` below `scratch`, named by its SHA-256, unless it is there; return the path.
+
+    The file appears whole or not at all. Raises OutputError.
+    """
+    path = scratch / f"{hashlib.sha256(data).hexdigest()}{extension}"
+    try:
+        if not path.exists():
+            scratch.mkdir(parents=True, exist_ok=True)
+            handle, partial = tempfile.mkstemp(dir=scratch, prefix=".partial-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(partial, path)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write inline media: {path}: {error.strerror}", hint="MMCALIB_CACHE_DIR=DIR"
+        ) from error
+    return os.path.realpath(path)

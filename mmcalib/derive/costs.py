@@ -1,0 +1,79 @@
+"""What every shape of the corpus costs under one setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mmcalib.census.shapes import MODALITIES, Modality, Shape
+from mmcalib.engine.setting import Setting
+
+# real: the media itself went through vLLM; blank: a stand-in of equal shape did; unchanged: below
+# the cap that distinguishes this setting from the default, and so computed from the default.
+Basis = Literal["real", "blank", "unchanged"]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCost:
+    """Cost of one item of `shape`; `count` items of the corpus have it. `tokens` in the prompt,
+    `embeds` in the encoder cache, `tensor_bytes` of processed tensors, `process_s` seconds to load
+    and process. `sampled` is what vLLM's loader handed over, as in `mmcalib.engine.messages.Cost`.
+    """
+
+    shape: Shape
+    count: int
+    exemplar: str
+    tokens: int
+    embeds: int
+    tensor_bytes: int
+    process_s: float
+    sampled: tuple[int, ...]
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """vLLM refuses every item of this shape, for this reason."""
+
+    shape: Shape
+    count: int
+    exemplar: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A blank stand-in and the real item of equal shape differ; the real one wins."""
+
+    exemplar: str
+    shape: Shape
+    real_tokens: int
+    blank_tokens: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """All costs under one setting, by shape."""
+
+    setting: Setting
+    costs: dict[Shape, ItemCost]
+    refusals: tuple[Refusal, ...] = ()
+    mismatches: tuple[Mismatch, ...] = ()
+    compared: int = field(default=0)
+
+    def of(self, modality: Modality) -> list[ItemCost]:
+        """The costs of one modality, by shape order of measurement."""
+        return [cost for cost in self.costs.values() if cost.shape.modality == modality]
+
+    def modalities(self) -> tuple[Modality, ...]:
+        return tuple(m for m in MODALITIES if self.of(m))
+
+    def heaviest(self, modality: Modality) -> ItemCost | None:
+        """The item that takes most of the encoder cache; ties by path, so that it is stable."""
+        return heaviest(self.of(modality))
+
+
+def heaviest(costs: Iterable[ItemCost]) -> ItemCost | None:
+    return max(costs, key=lambda cost: (cost.embeds, cost.tokens, cost.exemplar), default=None)

@@ -1,0 +1,157 @@
+"""Candidate values of a knob, what each does to the corpus, and which one to take (R2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmcalib.census.shapes import AudioShape, Shape
+from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.messages import Knob
+from mmcalib.engine.setting import Setting
+
+# Caps that people use and can compare with, in tokens per image or frame.
+_LADDER_TOKENS = (256, 512, 768, 1024, 1280, 2048, 4096, 8192, 16384)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One candidate value of a knob and what it does to the items of the knob's modality."""
+
+    knob: Knob
+    value: int
+    setting: Setting
+    max_tokens: int
+    p50_tokens: int
+    items: int
+    items_downscaled: int
+    worst_retention: float
+
+    @property
+    def share_downscaled(self) -> float:
+        return self.items_downscaled / self.items if self.items else 0.0
+
+
+def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[int]:
+    """Values to try, ascending, the default last. Tiles one by one; areas on a ladder of tokens,
+    plus the areas at which the corpus' own heaviest shapes just fit."""
+    unit = knob.unit_tokens
+    if unit is None:
+        return list(range(1, knob.value + 1))
+    costs = default.of(knob.modality)
+    wanted = {unit * tokens for tokens in _LADDER_TOKENS}
+    wanted |= {area for cost in costs for area in _areas(cost, unit)} if costs else set()
+    if policy.max_tokens_per_item is not None:
+        wanted.add(unit * policy.max_tokens_per_item)
+    floor = max(knob.companions.values(), default=unit)
+    ceiling = max((area for cost in costs for area in _areas(cost, unit)), default=0)
+    kept = {value for value in wanted if floor <= value < knob.value and value <= ceiling}
+    if policy.max_tokens_per_item is not None:
+        kept.add(min(knob.value, unit * policy.max_tokens_per_item))
+    return [*_thinned(sorted(kept), policy, unit), knob.value]
+
+
+def _areas(cost: ItemCost, unit: int) -> tuple[int, ...]:
+    """The area that this shape takes when each edge is rounded to the processor's unit."""
+    shape = cost.shape
+    if isinstance(shape, AudioShape):
+        return ()
+    edge = math.isqrt(unit)
+    sides = (shape.width_px / edge, shape.height_px / edge)
+    nearest = max(1, round(sides[0])) * max(1, round(sides[1])) * unit
+    above = math.ceil(sides[0]) * math.ceil(sides[1]) * unit
+    return nearest, above
+
+
+def _thinned(values: list[int], policy: Policy, unit: int) -> list[int]:
+    """The ladder, and of the corpus' own areas the largest few: those decide without loss."""
+    ladder = {unit * tokens for tokens in _LADDER_TOKENS}
+    if policy.max_tokens_per_item is not None:
+        ladder.add(unit * policy.max_tokens_per_item)
+    own = [value for value in values if value not in ladder][-4:]
+    return sorted({*own, *(value for value in values if value in ladder)})
+
+
+def at(knob: Knob, value: int) -> Setting:
+    """The setting that gives the knob this value; the default value is the default setting."""
+    if value == knob.value:
+        return Setting()
+    inner: Any = value
+    for depth, key in enumerate(reversed(knob.path)):
+        companions = knob.companions if depth == 0 else {}
+        inner = {key: inner, **{name: min(v, value) for name, v in companions.items()}}
+    return Setting(mm_processor_kwargs=inner)
+
+
+def merged(settings: Iterable[Setting]) -> Setting:
+    """All processor kwargs together; settings of different knobs do not overlap."""
+    kwargs: dict[str, Any] = {}
+    media: dict[str, Any] = {}
+    for setting in settings:
+        _merge(kwargs, setting.mm_processor_kwargs)
+        _merge(media, setting.media_io_kwargs)
+    return Setting(kwargs, media)
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def exceeding(knob: Knob, value: int, default: CostTable) -> list[Shape]:
+    """Shapes that the cap may change: all for tiles; for areas those that do not fit under it."""
+    costs = default.of(knob.modality)
+    if knob.unit_tokens is None:
+        return [cost.shape for cost in costs]
+    return [c.shape for c in costs if min(_areas(c, knob.unit_tokens), default=0) > value]
+
+
+def point(knob: Knob, value: int, table: CostTable, default: CostTable) -> Point:
+    """What the value does, compared item by item with the default setting."""
+    pairs = [(cost, default.costs[cost.shape]) for cost in table.of(knob.modality)]
+    smaller = [(now, before) for now, before in pairs if now.tokens < before.tokens]
+    ordered = sorted(pairs, key=lambda pair: pair[0].tokens)
+    return Point(
+        knob=knob,
+        value=value,
+        setting=table.setting,
+        max_tokens=max((now.tokens for now, _ in pairs), default=0),
+        p50_tokens=_median([(now.tokens, now.count) for now, _ in ordered]),
+        items=sum(now.count for now, _ in pairs),
+        items_downscaled=sum(now.count for now, _ in smaller),
+        worst_retention=min((now.tokens / before.tokens for now, before in smaller), default=1.0),
+    )
+
+
+def _median(pairs: Sequence[tuple[int, int]]) -> int:
+    half, covered = sum(count for _, count in pairs) / 2, 0
+    for tokens, count in pairs:
+        covered += count
+        if covered >= half:
+            return tokens
+    return 0
+
+
+def choose(points: Sequence[Point], policy: Policy) -> Point:
+    """The point to take, of points in ascending order of value.
+
+    quality: the smallest value that downscales nothing. throughput: the smallest that leaves at
+    least half of the items whole. `max_tokens_per_item`: the largest value within it.
+    """
+    if policy.max_tokens_per_item is not None:
+        unit = points[0].knob.unit_tokens
+        within = [
+            p
+            for p in points
+            if (p.value <= policy.max_tokens_per_item * unit if unit else False)
+            or (unit is None and p.max_tokens <= policy.max_tokens_per_item)
+        ]
+        return within[-1] if within else points[0]
+    allowed = 0.5 if policy.prefer == "throughput" else 0.0
+    return next(p for p in points if p.share_downscaled <= allowed)

@@ -1,0 +1,67 @@
+"""vLLM's own encoder budget and the dummy items that its profile would run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.engine.arg_utils import EngineArgs
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.encoder_budget import MultiModalBudget
+from vllm.usage.usage_lib import UsageContext
+
+from mmcalib.engine.child.costs import tensor_bytes
+from mmcalib.engine.child.media import _sampled
+from mmcalib.engine.messages import AskBudget, Budget, Dummy
+
+
+def budget(request: AskBudget) -> Budget:
+    """Build the engine config as `vllm serve` would and read its MultiModalBudget."""
+    args = EngineArgs(**request.engine_args)
+    config = args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    mm = MultiModalBudget(config, MULTIMODAL_REGISTRY, enable_cache=False)
+    modality = mm.get_modality_with_max_tokens() if mm.mm_max_toks_per_item else None
+    dummies = {}
+    if request.build_dummy:
+        dummies = {name: dummy(mm.processor, name) for name in mm.mm_max_toks_per_item}
+    return Budget(
+        encoder_compute_budget=mm.encoder_compute_budget,
+        encoder_cache_size=mm.encoder_cache_size,
+        max_tokens_per_item=dict(mm.mm_max_toks_per_item),
+        max_items_per_prompt=dict(mm.mm_max_items_per_prompt),
+        max_items_per_batch=dict(mm.mm_max_items_per_batch),
+        profiled_modality=modality,
+        profiled_items=mm.mm_max_items_per_batch[modality] if modality else 0,
+        dummies=dummies,
+        max_model_len=config.model_config.max_model_len,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+    )
+
+
+def dummy(processor: Any, modality: str) -> Dummy:
+    """The item that vLLM's dummy builder makes, clamped by the size hints as it clamps them."""
+    inputs = processor.get_dummy_mm_inputs({modality: 1})
+    placeholders = inputs["mm_placeholders"][modality]
+    return Dummy(
+        embeds=sum(p.get_num_embeds() for p in placeholders),
+        tensor_bytes=sum(tensor_bytes(item) for item in inputs["mm_kwargs"][modality]),
+        size=_dummy_size(processor, modality),
+    )
+
+
+def _dummy_size(processor: Any, modality: str) -> dict[str, int]:
+    info = processor.info
+    options = info.ctx.get_mm_config().limit_per_prompt
+    data = processor.dummy_inputs.get_dummy_mm_data(
+        info.ctx.model_config.max_model_len, {modality: 1}, options
+    )
+    media = data[modality]
+    first = media[0] if isinstance(media, list) else media
+    if modality == "audio":
+        samples = first[0] if isinstance(first, tuple) else first
+        return {"length": int(samples.shape[-1])}
+    if modality == "image":
+        width, height = first.size
+        return {"width": int(width), "height": int(height)}
+    frames, width, height = _sampled(first if isinstance(first, tuple) else (first, {}))
+    return {"num_frames": frames, "width": width, "height": height}

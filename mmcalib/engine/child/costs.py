@@ -1,0 +1,60 @@
+"""What one item costs: vLLM's processor applied to it alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from mmcalib.engine.child import versions
+from mmcalib.engine.child.media import load
+from mmcalib.engine.child.model import OpenedModel, Processor
+from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
+
+
+def measure(model: OpenedModel, request: Measure) -> Iterator[Measured]:
+    """Cost every subject in order; an item that vLLM refuses is answered with its reason."""
+    under = model.under(request.setting)
+    for index, subject in enumerate(request.subjects):
+        try:
+            yield Measured(index, cost(subject, under))
+        except Exception as error:  # noqa: BLE001 - the refusal is the measurement
+            yield Measured(index, None, refusal=root_cause(error))
+
+
+def cost(subject: Blank | File, under: Processor) -> Cost:
+    started = time.perf_counter()
+    media, sampled = load(subject, under)
+    loaded = time.perf_counter()
+    modality = subject.modality
+    output = versions.apply_processor(
+        under.processor, under.placeholder_ids(modality), {modality: [media]}
+    )
+    done = time.perf_counter()
+    placeholders = output["mm_placeholders"][modality]
+    return Cost(
+        tokens=sum(p.length for p in placeholders),
+        embeds=sum(p.get_num_embeds() for p in placeholders),
+        tensor_bytes=sum(tensor_bytes(item) for item in output["mm_kwargs"][modality]),
+        load_s=loaded - started,
+        process_s=done - loaded,
+        sampled=sampled,
+    )
+
+
+def root_cause(error: BaseException) -> str:
+    """The innermost message of a chain of errors, on one line: the outer ones only say where."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+
+
+def tensor_bytes(item: Any) -> int:
+    """Bytes of every tensor that a processed item carries to the encoder."""
+    return sum(_bytes(field.data) for field in item.values())
+
+
+def _bytes(data: Any) -> int:
+    if isinstance(data, (list, tuple)):
+        return sum(_bytes(part) for part in data)
+    return int(getattr(data, "nbytes", 0))

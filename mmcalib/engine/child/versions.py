@@ -1,0 +1,171 @@
+"""Where vLLM's versions differ, and where mmcalib reaches into it. Nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from vllm.multimodal import video as vllm_video
+from vllm.multimodal.processing.context import TimingContext
+from vllm.multimodal.processing.inputs import ProcessorInputs
+from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
+from vllm.multimodal.video_decoders import VideoSourceMetadata
+from vllm.transformers_utils.processor import get_video_processor_cls_name
+
+from mmcalib.census.shapes import VideoShape
+
+
+def apply_processor(
+    processor: Any, prompt_ids: list[int], data: Any
+) -> Any:
+    """Run a multimodal processor on loaded media, as the server's renderer does."""
+    items = processor.info.parse_mm_data(data)
+    inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
+    return processor.apply(inputs, TimingContext(enabled=False))
+
+
+def video_processor_name(config: Any) -> str | None:
+    """The class name by which vLLM picks the video loader, None where the model has none."""
+    try:
+        name: str | None = get_video_processor_cls_name(config)
+    except (ValueError, OSError, AttributeError):
+        return None
+    return name
+
+
+def video_loader_name(config: Any) -> str | None:
+    """The loader that serves this model's videos when nothing else is asked for."""
+    name = video_processor_name(config)
+    backend: str | None = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
+    return backend
+
+
+def audio_rate_hz(processor: Any) -> int | None:
+    """The rate to which vLLM resamples every clip for this model, None where it takes no audio."""
+    if "audio" not in processor.info.supported_mm_limits:
+        return None
+    resampler = getattr(processor.info.get_data_parser(), "audio_resampler", None)
+    rate = getattr(resampler, "target_sr", None)
+    return int(rate) if rate else None
+
+
+@contextmanager
+def blank_videos(shape: VideoShape) -> Iterator[None]:
+    """While open, every video that vLLM's loaders decode is a blank one of this shape.
+
+    Only the decoder is replaced: which frames are sampled stays the loader's own decision.
+    """
+
+    def decode(
+        backend: str,
+        loader: Any,
+        data: bytes,
+        target: Any,
+        sampling_kwargs: dict[str, Any],
+        backend_kwargs: dict[str, Any],
+        *,
+        frame_recovery: bool,
+    ) -> Any:
+        duration_s = shape.num_frames / shape.fps if shape.fps > 0 else 0.0
+        source = loader._prepare_source(
+            VideoSourceMetadata(shape.num_frames, shape.fps, duration_s)
+        )
+        frames = loader.compute_frames_index_to_sample(
+            source=source, target=target, **sampling_kwargs
+        )
+        pixels = np.zeros((len(frames), shape.height_px, shape.width_px, 3), dtype=np.uint8)
+        return pixels, source, frames, frames
+
+    original = vllm_video.decode_video
+    vllm_video.decode_video = decode
+    try:
+        yield
+    finally:
+        vllm_video.decode_video = original
+
+
+def encoder_inputs(model_runner: Any, modality: str, media: Any) -> tuple[dict[str, Any], int]:
+    """One processed item batched as the model runner batches it for the encoder, and its embeds."""
+    from vllm.multimodal.utils import group_and_batch_mm_kwargs
+
+    processor = model_runner.mm_budget.processor
+    text = processor.dummy_inputs.get_dummy_text({modality: 1})
+    ids = processor.info.get_tokenizer().encode(text)
+    output = apply_processor(processor, ids, {modality: [media]})
+    items = [(modality, output["mm_kwargs"][modality][0])]
+    batch = next(
+        kwargs
+        for _, _, kwargs in group_and_batch_mm_kwargs(
+            items, device=model_runner.device, pin_memory=False
+        )
+    )
+    placeholders = output["mm_placeholders"][modality]
+    return batch, sum(p.get_num_embeds() for p in placeholders)
+
+
+class RequestWatch:
+    """Notes what the engine counts: each request's items, and the encoder tokens of every step."""
+
+    def __init__(self, llm: Any) -> None:
+        self.item_tokens: dict[str, tuple[int, ...]] = {}
+        self.last_added = ""
+        self.largest_encoder_step_tokens = 0
+        self._embeds: dict[str, list[int]] = {}
+        self._client = llm.llm_engine.engine_core
+        self._scheduler = self._client.engine_core.scheduler
+        self._add, self._schedule = self._client.add_request, self._scheduler.schedule
+
+    def __enter__(self) -> RequestWatch:
+        self._client.add_request = self._noting_items
+        self._scheduler.schedule = self._noting_steps
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._client.add_request, self._scheduler.schedule
+
+    def _noting_items(self, request: Any) -> Any:
+        positions = [feature.mm_position for feature in request.mm_features or ()]
+        public_id = getattr(request, "external_req_id", None) or request.request_id
+        self.last_added = public_id
+        self.item_tokens[public_id] = tuple(p.length for p in positions)
+        self._embeds[request.request_id] = [p.get_num_embeds() for p in positions]
+        return self._add(request)
+
+    def _noting_steps(self, *args: Any, **kwargs: Any) -> Any:
+        step = self._schedule(*args, **kwargs)
+        tokens = sum(
+            self._embeds[request][index]
+            for request, indices in step.scheduled_encoder_inputs.items()
+            for index in indices
+        )
+        self.largest_encoder_step_tokens = max(self.largest_encoder_step_tokens, tokens)
+        return step
+
+
+@contextmanager
+def weights_as_loaded() -> Iterator[dict[str, Any]]:
+    """While open, a model that is built leaves its parameters' sizes in the yielded mapping.
+
+    Read when the model is built: CPU kernels later repack weights into tensors of their own.
+    """
+    from vllm.model_executor.model_loader import base_loader
+
+    sizes: dict[str, Any] = {}
+    original = base_loader.initialize_model
+
+    def initialize(*args: Any, **kwargs: Any) -> Any:
+        model = original(*args, **kwargs)
+        seen = set()
+        for name, parameter in model.named_parameters():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                sizes[name] = parameter.numel() * parameter.element_size()
+        return model
+
+    base_loader.initialize_model = initialize
+    try:
+        yield sizes
+    finally:
+        base_loader.initialize_model = original

@@ -1,0 +1,30 @@
+"""The environment in which the engine child runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SHIM = Path(__file__).parent / "shim"
+PACKAGE_ROOT = Path(__file__).parent.parent.parent
+
+
+def child_environment(base: Mapping[str, str], *, offline: bool) -> dict[str, str]:
+    """The parent's environment with what vLLM needs to run quietly under a parent.
+
+    The engine core runs inside the child (one process to watch and to kill), logs go to stderr,
+    usage statistics are off, and `offline` keeps transformers from asking a hub for local models.
+    """
+    env = dict(base)
+    path = [str(SHIM), str(PACKAGE_ROOT), *filter(None, [base.get("PYTHONPATH")])]
+    env["PYTHONPATH"] = os.pathsep.join(path)
+    env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    env["VLLM_LOGGING_STREAM"] = "ext://sys.stderr"
+    env["VLLM_NO_USAGE_STATS"] = "1"
+    env["DO_NOT_TRACK"] = "1"
+    env["TOKENIZERS_PARALLELISM"] = "false"
+    env.setdefault("VLLM_LOGGING_COLOR", "0")
+    if offline:
+        env["HF_HUB_OFFLINE"] = "1"
+    return env

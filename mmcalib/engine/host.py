@@ -1,0 +1,178 @@
+"""The parent's side of the child process that owns vLLM."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from mmcalib.engine.environment import child_environment
+from mmcalib.engine.messages import REPLY, REQUEST, Failed, Measure, Measured, Said
+from mmcalib.errors import EngineDied, EngineError
+
+R = TypeVar("R")
+
+# A processor call on the largest video known takes about a minute on two cores; engine starts
+# compile kernels and load tens of gigabytes. Silence beyond this is a hang.
+SILENCE_S = 900.0
+_POLL_S = 0.2
+_TERM_GRACE_S = 2.0
+
+
+class EngineHost:
+    """One long-lived child process; ask it one thing at a time.
+
+    Its crash, kill or silence raises `EngineDied` with the last line of its log. Closing kills the
+    whole process group, so nothing that vLLM started outlives it.
+    """
+
+    def __init__(
+        self,
+        *,
+        log: Path | None = None,
+        python: str = sys.executable,
+        offline: bool = True,
+        silence_s: float = SILENCE_S,
+        on_said: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        if log is None:
+            handle, name = tempfile.mkstemp(prefix="mmcalib-engine-", suffix=".log")
+            os.close(handle)
+            log = Path(name)
+        self.log = log
+        self.on_said = on_said
+        self._silence_s = silence_s
+        parent_end, child_end = _pipe()
+        with log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                [python, "-m", "mmcalib.engine.child", str(child_end.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=child_environment(os.environ, offline=offline),
+                pass_fds=[child_end.fileno()],
+                start_new_session=True,
+            )
+        child_end.close()
+        self._pipe = parent_end
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: Any, reply: type[R], doing: str) -> R:
+        """Send one request and wait for its closing reply.
+
+        Raises `EngineError` with vLLM's words when it fails, `EngineDied` when the child is gone.
+        """
+        for answer in self._converse(request, doing):
+            if isinstance(answer, reply):
+                return answer
+        raise EngineError(f"the engine gave no answer while {doing}")
+
+    def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
+        """Yield one `Measured` per subject, in order, as they come."""
+        for answer in self._converse(request, doing):
+            if isinstance(answer, Measured):
+                yield answer
+
+    def _converse(self, request: Any, doing: str) -> Iterator[Any]:
+        try:
+            self._pipe.send_bytes(REQUEST.dump_json(request))
+        except OSError:
+            raise self._died(doing) from None
+        while True:
+            answer = REPLY.validate_json(self._receive(doing))
+            if isinstance(answer, Said):
+                self.on_said(answer.text)
+                continue
+            if isinstance(answer, Failed):
+                raise EngineError(
+                    f"{answer.error} (vLLM, while {doing})", hint=f"full log: {self.log}"
+                )
+            yield answer
+            if not isinstance(answer, Measured):
+                return
+
+    def _receive(self, doing: str) -> bytes:
+        deadline = time.monotonic() + self._silence_s
+        while not self._pipe.poll(_POLL_S):
+            if self._process.poll() is not None and not self._pipe.poll(0):
+                raise self._died(doing)
+            if time.monotonic() > deadline:
+                self.close()
+                raise EngineDied(
+                    f"the engine process said nothing for {self._silence_s:.0f} s while {doing}",
+                    hint=f"its log: {self.log}",
+                )
+        try:
+            return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise self._died(doing) from None
+
+    def _died(self, doing: str) -> EngineDied:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_TERM_GRACE_S)
+        code = self._process.returncode
+        how = "ended"
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                how += " (out of memory?)"
+        elif code:
+            how = f"ended with exit code {code}"
+        last = _last_line(self.log)
+        self.close()
+        return EngineDied(
+            f"the engine process {how} while {doing}" + (f": {last}" if last else ""),
+            hint=f"its log: {self.log}",
+        )
+
+    def close(self) -> None:
+        """End the child and everything it started. Safe to call twice."""
+        self._pipe.close()
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, sign)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_TERM_GRACE_S)
+                if sign == signal.SIGKILL:
+                    return
+
+    def __enter__(self) -> EngineHost:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _pipe() -> tuple[Connection, Connection]:
+    from multiprocessing import Pipe
+
+    ends = Pipe()
+    return ends[0], ends[1]
+
+
+def _last_line(log: Path) -> str:
+    """The last line of the log that says something, at most 300 characters."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 20_000))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    spoken = [line.strip() for line in lines if line.strip()]
+    return spoken[-1][:300] if spoken else ""
+
+

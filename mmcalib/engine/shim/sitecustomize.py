@@ -1,0 +1,53 @@
+"""Lets vLLM import where CPU-only torch stands beside CUDA-built torchvision or torchaudio.
+
+Put on PYTHONPATH of the engine child, and so reaches every process that vLLM starts itself. On a
+machine whose wheels match it changes nothing. The next `sitecustomize` on the path still runs.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _version(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _mismatched(package):
+    return "+cpu" in _version("torch") and bool(_version(package)) and "+cpu" not in _version(package)
+
+
+class _DefineOpsBeforeTorchvision(importlib.abc.MetaPathFinder):
+    """torchvision's Python side needs these two schemas; its own library cannot load to give them."""
+
+    def find_spec(self, name, path, target=None):
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            import torch
+
+            library = torch.library.Library("torchvision", "DEF")
+            for op in ("nms", "qnms"):
+                library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            sys.modules["_mmcalib_torchvision_ops"] = library
+        return None
+
+
+for _package in ("torchaudio", "torchcodec"):
+    if _mismatched(_package):
+        sys.modules[_package] = None
+if _mismatched("torchvision"):
+    sys.meta_path.insert(0, _DefineOpsBeforeTorchvision())
+
+_others = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
+_spec = importlib.machinery.PathFinder.find_spec("sitecustomize", _others)
+if _spec is not None and _spec.loader is not None:
+    _module = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_module)

@@ -1,0 +1,60 @@
+"""Every failure that a user can cause or cure, as one tree.
+
+    MmcalibError                exit 1   something failed; the message says what
+    ├── UsageError              exit 2   the command or its arguments are wrong
+    ├── CorpusError             exit 1   the media or requests cannot be used
+    ├── ModelError              exit 1   the model cannot be found, or is not multimodal
+    ├── EngineError             exit 1   vLLM said no
+    │   └── EngineDied          exit 1   the process that ran vLLM ended or hung
+    ├── OutputError             exit 1   a result cannot be written
+    └── VerdictError            exit 3   everything ran, and the answer is no
+
+Raised anywhere, printed in one place (`mmcalib.cli`). The hint is the next command to type.
+"""
+
+from __future__ import annotations
+
+
+class MmcalibError(Exception):
+    """A failure with a one-line message, the next thing to do, and an exit code."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+
+class UsageError(MmcalibError):
+    """The command line, a policy or a requests file says something that cannot be meant."""
+
+    exit_code = 2
+
+
+class CorpusError(MmcalibError):
+    """The corpus is missing, empty, or has nothing that the model accepts."""
+
+
+class ModelError(MmcalibError):
+    """The model cannot be resolved offline, or takes no media."""
+
+
+class EngineError(MmcalibError):
+    """vLLM refused or failed at something; the message carries its own words."""
+
+
+class EngineDied(EngineError):
+    """The child process that owns vLLM ended, was killed, or did not answer in time."""
+
+
+class OutputError(MmcalibError):
+    """A result cannot be written where it was asked for."""
+
+
+class VerdictError(MmcalibError):
+    """The job ran to its end and its answer is no."""
+
+    exit_code = 3

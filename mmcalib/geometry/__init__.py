@@ -1,0 +1,29 @@
+"""Bundled facts of well-known models, and where a model's configuration comes from.
+
+Model → `resolve` → a checkpoint folder: local, from the hub (cached or fetched), or materialised
+from the facts in `facts/*.json`, where every number carries its status and its source.
+"""
+
+from mmcalib.geometry.catalogue import bundled, find
+from mmcalib.geometry.checkpoint import materialise
+from mmcalib.geometry.cut import CutCheckpoint, cut_checkpoint
+from mmcalib.geometry.cut_config import cut_depth
+from mmcalib.geometry.depth import Depths, depths
+from mmcalib.geometry.fact import Fact, Geometry, Status
+from mmcalib.geometry.resolve import ResolvedModel, resolve
+
+__all__ = [
+    "CutCheckpoint",
+    "Depths",
+    "Fact",
+    "Geometry",
+    "ResolvedModel",
+    "Status",
+    "bundled",
+    "cut_checkpoint",
+    "cut_depth",
+    "depths",
+    "find",
+    "materialise",
+    "resolve",
+]

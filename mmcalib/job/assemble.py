@@ -1,0 +1,216 @@
+"""Puts what the steps found into the one document that all outputs are rendered from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from mmcalib.derive.adequacy import adequacy
+from mmcalib.derive.checks import Check, verdict
+from mmcalib.derive.policy import Policy
+from mmcalib.derive.spread import spread
+from mmcalib.engine.messages import Budget, ModelOpened, Replayed
+from mmcalib.geometry import ResolvedModel
+from mmcalib.job.decide import Decision
+from mmcalib.job.evidence import evidence
+from mmcalib.job.prompts import Burst
+from mmcalib.job.prove import Started, mismatched
+from mmcalib.job.read import Corpus
+from mmcalib.report import calibration as c
+from mmcalib.version import VERSION
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is known so far; later steps fill in more."""
+
+    resolved: ResolvedModel
+    opened: ModelOpened
+    corpus: Corpus
+    decision: Decision
+    policy: Policy
+    skipped: int
+    checks: list[Check] = field(default_factory=list)
+    started: Started | None = None
+    default_started: Started | None = None
+    burst: Burst | None = None
+    replayed: Replayed | None = None
+
+
+def assemble(known: Findings) -> c.Calibration:
+    """The calibration as far as it is known."""
+    decision, opened = known.decision, known.opened
+    return c.Calibration(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        tool=c.Tool(mmcalib=VERSION, **opened.versions),
+        model=c.Model(
+            id=known.resolved.id,
+            source=known.resolved.source,
+            architecture=opened.architecture,
+            doubts=list(known.resolved.notes),
+        ),
+        corpus=_corpus(known),
+        limits=c.Limits(
+            limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
+            mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
+            media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
+            evidence=list(evidence(decision, opened, known.policy)),
+        ),
+        engine_config=engine_config(known.resolved, decision.engine_args),
+        budget=c.Budgets(
+            default=_budget(decision.default_budget),
+            calibrated=_budget(
+                decision.budget, {m: count.value for m, count in decision.counts.items()}
+            ),
+        ),
+        memory=_memories(known),
+        frontier=[_point(known, explored) for explored in decision.explored],
+        startup=_startup(known),
+        checks=[_check(check) for check in known.checks],
+        verdict=verdict(known.checks),
+    )
+
+
+def engine_config(resolved: ResolvedModel, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """What engine.yaml says, under vLLM's argument names."""
+    model = resolved.path if resolved.source == "local" else resolved.id
+    return {"model": model, **engine_args}
+
+
+def _check(check: Check) -> c.CheckResult:
+    return c.CheckResult(
+        name=check.name, status=check.status, detail=check.detail, remedy=check.remedy
+    )
+
+
+def _corpus(known: Findings) -> c.Corpus:
+    table = known.decision.default_table
+    modalities = {}
+    for modality in table.modalities():
+        costs = table.of(modality)
+        found = spread(costs)
+        heaviest = table.heaviest(modality)
+        modalities[str(modality)] = c.ModalityItems(
+            items=found.items,
+            unique_shapes=found.unique_shapes,
+            tokens=c.Tokens(
+                min=found.min,
+                p50=found.p50,
+                p90=found.p90,
+                p99=found.p99,
+                max=found.max,
+                exemplar=found.exemplar,
+            ),
+            heaviest=str(heaviest.shape) if heaviest else "",
+        )
+    return c.Corpus(
+        items=sum(cost.count for cost in table.costs.values()),
+        prompts=known.corpus.prompts.prompts(),
+        skipped=known.skipped,
+        modalities=modalities,
+    )
+
+
+def _budget(budget: Budget, counts: Mapping[Any, int] | None = None) -> c.EncoderBudget:
+    """Adequacy is computed where the dummies were built, which is for the calibrated config."""
+    found = adequacy(budget, counts) if counts is not None else None
+    return c.EncoderBudget(
+        encoder_budget_tokens=min(budget.encoder_compute_budget, budget.encoder_cache_size),
+        max_tokens_per_item=budget.max_tokens_per_item,
+        items_per_batch=budget.max_items_per_batch,
+        profiled_modality=budget.profiled_modality,
+        profiled_items=budget.profiled_items,
+        profiled_tokens=found.profiled_tokens if found else None,
+        worst_step_tokens=found.worst_step_tokens if found else None,
+        adequacy=round(found.ratio, 4) if found else None,
+        max_num_batched_tokens=budget.max_num_batched_tokens,
+    )
+
+
+def _memories(known: Findings) -> c.Memories:
+    """Weights and KV bytes per token are the model's and so the same; each start has its peak."""
+    default, calibrated = known.default_started or known.started, known.started
+    return c.Memories(
+        default=_memory(default, own=known.default_started is not None),
+        calibrated=_memory(calibrated, own=True),
+    )
+
+
+def _memory(started: Started | None, *, own: bool) -> c.Memory:
+    """`own`: whether the figures are of this very configuration, or only its weights are."""
+    if started is None:
+        return c.Memory(note="no engine was started")
+    figures = started.figures
+    cut = started.depths != started.true_depths
+    scaled: c.Label = "computed" if cut else "measured"
+    notes = ["weights and KV bytes scaled from the cut depth"] if cut else []
+    labels: dict[str, c.Label] = {"weights_bytes": scaled, "kv_bytes_per_token": scaled}
+    peak = figures.activation_peak_bytes if own else None
+    if peak is not None:
+        labels["activation_peak_bytes"] = "measured"
+        notes.append(f"activation peak of {figures.device} kernels")
+    return c.Memory(
+        weights_bytes=figures.weights_full_bytes,
+        kv_bytes_per_token=figures.kv_full_bytes_per_token,
+        activation_peak_bytes=peak,
+        label="measured" if peak is not None else scaled,
+        labels=labels,
+        note="; ".join(notes),
+    )
+
+
+def _point(known: Findings, explored: Any) -> c.FrontierPoint:
+    point, budget = explored.point, explored.budget
+    return c.FrontierPoint(
+        knob=point.knob.name,
+        modality=point.knob.modality,
+        value=point.value,
+        max_tokens=point.max_tokens,
+        p50_tokens=point.p50_tokens,
+        share_downscaled=round(point.share_downscaled, 6),
+        worst_retention=round(point.worst_retention, 6),
+        encoder_budget_tokens=min(budget.encoder_compute_budget, budget.encoder_cache_size),
+        items_per_batch=budget.profiled_items,
+        chosen=explored.chosen,
+    )
+
+
+def _startup(known: Findings) -> c.Startup | None:
+    if known.started is None:
+        return None
+    figures = known.started.figures
+    return c.Startup(
+        device=figures.device,
+        depth=known.started.depths,
+        true_depth=known.started.true_depths,
+        seconds=round(figures.start_s, 2),
+        figures={
+            "weights_bytes": figures.weights_bytes,
+            "kv_bytes_per_token": figures.kv_bytes_per_token,
+            "activation_peak_bytes": figures.activation_peak_bytes,
+            "profile_s": figures.profile_s,
+            "profile_estimate_s": figures.profile_estimate_s,
+            "encoder_budget_tokens": figures.budget_tokens,
+            "profiled_items": figures.profiled_items,
+            "encoder_seconds_per_token": figures.encoder_seconds_per_token,
+        },
+        replay=_replay(known.burst, known.replayed),
+    )
+
+
+def _replay(burst: Burst | None, replayed: Replayed | None) -> c.ReplayResult | None:
+    if burst is None or replayed is None:
+        return None
+    rejected: Sequence[str] = [answer.error for answer in replayed.answers if answer.error]
+    return c.ReplayResult(
+        prompts=len(burst.prompts),
+        rejected=len(rejected),
+        oom=sum("memory" in words.lower() for words in rejected),
+        token_mismatches=len(mismatched(burst.prompts, replayed)),
+        encoder_tokens=burst.encoder_tokens,
+        largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,
+        left_out=burst.left_out,
+        seconds=round(replayed.seconds, 2),
+    )

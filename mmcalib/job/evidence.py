@@ -1,0 +1,114 @@
+"""Why each setting has its value, in words that stand beside it in every output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.costs import ItemCost
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.messages import ModelOpened
+from mmcalib.job.decide import Decision
+from mmcalib.report.calibration import Evidence
+
+
+def evidence(decision: Decision, opened: ModelOpened, policy: Policy) -> Iterator[Evidence]:
+    """One entry per emitted value, in the order of the configuration."""
+    for modality in decision.counts:
+        yield from _limit(decision, modality)
+    yield from _caps(decision, policy)
+    yield _context(decision, policy)
+    yield _batched(decision, opened, policy)
+    if policy.max_num_seqs is not None:
+        value = policy.max_num_seqs
+        yield Evidence(
+            setting="max_num_seqs", value=value, label="given", reason="given: --max-num-seqs"
+        )
+
+
+def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
+    count = decision.counts[modality]
+    name = f"limit_mm_per_prompt.{modality}"
+    yield Evidence(
+        setting=f"{name}.count" if decision.hints.get(modality) else name,
+        value=count.value,
+        label=count.label,  # type: ignore[arg-type]
+        reason=count.reason,
+        exemplar=count.exemplar,
+    )
+    heaviest = decision.table.heaviest(modality)
+    if heaviest is None:
+        return
+    for axis, value in decision.hints.get(modality, {}).items():
+        yield Evidence(
+            setting=f"{name}.{axis}",
+            value=value,
+            label="measured",
+            reason=f"names the costliest {modality}, {heaviest.shape}: {heaviest.embeds} tokens, "
+            "which is what vLLM's dummy costs too",
+            exemplar=heaviest.exemplar,
+        )
+
+
+def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
+    for explored in decision.explored:
+        point = explored.point
+        if not explored.chosen or point.value == point.knob.value:
+            continue
+        if point.knob in decision.ineffective:
+            continue
+        heaviest = decision.table.heaviest(point.knob.modality)
+        yield Evidence(
+            setting=f"mm_processor_kwargs.{point.knob.name}",
+            value=point.value,
+            label="given" if policy.max_tokens_per_item is not None else "measured",
+            reason=f"{_why(decision, explored.point.items_downscaled, policy)}; default "
+            f"{point.knob.value}",
+            exemplar=heaviest.exemplar if isinstance(heaviest, ItemCost) else "",
+        )
+
+
+def _why(decision: Decision, downscaled: int, policy: Policy) -> str:
+    if policy.max_tokens_per_item is not None:
+        return f"--max-tokens-per-item {policy.max_tokens_per_item}: {downscaled} items downscaled"
+    if policy.prefer == "throughput":
+        return f"smallest tried that leaves half of the items whole: {downscaled} downscaled"
+    return "smallest tried that downscales no item of the corpus"
+
+
+def _context(decision: Decision, policy: Policy) -> Evidence:
+    given = policy.max_model_len is not None
+    return Evidence(
+        setting="max_model_len",
+        value=decision.engine_args["max_model_len"],
+        label="given" if given else "computed",
+        reason="given: --max-model-len" if given else "the model's own context",
+    )
+
+
+def _batched(decision: Decision, opened: ModelOpened, policy: Policy) -> Evidence:
+    value = decision.engine_args["max_num_batched_tokens"]
+    budget = decision.budget
+    most = max(budget.max_tokens_per_item.values(), default=0)
+    heaviest = max(decision.table.costs.values(), key=lambda cost: cost.embeds)
+    base = opened.serve_defaults["max_num_batched_tokens"]
+    if policy.max_num_batched_tokens is not None:
+        label, reason, exemplar = "given", "given: --max-num-batched-tokens", ""
+    elif heaviest.embeds > most:
+        label, exemplar = "computed", heaviest.exemplar
+        reason = (
+            f"the encoder cache must hold the largest item, {heaviest.embeds} tokens; "
+            f"rounded up to whole items of {most}, which is what vLLM profiles"
+        )
+    elif most and value % most == 0 and value != base:
+        label, exemplar = "computed", ""
+        reason = f"vLLM's default here, {base}, rounded up to whole items of {most} tokens"
+    else:
+        label, exemplar, reason = "assumed", "", f"what `vllm serve` chooses on {opened.device}"
+    return Evidence(
+        setting="max_num_batched_tokens",
+        value=value,
+        label=label,  # type: ignore[arg-type]
+        reason=reason,
+        exemplar=exemplar,
+    )

@@ -1,0 +1,172 @@
+"""Checks that follow from what was read, measured and decided, before any engine starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.derive.checks import Check
+from mmcalib.derive.fit import Fit, fit, prompt_tokens
+from mmcalib.derive.policy import Policy
+from mmcalib.job.decide import Decision
+from mmcalib.job.read import Corpus
+
+_SHOWN = 3
+
+
+def findings(
+    corpus: Corpus, unsupported: dict[str, int], decision: Decision, policy: Policy
+) -> list[Check]:
+    """In the order in which they would hurt."""
+    found = [_readable(corpus), _agreement(decision), *_refused(decision)]
+    found += [_unsupported(unsupported)] if unsupported else []
+    found += [_admitted(decision), *_fits(corpus.prompts, decision, policy)]
+    found += [*_hints(decision), *_ineffective(decision), _adequate(decision, policy)]
+    return found
+
+
+def _readable(corpus: Corpus) -> Check:
+    if not corpus.skipped:
+        return Check("corpus readable", "pass", f"all {corpus.files} files read")
+    first = corpus.skipped[0]
+    return Check(
+        "corpus readable",
+        "warn",
+        f"{len(corpus.skipped)} skipped, such as {first.path}: {first.reason}",
+        "skipped.jsonl lists them with reasons",
+    )
+
+
+def _agreement(decision: Decision) -> Check:
+    table = decision.default_table
+    name = "stand-ins agree"
+    if not table.mismatches:
+        return Check(
+            name, "pass", f"{table.compared} real items cost what blanks of their shape cost"
+        )
+    shown = "; ".join(
+        f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})"
+        for m in table.mismatches[:_SHOWN]
+    )
+    return Check(
+        name,
+        "warn",
+        f"{len(table.mismatches)} of {table.compared} sampled items differ; the real one counts: "
+        f"{shown}",
+        "raise --sample to measure more real items",
+    )
+
+
+def _refused(decision: Decision) -> Iterator[Check]:
+    refusals = decision.default_table.refusals
+    if refusals:
+        items = sum(refusal.count for refusal in refusals)
+        first = refusals[0]
+        yield Check(
+            "items accepted",
+            "warn",
+            f"vLLM refuses {items} items whatever the limits, such as {first.exemplar} "
+            f"({first.shape}): {first.reason}",
+            "remove or convert them: requests with them will fail",
+        )
+
+
+def _unsupported(unsupported: dict[str, int]) -> Check:
+    what = ", ".join(f"{count} {modality}" for modality, count in unsupported.items())
+    return Check(
+        "modalities supported",
+        "warn",
+        f"the model does not take {what} items: left out",
+        "choose a model that takes them, or leave them out of --data",
+    )
+
+
+def _admitted(decision: Decision) -> Check:
+    """The encoder cache must hold each item whole, or its request ends with HTTP 400."""
+    budget = decision.budget
+    limit = min(budget.encoder_cache_size, budget.encoder_compute_budget)
+    over = [c for c in decision.table.costs.values() if c.embeds > limit]
+    largest = max(decision.table.costs.values(), key=lambda cost: cost.embeds)
+    if over:
+        return Check(
+            "items admitted",
+            "fail",
+            f"{sum(c.count for c in over)} items exceed the encoder cache of {limit} tokens; "
+            f"{largest.exemplar} takes {largest.embeds}",
+            f"--max-num-batched-tokens {largest.embeds} or more",
+        )
+    detail = f"largest item {largest.embeds} tokens, encoder cache {limit}: {largest.exemplar}"
+    return Check("items admitted", "pass", detail)
+
+
+def _fits(prompts: PromptCensus, decision: Decision, policy: Policy) -> Iterator[Check]:
+    result = longest_prompt(prompts, decision, policy)
+    if result is None:
+        return
+    where = f"{result.longest.origin}: {result.longest.item_tokens} tokens of media"
+    detail = (
+        f"{where} + {result.reserve_tokens} for text (assumed), of {result.max_model_len} tokens"
+    )
+    if result.passes:
+        yield Check("prompts fit", "pass", detail)
+    else:
+        yield Check(
+            "prompts fit",
+            "fail",
+            f"{result.prompts_too_long} prompts are longer than the context; {detail}",
+            f"--max-model-len {result.needed_tokens}, or --max-tokens-per-item less",
+        )
+
+
+def longest_prompt(prompts: PromptCensus, decision: Decision, policy: Policy) -> Fit | None:
+    """The covered prompt with most media tokens against the context."""
+    tokens = {shape: cost.tokens for shape, cost in decision.table.costs.items()}
+    counted = (
+        prompt_tokens(e.exemplar.origin, e.count, e.signature.shapes, tokens)
+        for e in prompts.signatures()
+        if all(e.signature.items(m) <= c.value for m, c in decision.counts.items())
+    )
+    return fit(
+        (prompt for prompt in counted if prompt is not None),
+        policy.text_reserve_tokens,
+        decision.engine_args["max_model_len"],
+    )
+
+
+def _hints(decision: Decision) -> Iterator[Check]:
+    for modality, hint in decision.hints.items():
+        size = ", ".join(f"{axis} {value}" for axis, value in hint.items())
+        dummy = decision.budget.dummies[modality].embeds
+        detail = f"{size}: vLLM's dummy costs {dummy} tokens, as the largest item does"
+        yield Check(f"{modality} size hint", "pass", detail)
+    for modality, why in decision.refused_hints.items():
+        yield Check(
+            f"{modality} size hint", "pass", f"left out on purpose: with the corpus' size {why}"
+        )
+
+
+def _ineffective(decision: Decision) -> Iterator[Check]:
+    for knob in decision.ineffective:
+        yield Check(
+            f"{knob.name} has effect",
+            "warn",
+            "no value of it moved tokens or budget with the installed versions: not emitted",
+        )
+
+
+def _adequate(decision: Decision, policy: Policy) -> Check:
+    """R4, in tokens."""
+    found = decision.adequacy
+    detail = (
+        f"profiled {found.profiled_tokens} of the {found.worst_step_tokens} tokens that one step "
+        f"may encode: {found.ratio:.2f}"
+    )
+    if found.passes:
+        return Check("adequately reserved", "pass", detail)
+    return Check(
+        "adequately reserved",
+        "warn" if policy.allow_under_reserve else "fail",
+        f"under-reserved: {detail}; the engine would start and may run out of memory under load",
+        "--max-tokens-per-item smaller, --max-num-batched-tokens a multiple of the largest item, "
+        "or --allow-under-reserve",
+    )

@@ -1,0 +1,129 @@
+"""Second step: what every shape costs under a setting, through vLLM's loaders and processor."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.shapes import Shape
+from mmcalib.corpus.item import Skipped
+from mmcalib.derive.costs import Basis, CostTable, ItemCost, Mismatch, Refusal
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
+from mmcalib.engine.setting import Setting
+from mmcalib.job.read import shapes_of
+from mmcalib.progress import Progress
+
+Sample = Sequence[tuple[Shape, str]]
+
+
+def measure(
+    host: EngineHost, census: Census, setting: Setting, sample: Sample, progress: Progress
+) -> tuple[CostTable, list[Skipped]]:
+    """Cost every shape by a blank stand-in, and every sampled file by itself.
+
+    Where both exist and differ the real one wins and the difference is kept. A sampled file that
+    the server cannot load, though it takes a blank of its shape, is returned as skipped.
+    """
+    counts = shapes_of(census)
+    blanks = [Blank(shape.modality, shape) for shape in counts]
+    files = [File(shape.modality, path) for shape, path in sample]
+    subjects = (*blanks, *files)
+    with progress.step("measuring costs", len(subjects)) as task:
+        answers = []
+        for answer in host.measure(Measure(setting, subjects), "measuring costs"):
+            answers.append(answer)
+            task.advance()
+    by_shape = dict(zip(counts, answers, strict=False))
+    real = list(zip(sample, answers[len(blanks) :], strict=True))
+    return _table(setting, counts, by_shape, real)
+
+
+def remeasure(
+    host: EngineHost, default: CostTable, setting: Setting, changed: Collection[Shape]
+) -> CostTable:
+    """The default's table with the shapes that a cap may change measured anew, by stand-ins."""
+    shapes = [shape for shape in default.costs if shape in set(changed)]
+    subjects = tuple(Blank(shape.modality, shape) for shape in shapes)
+    answers = host.measure(Measure(setting, subjects), "measuring a setting") if shapes else ()
+    costs = {shape: replace(cost, basis="unchanged") for shape, cost in default.costs.items()}
+    refusals = list(default.refusals)
+    for shape, answer in zip(shapes, answers, strict=True):
+        before = costs.pop(shape)
+        if answer.cost is None:
+            refusals.append(Refusal(shape, before.count, before.exemplar, answer.refusal))
+        else:
+            costs[shape] = _cost(shape, before.count, before.exemplar, answer.cost, "blank")
+    return CostTable(setting, costs, tuple(refusals))
+
+
+def _table(
+    setting: Setting,
+    counts: dict[Shape, ShapeCount],
+    by_shape: dict[Shape, Measured],
+    real: Iterable[tuple[tuple[Shape, str], Measured]],
+) -> tuple[CostTable, list[Skipped]]:
+    costs: dict[Shape, ItemCost] = {}
+    refusals: list[Refusal] = []
+    mismatches: list[Mismatch] = []
+    unreadable: list[Skipped] = []
+    for shape, entry in counts.items():
+        answer = by_shape[shape]
+        if answer.cost is None:
+            refusals.append(Refusal(shape, entry.count, entry.exemplars[0], answer.refusal))
+        else:
+            costs[shape] = _cost(shape, entry.count, entry.exemplars[0], answer.cost, "blank")
+    compared = 0
+    for (shape, path), answer in real:
+        blank = costs.get(shape)
+        if answer.cost is None:
+            if blank is not None:
+                unreadable.append(Skipped(path, f"vLLM cannot load it: {answer.refusal}"))
+                _forget(costs, blank, path, counts[shape])
+            continue
+        count = counts[shape].count
+        costs[shape] = _cost(shape, count, path, answer.cost, "real")
+        compared += 1
+        if blank is None or (blank.tokens, blank.embeds) != (answer.cost.tokens, answer.cost.embeds):
+            refusals = [refusal for refusal in refusals if refusal.shape != shape]
+            mismatches.append(_mismatch(shape, path, answer.cost, blank))
+    table = CostTable(setting, costs, tuple(refusals), tuple(mismatches), compared)
+    return table, unreadable
+
+
+def _forget(costs: dict[Shape, ItemCost], blank: ItemCost, path: str, entry: ShapeCount) -> None:
+    """One file fewer of this shape; the shape goes when it was the only one."""
+    others = [exemplar for exemplar in entry.exemplars if exemplar != path]
+    if blank.count <= 1 or not others:
+        del costs[blank.shape]
+        return
+    costs[blank.shape] = replace(blank, count=blank.count - 1, exemplar=others[0])
+
+
+def _cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis) -> ItemCost:
+    seconds = cost.load_s + cost.process_s
+    return ItemCost(
+        shape,
+        count,
+        exemplar,
+        cost.tokens,
+        cost.embeds,
+        cost.tensor_bytes,
+        seconds,
+        cost.sampled,
+        basis,
+    )
+
+
+def _mismatch(shape: Shape, path: str, real: Cost, blank: ItemCost | None) -> Mismatch:
+    if blank is None:
+        return Mismatch(path, shape, real.tokens, 0, "a blank of its shape was refused")
+    why = f"loaded as {_words(real.sampled)}, the header promised {_words(blank.sampled)}"
+    if real.sampled == blank.sampled:
+        why = "the same size, other content"
+    return Mismatch(path, shape, real.tokens, blank.tokens, why)
+
+
+def _words(sampled: tuple[int, ...]) -> str:
+    return "×".join(str(number) for number in sampled)

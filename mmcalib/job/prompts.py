@@ -1,0 +1,100 @@
+"""Which prompts to replay: the corpus' own heaviest, enough of them to fill one encoder step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shapes import Modality, Shape
+from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.limits import Count
+from mmcalib.engine.messages import ReplayPrompt
+
+_URL_PART = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Prompts to submit at once. `left_out` counts those that the time budget did not allow,
+    `encoder_tokens` sums the entries that their items take in the encoder cache."""
+
+    prompts: tuple[ReplayPrompt, ...]
+    encoder_tokens: int
+    left_out: int
+
+
+def burst(
+    prompts: PromptCensus,
+    table: CostTable,
+    counts: Mapping[Modality, Count],
+    step_tokens: int,
+    affordable_tokens: float,
+) -> Burst:
+    """The heaviest covered prompts first, until they hold more than one step may encode.
+
+    Each modality's heaviest item is always among them where it is affordable at all; what exceeds
+    `affordable_tokens` in sum is left out and counted.
+    """
+    chosen: list[ReplayPrompt] = []
+    tokens, left_out = 0, 0
+    missing = set(table.modalities())
+    for prompt, embeds, modalities in _candidates(prompts, table, counts):
+        if tokens > step_tokens and not modalities & missing:
+            continue
+        if tokens + embeds > affordable_tokens:
+            left_out += 1
+            continue
+        chosen.append(prompt)
+        tokens += embeds
+        missing -= modalities
+    return Burst(tuple(chosen), tokens, left_out)
+
+
+def _candidates(
+    prompts: PromptCensus, table: CostTable, counts: Mapping[Modality, Count]
+) -> Iterator[tuple[ReplayPrompt, int, set[Modality]]]:
+    """Covered prompts by weight; made-up ones of the heaviest items where there are no requests."""
+    asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
+    if not asked:
+        asked = [_of_item(cost, counts) for m in table.modalities() for cost in _top(table, m)]
+    yield from sorted(asked, key=lambda candidate: (-candidate[1], candidate[0].origin))
+
+
+def _top(table: CostTable, modality: Modality) -> list[ItemCost]:
+    ordered = sorted(table.of(modality), key=lambda cost: -cost.embeds)
+    return ordered[:8]
+
+
+def _of_request(
+    entry: Any, table: CostTable, counts: Mapping[Modality, Count]
+) -> tuple[ReplayPrompt, int, set[Modality]] | None:
+    shapes: tuple[Shape, ...] = entry.signature.shapes
+    if not shapes or any(shape not in table.costs for shape in shapes):
+        return None
+    modalities = {shape.modality for shape in shapes}
+    if any(entry.signature.items(m) > counts[m].value for m in modalities):
+        return None
+    costs = [table.costs[shape] for shape in shapes]
+    prompt = ReplayPrompt(
+        origin=entry.exemplar.origin,
+        messages=entry.exemplar.messages,
+        item_tokens=tuple(sorted(cost.tokens for cost in costs)),
+    )
+    return prompt, sum(cost.embeds for cost in costs), modalities
+
+
+def _of_item(
+    cost: ItemCost, counts: Mapping[Modality, Count]
+) -> tuple[ReplayPrompt, int, set[Modality]]:
+    kind = _URL_PART[cost.shape.modality]
+    part = {"type": kind, kind: {"url": Path(cost.exemplar).resolve().as_uri()}}
+    content = [{"type": "text", "text": "Describe this."}, part]
+    prompt = ReplayPrompt(
+        origin=cost.exemplar,
+        messages=[{"role": "user", "content": content}],
+        item_tokens=(cost.tokens,),
+    )
+    return prompt, cost.embeds, {cost.shape.modality}

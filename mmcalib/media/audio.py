@@ -1,0 +1,77 @@
+"""The shape of an audio clip: libsndfile first, as vLLM does, then FFmpeg."""
+
+from __future__ import annotations
+
+import os
+
+import av
+import soundfile
+from av.container import InputContainer
+
+from mmcalib.census.shapes import AudioShape
+from mmcalib.media.failure import Unreadable, reason
+
+# libsndfile says SF_COUNT_MAX (2**63 - 1) where a header leaves the length open.
+_OPEN_LENGTH_SAMPLES = 1 << 62
+
+# Raw streams without a table of contents: FFmpeg guesses their duration from the bit rate.
+_BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas"))
+
+# The lowest bit rate of MPEG audio is 8 kbit/s (ISO/IEC 13818-3, table of layer III): an MP3 with
+# fewer bytes for its length has a damaged Xing header.
+_MPEG_BYTES_PER_S = 1000
+
+# Packets read at most to find a length that no header names; about six hours of AAC.
+PACKET_LIMIT = 1_000_000
+
+
+def audio_shape(path: str) -> AudioShape:
+    """Samples per channel and rate of the first audio stream of the file at `path`.
+
+    Raises `Unreadable` or one of `READ_ERRORS`.
+    """
+    try:
+        info = soundfile.info(path)
+    except soundfile.SoundFileError as error:
+        return _by_ffmpeg(path, refusal=reason(error))
+    if info.frames >= _OPEN_LENGTH_SAMPLES:
+        return _by_ffmpeg(path, refusal="length not in the header")
+    if info.format == "MP3" and info.duration * _MPEG_BYTES_PER_S > os.path.getsize(path):
+        return _by_ffmpeg(path, refusal="length in the header is wrong", trust_header=False)
+    return _shape(info.frames, info.samplerate)
+
+
+def _by_ffmpeg(path: str, refusal: str, *, trust_header: bool = True) -> AudioShape:
+    with av.open(path, metadata_errors="replace") as container:
+        if not container.streams.audio:
+            raise Unreadable(refusal)
+        codec = container.streams.audio[0].codec_context
+        if codec is None:
+            raise Unreadable("no decoder for the audio stream")
+        rate_hz = codec.sample_rate or 0
+        trust_header = trust_header and container.format.name not in _BIT_RATE_GUESSED
+        seconds = (trust_header and _header_s(container)) or _counted_s(container)
+        return _shape(round(seconds * rate_hz), rate_hz)
+
+
+def _shape(num_samples: int, rate_hz: int) -> AudioShape:
+    if num_samples < 1 or rate_hz < 1:
+        raise Unreadable(f"audio of {num_samples} samples at {rate_hz} Hz")
+    return AudioShape(num_samples, rate_hz)
+
+
+def _header_s(container: InputContainer) -> float:
+    stream = container.streams.audio[0]
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return (container.duration or 0) / av.time_base
+
+
+def _counted_s(container: InputContainer) -> float:
+    stream = container.streams.audio[0]
+    ticks = 0
+    for number, packet in enumerate(container.demux(stream)):
+        if number >= PACKET_LIMIT:
+            raise Unreadable(f"length not in the header and over {PACKET_LIMIT:,} packets")
+        ticks += packet.duration or 0
+    return float(ticks * stream.time_base) if stream.time_base else 0.0

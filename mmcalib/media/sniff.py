@@ -1,0 +1,103 @@
+"""What a file is, by its first bytes; names and extensions are not consulted."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Literal
+
+Kind = Literal["empty", "image", "container", "audio", "text", "unknown"]
+
+# Enough for three MPEG-TS packets of 192 bytes and for a fair look at text.
+HEAD_BYTES = 1024
+
+_IMAGE = (
+    b"\xff\xd8\xff",  # JPEG, MPO
+    b"\x89PNG\r\n\x1a\n",
+    b"GIF87a",
+    b"GIF89a",
+    b"II*\0",  # TIFF
+    b"MM\0*",
+    b"II+\0",  # BigTIFF
+    b"MM\0+",
+    b"\0\0\0\x0cjP  \r\n\x87\n",  # JPEG 2000
+    b"\xff\x4f\xff\x51",
+    b"\0\0\1\0",  # ICO
+    b"\0\0\2\0",  # CUR
+    b"8BPS",
+    b"DDS ",
+    b"qoif",
+    b"icns",
+    b"\x01\xda\0",  # SGI
+    b"\x01\xda\1",
+    b"\x59\xa6\x6a\x95",  # Sun raster
+)
+_CONTAINER = (
+    b"\x1aE\xdf\xa3",  # Matroska, WebM
+    b"OggS",
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF
+    b"FLV\1",
+    b"\0\0\1\xba",  # MPEG-PS
+    b"\0\0\1\xb3",  # MPEG video
+    b"\0\0\0\1\x67",  # H.264
+    b"\0\0\0\1\x40",  # HEVC
+    b"DKIF",  # IVF
+    b"YUV4MPEG2 ",
+    b".RMF",
+)
+_AUDIO = (b"ID3", b"fLaC", b"RF64", b".snd", b"#!AMR", b"caff", b"wvpk", b"MAC ", b"\x0bw")
+_RIFF = {b"WEBP": "image", b"AVI ": "container", b"WAVE": "audio"}
+_BOX_TYPES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
+_STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
+_BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_TEXT_CONTROLS = frozenset(b"\t\n\v\f\r\b\x1b")
+_TS_SYNC = 0x47
+
+
+def sniff(head: bytes) -> Kind:
+    """The kind of the file that begins with `head` (up to `HEAD_BYTES`).
+
+    A container may hold video, or audio alone: only opening it tells.
+    """
+    if not head:
+        return "empty"
+    if head.startswith(_IMAGE):
+        return "image"
+    if head.startswith(_CONTAINER):
+        return "container"
+    if head.startswith(_AUDIO):
+        return "audio"
+    if head[:4] == b"RIFF":
+        return _RIFF.get(head[8:12], "unknown")  # type: ignore[return-value]
+    if head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"):
+        return "audio"
+    if head[:1] == b"P" and head[1:2] in b"1234567fF" and head[2:3].isspace():
+        return "image"
+    if _is_text(head):
+        return "text"
+    return _by_weak_marks(head)
+
+
+def _by_weak_marks(head: bytes) -> Kind:
+    """Marks of a few bits, trusted only in files that are not text."""
+    if head[:2] == b"BM":
+        return "image"
+    if head[4:8] in _BOX_TYPES:
+        return "image" if head[4:8] == b"ftyp" and head[8:12] in _STILL_BRANDS else "container"
+    for packet, start in ((188, 0), (192, 4)):
+        if set(head[start : start + 3 * packet : packet]) == {_TS_SYNC}:
+            return "container"
+    if head[0] == 0xFF and len(head) > 1 and head[1] & 0xE0 == 0xE0:
+        return "audio"  # an MPEG audio or ADTS frame
+    return "unknown"
+
+
+def _is_text(head: bytes) -> bool:
+    if head.startswith(_BYTE_ORDER_MARKS):
+        return True
+    if any(byte < 0x20 and byte not in _TEXT_CONTROLS for byte in set(head)):
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < HEAD_BYTES)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,107 @@
+"""The shape of a video from its container's header, by PyAV."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import av
+from av.container import InputContainer
+from av.stream import Disposition
+from av.video.stream import VideoStream
+
+from mmcalib.census.shapes import AudioShape, Modality, VideoShape
+from mmcalib.media.audio import audio_shape
+from mmcalib.media.failure import Unreadable
+from mmcalib.media.image import MAX_PIXELS
+
+# Packets read at most to count frames that no header names; two hours at 30 frames per second.
+PACKET_LIMIT = 216_000
+
+# The container formats of FFmpeg that carry a display rotation.
+_ROTATABLE = ("mov", "matroska")
+
+
+def container_shape(path: str, declared: Modality | None = None) -> VideoShape | AudioShape:
+    """The shape of the first video stream, or of the audio where there is no video.
+
+    Cover art is not video. `declared="audio"` takes the sound track of a video, as vLLM does.
+    Raises `Unreadable` or one of `READ_ERRORS`.
+    """
+    with av.open(path, metadata_errors="replace") as container:
+        stream = video_stream(container)
+        if stream is not None and not (declared == "audio" and container.streams.audio):
+            return _video_shape(container, stream)
+        if not container.streams.audio:
+            raise Unreadable("container with neither video nor audio")
+    return audio_shape(path)
+
+
+def video_stream(container: InputContainer) -> VideoStream | None:
+    """The first video stream that is not an attached picture."""
+    for stream in container.streams.video:
+        if not stream.disposition & Disposition.attached_pic:
+            return stream
+    return None
+
+
+def _video_shape(container: InputContainer, stream: VideoStream) -> VideoShape:
+    if stream.codec_context is None:
+        raise Unreadable("no decoder for the video stream")
+    width_px, height_px = stream.codec_context.width, stream.codec_context.height
+    if width_px < 1 or height_px < 1:
+        raise Unreadable(f"video of {width_px}×{height_px} pixels")
+    if width_px * height_px > MAX_PIXELS:
+        raise Unreadable(f"frames of more than the {MAX_PIXELS:,} pixels that vLLM opens")
+    if _rotation(container, stream) % 180:
+        width_px, height_px = height_px, width_px
+    rate = stream.average_rate or stream.guessed_rate
+    seconds = _duration_s(container, stream)
+    # OpenCV's order, which vLLM's loader follows: the header's count, else duration × rate.
+    frames = stream.frames or (round(seconds * rate) if seconds and rate else 0)
+    if not frames:
+        frames, seconds = _count(container, stream)
+    if not frames:
+        raise Unreadable("video without frames")
+    if not rate:
+        rate = Fraction(frames / seconds).limit_denominator(1001) if seconds else None
+    if not rate:
+        raise Unreadable("video without a frame rate")
+    return VideoShape(frames, float(rate), float(seconds or frames / rate), width_px, height_px)
+
+
+def _rotation(container: InputContainer, stream: VideoStream) -> int:
+    """Degrees by which players, and vLLM's OpenCV loader, turn the frames.
+
+    PyAV shows the display matrix on decoded frames only, so one frame is decoded.
+    """
+    if not container.format.name.startswith(_ROTATABLE):
+        return 0
+    stream.thread_type = "NONE"
+    frame = next(container.decode(stream), None)
+    if frame is None:
+        raise Unreadable("no frame can be decoded")
+    return int(frame.rotation)
+
+
+def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return container.duration / av.time_base if container.duration else None
+
+
+def _count(container: InputContainer, stream: VideoStream) -> tuple[int, float | None]:
+    """Frames and seconds by reading the packets, none decoded."""
+    container.seek(0)
+    frames, first, last = 0, None, None
+    for packet in container.demux(stream):
+        if frames >= PACKET_LIMIT:
+            raise Unreadable(f"frame count not in the header and over {PACKET_LIMIT:,} packets")
+        if packet.size:
+            frames += 1
+        if packet.pts is not None:
+            first = packet.pts if first is None else min(first, packet.pts)
+            last = packet.pts if last is None else max(last, packet.pts)
+    if frames < 2 or first is None or last is None or last == first or not stream.time_base:
+        return frames, None
+    # The last frame is shown for as long as the others on average.
+    return frames, float((last - first) * stream.time_base) * frames / (frames - 1)

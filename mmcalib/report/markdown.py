@@ -1,0 +1,36 @@
+"""`report.md`: the whole calibration as a page that can be pasted into an issue."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from mmcalib.report import words
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.engine_yaml import engine_yaml
+
+
+def markdown(calibration: Calibration, serve_with: str) -> str:
+    """Render from the calibration alone. File names stay text: table cells are escaped."""
+    environment = Environment(
+        loader=PackageLoader("mmcalib.report"),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - Markdown, not HTML; `cell` escapes what it must
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        number=words.number, share=words.share, plain=words.plain, cell=_cell
+    )
+    return environment.get_template("report.md.j2").render(
+        c=calibration,
+        rows=words.rows(calibration),
+        serve=serve_with,
+        yaml=engine_yaml(calibration, serve_with),
+    )
+
+
+def _cell(value: object) -> str:
+    """Text that neither ends its table cell nor becomes markup."""
+    text = words.plain(str(value))
+    for special in "\\`*_[]<>|":
+        text = text.replace(special, f"\\{special}")
+    return text

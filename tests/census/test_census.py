@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.census.census import EXEMPLARS, Census, ShapeCount
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.errors import CorpusError
+
+SMALL = st.integers(1, 3)
+SHAPES: st.SearchStrategy[Shape] = st.one_of(
+    st.builds(ImageShape, SMALL, SMALL),
+    st.builds(VideoShape, SMALL, st.floats(1, 60), st.floats(0.1, 9), SMALL, SMALL),
+    st.builds(AudioShape, SMALL, st.sampled_from([8000, 16000])),
+)
+ITEMS = st.lists(st.tuples(SHAPES, st.text(max_size=3)), max_size=12)
+
+
+def census(items: list[tuple[Shape, str]]) -> Census:
+    taken = Census()
+    for shape, path in items:
+        taken.add(shape, path)
+    return taken
+
+
+@given(ITEMS, ITEMS)
+def test_census_of_a_and_of_b_is_the_census_of_both(a, b) -> None:
+    assert census(a).merge(census(b)) == census(a + b) == census(b + a)
+
+
+@given(ITEMS, ITEMS, ITEMS)
+def test_merging_is_associative_and_commutative(a, b, c) -> None:
+    a, b, c = census(a), census(b), census(c)
+    assert a.merge(b).merge(c) == a.merge(b.merge(c))
+    assert a.merge(b) == b.merge(a)
+    assert a.merge(Census()) == a
+
+
+@given(ITEMS, ITEMS)
+def test_merging_changes_neither(a, b) -> None:
+    one, other = census(a), census(b)
+    one.merge(other)
+    assert one == census(a)
+    assert other == census(b)
+
+
+@given(ITEMS)
+def test_json_round_trip(items) -> None:
+    taken = census(items)
+    assert Census.from_json(json.loads(json.dumps(taken.to_json()))) == taken
+
+
+@given(ITEMS)
+def test_counts_add_up(items) -> None:
+    taken = census(items)
+    assert taken.items() == len(items)
+    assert sum(taken.items(modality) for modality in taken.modalities()) == len(items)
+    assert [entry.shape for entry in taken.shapes()] == [
+        entry.shape for modality in taken.modalities() for entry in taken.shapes(modality)
+    ]
+
+
+def test_exemplars_are_the_first_paths_whatever_the_order() -> None:
+    shape = ImageShape(2, 1)
+    taken = census([(shape, path) for path in ("d", "b", "a", "b", "c")])
+    assert list(taken.shapes("image")) == [ShapeCount(shape, 5, ("a", "b", "c")[:EXEMPLARS])]
+
+
+def test_a_text_of_the_census() -> None:
+    taken = census([(ImageShape(2, 1), "a.jpg"), (AudioShape(10, 8000), "b.wav")])
+    assert taken.to_json() == {
+        "shapes": [
+            {
+                "modality": "image",
+                "shape": {"width_px": 2, "height_px": 1},
+                "count": 1,
+                "exemplars": ["a.jpg"],
+            },
+            {
+                "modality": "audio",
+                "shape": {"num_samples": 10, "sample_rate_hz": 8000},
+                "count": 1,
+                "exemplars": ["b.wav"],
+            },
+        ]
+    }
+    assert repr(taken) == "Census(image: 1, audio: 1)"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"shapes": [{}]},
+        {"shapes": [{"modality": "image", "shape": {}, "count": 1, "exemplars": []}]},
+        {
+            "shapes": [
+                {
+                    "modality": "image",
+                    "shape": {"width_px": 1, "height_px": 1},
+                    "count": 0,
+                    "exemplars": [],
+                }
+            ]
+        },
+    ],
+)
+def test_anything_else_is_refused(data: object) -> None:
+    with pytest.raises(CorpusError, match="not a census"):
+        Census.from_json(data)

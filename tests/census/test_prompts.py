@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape
+from mmcalib.corpus.item import Prompt
+
+A, B, C = ImageShape(1, 1), ImageShape(2, 1), AudioShape(5, 8000)
+PROMPTS = st.lists(
+    st.tuples(st.lists(st.sampled_from([A, B, C]), max_size=3), st.text(max_size=2)), max_size=9
+)
+
+
+def census(prompts: list[tuple[list[Shape], str]], file: str = "r") -> PromptCensus:
+    taken = PromptCensus()
+    for number, (shapes, text) in enumerate(prompts):
+        taken.add(shapes, Prompt(f"{file}:{number}", (), text))
+    return taken
+
+
+@given(PROMPTS, PROMPTS, PROMPTS)
+def test_merging_is_associative_and_commutative(a, b, c) -> None:
+    one, two, three = census(a, "a"), census(b, "b"), census(c, "c")
+    assert one.merge(two).merge(three) == one.merge(two.merge(three))
+    assert one.merge(two) == two.merge(one)
+    assert one.merge(two).prompts() == len(a) + len(b)
+
+
+def test_a_signature_is_what_decides_the_cost() -> None:
+    taken = census([([B, A], "xy"), ([A, B], "zz"), ([A, B], "z"), ([A], "zz")])
+    assert [(entry.signature.shapes, entry.signature.text_chars, entry.count, entry.exemplar.origin)
+            for entry in taken.signatures()] == [
+        ((A,), 2, 1, "r:3"),
+        ((A, B), 1, 1, "r:2"),
+        ((A, B), 2, 2, "r:0"),
+    ]  # fmt: skip
+
+
+def test_items_per_prompt() -> None:
+    taken = census([([A] * n, "") for n in (1, 1, 1, 1, 1, 1, 1, 2, 2, 9)])
+    assert taken.histogram("image") == Counter({1: 7, 2: 2, 9: 1})
+    assert taken.items_per_prompt("image") == 9
+    assert taken.items_per_prompt("image", 0.9) == 2
+    assert taken.items_per_prompt("image", 0.91) == 9
+    assert taken.items_per_prompt("image", 0.7) == 1
+    assert taken.items_per_prompt("image", 0.001) == 1
+    assert taken.items_per_prompt("video") == 0
+    assert PromptCensus().items_per_prompt("image") == 0
+    with pytest.raises(ValueError, match="quantile"):
+        taken.items_per_prompt("image", 0)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1), st.floats(0.01, 1))
+def test_the_quantile_covers_its_share(counts: list[int], quantile: float) -> None:
+    most = census([([A] * n, "") for n in counts]).items_per_prompt("image", quantile)
+    assert sum(n <= most for n in counts) / len(counts) >= quantile - 1e-9
+    assert most == 0 or sum(n < most for n in counts) / len(counts) < quantile

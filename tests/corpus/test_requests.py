@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.requests import RequestsSource
+from mmcalib.errors import CorpusError, UsageError
+
+PIXEL = base64.b64encode(b"bytes of an image").decode()
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def user(*content: object) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(content)}]}
+
+
+def source(folder: Path, *lines: object, **options: Any) -> RequestsSource:
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    (folder / "requests.jsonl").write_text(text)
+    return RequestsSource(folder / "requests.jsonl", scratch=folder / "scratch", **options)
+
+
+def only(found: RequestsSource) -> Prompt:
+    (prompt,) = found.prompts()
+    assert isinstance(prompt, Prompt)
+    return prompt
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.jpg").write_bytes(b"x")
+    (folder / "b.mp4").write_bytes(b"x")
+    (folder / "c.wav").write_bytes(b"x")
+    return folder
+
+
+def test_a_request_is_items_text_and_messages_to_replay(folder: Path) -> None:
+    line = {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {
+                "role": "user",
+                "content": [
+                    image("a.jpg"),
+                    {"type": "video_url", "video_url": "b.mp4"},
+                    {"type": "text", "text": "What?"},
+                    {"type": "audio_url", "audio_url": {"url": f"file://{folder}/c.wav"}},
+                    "Really?",
+                ],
+                "name": "u",
+            },
+            {"role": "assistant", "content": None, "tool_calls": []},
+        ]
+    }
+    prompt = only(source(folder, line))
+    assert prompt.origin == "requests.jsonl:1"
+    assert prompt.items == (
+        Item(str(folder / "a.jpg"), "image"),
+        Item(str(folder / "b.mp4"), "video"),
+        Item(str(folder / "c.wav"), "audio"),
+    )
+    assert prompt.text == "Be brief.\nWhat?\nReally?"
+    assert prompt.messages[0] == line["messages"][0]
+    assert prompt.messages[2] == line["messages"][2]
+    assert prompt.messages[1] == {
+        "role": "user",
+        "name": "u",
+        "content": [
+            image(f"file://{folder}/a.jpg"),
+            {"type": "video_url", "video_url": {"url": f"file://{folder}/b.mp4"}},
+            {"type": "text", "text": "What?"},
+            {"type": "audio_url", "audio_url": {"url": f"file://{folder}/c.wav"}},
+            "Really?",
+        ],
+    }
+
+
+def test_batch_lines_blank_lines_and_a_byte_order_mark(folder: Path) -> None:
+    batch = {"custom_id": "1", "url": "/v1/chat/completions", "body": user(image("a.jpg"))}
+    found = source(folder, "\ufeff" + json.dumps(batch), "", user("words"))
+    origins = [prompt.origin for prompt in found.prompts() if isinstance(prompt, Prompt)]
+    assert origins == ["requests.jsonl:1", "requests.jsonl:3"]
+
+
+@pytest.mark.parametrize("name", ["new\nline.jpg", "quo\"t'e.jpg", "50%41 #?.jpg", "ü.jpg", "a:b"])
+def test_names_as_paths_and_as_percent_encoded_urls(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"x")
+    item = Item(str(folder / name), "image")
+    urls = (name, str(folder / name), f"file://{quote(str(folder / name))}")
+    encoded = f"file://{folder}/{quote(name)}"
+    for url in (*urls, f"file://localhost{quote(str(folder / name))}"):
+        prompt = only(source(folder, user(image(url))))
+        assert prompt.items == (item,)
+        assert prompt.messages == user(image(encoded))["messages"]
+
+
+def test_plain_paths_are_not_percent_decoded(folder: Path) -> None:
+    (skipped, *_) = source(folder, user(image("%61.jpg")), user("words")).prompts()
+    assert isinstance(skipped, Skipped)
+
+
+def test_outside_the_root(folder: Path) -> None:
+    secret = folder.parent / "secret.jpg"
+    secret.write_bytes(b"x")
+    (folder / "link.jpg").symlink_to(secret)
+    (folder / "up").symlink_to("..")
+    for url in ("/etc/passwd", "../secret.jpg", "link.jpg", "up/secret.jpg", f"file://{secret}",
+                f"file://{folder}/%2e%2e/secret.jpg", "../none.jpg"):  # fmt: skip
+        found = source(folder, user(image("a.jpg")), user(image(url)))
+        for read in (found.prompts, found.items):
+            with pytest.raises(UsageError, match="outside the allowed root") as caught:
+                list(read())
+            assert caught.value.exit_code == 2
+            assert caught.value.message.startswith("requests.jsonl:2: /")
+            assert "--allowed-local-media-path" in caught.value.hint
+    allowed = source(folder, user(image("../secret.jpg")), allowed_root=folder.parent)
+    assert only(allowed).items == (Item(str(secret), "image"),)
+
+
+def test_a_root_beside_is_not_the_root(folder: Path) -> None:
+    beside = folder.parent / "corpus2"
+    beside.mkdir()
+    (beside / "a.jpg").write_bytes(b"x")
+    with pytest.raises(UsageError):
+        list(source(folder, user(image(f"{beside}/a.jpg"))).prompts())
+
+
+def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
+    found = source(folder, user(image("none.jpg"), image("a.jpg")), user("words"))
+    missing = str(folder / "none.jpg")
+    assert list(found.items()) == [
+        Skipped(missing, "no such file"),
+        Item(str(folder / "a.jpg"), "image"),
+    ]
+    first = next(found.prompts())
+    assert first == Skipped("requests.jsonl:1", f"names a missing file: {missing}"[:200])
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{not json", "not JSON: "),
+        ("[" * 100_000, "not JSON: "),
+        ("\udcff", "not JSON: "),
+        ("[]", "not a chat request: "),
+        ("{}", "not a chat request: messages: Field required"),
+        ('{"messages": []}', "not a chat request: messages: "),
+        ('{"messages": "hello"}', "not a chat request: messages: "),
+        ('{"body": {"input": "x"}}', "not a chat request: body.messages: Field required"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "not a chat request: 0.content: "),
+        (user({"type": "image_url"}), "not a chat request: 0.content.0.image_url.image_url: "),
+        (user({"type": "image_url", "image_url": {"url": 3}}), "not a chat request: 0.content.0"),
+        (user({"type": "image_embeds"}), "not a chat request: 0.content.0: "),
+        (user(image("")), "not a path"),
+        (user(image("a\0b")), "not a path"),
+        (user(image("file://elsewhere/a.jpg")), "file URL of another host: elsewhere"),
+        (user(image("https://example.com/a.jpg")), "remote URL: not fetched"),
+        (user(image("s3://bucket/a.jpg")), "remote URL: not fetched"),
+        (user(image("data:image/png;base64,%%%")), "base64: "),
+        (user(image("data:image/png;base64")), "data URL without a comma"),
+        (user(image("a" * 5000)), "names a missing file: "),
+    ],
+)
+def test_unusable_lines_are_listed(folder: Path, line: object, reason: str) -> None:
+    text = line if isinstance(line, str) else json.dumps(line)
+    path = folder / "requests.jsonl"
+    path.write_bytes(os.fsencode(text) + b"\n" + json.dumps(user(image("a.jpg"))).encode())
+    found = RequestsSource(path, scratch=folder / "scratch")
+    skipped, usable = found.prompts()
+    assert isinstance(usable, Prompt)
+    assert isinstance(skipped, Skipped)
+    assert skipped.path == "requests.jsonl:1"
+    assert skipped.reason.startswith(reason)
+    assert len(skipped.reason) <= 200
+    assert "\n" not in skipped.reason
+    assert Item(str(folder / "a.jpg"), "image") in list(found.items())
+
+
+def test_inline_media_become_files_once(folder: Path) -> None:
+    found = source(
+        folder,
+        user(image(f"data:image/png;base64,{PIXEL}"), image(f"DATA:image/png;base64,{PIXEL}")),
+        user({"type": "input_audio", "input_audio": {"data": PIXEL, "format": "wav"}}),
+        user(image("data:image/svg+xml,%3Csvg/%3E")),
+    )
+    first, second, third = found.prompts()
+    assert isinstance(first, Prompt)
+    assert isinstance(second, Prompt)
+    assert isinstance(third, Prompt)
+    assert first.items[0] == first.items[1]
+    path = Path(first.items[0].path)
+    assert path.parent == folder / "scratch"
+    assert path.suffix == ".png"
+    assert path.read_bytes() == b"bytes of an image"
+    assert second.items[0].declared == "audio"
+    url = Path(second.items[0].path).as_uri()
+    assert second.messages == user({"type": "audio_url", "audio_url": {"url": url}})["messages"]
+    assert Path(third.items[0].path).read_bytes() == b"<svg/>"
+    assert len(list(found.items())) == 3
+    assert len(os.listdir(folder / "scratch")) == 3
+
+
+def test_an_inline_format_cannot_leave_the_scratch_folder(folder: Path) -> None:
+    sound = {"data": PIXEL, "format": "../../x"}
+    prompt = only(source(folder, user({"type": "input_audio", "input_audio": sound})))
+    assert Path(prompt.items[0].path).parent == folder / "scratch"
+
+
+def test_without_a_usable_line(folder: Path) -> None:
+    with pytest.raises(CorpusError, match=r"no usable request in .*: the file is empty"):
+        list(source(folder).prompts())
+    with pytest.raises(CorpusError, match=r"requests\.jsonl:2: remote URL"):
+        list(source(folder, "", user(image("http://x/a.jpg"))).prompts())
+
+
+def test_missing_requests_file(folder: Path) -> None:
+    with pytest.raises(CorpusError, match="no such requests file") as caught:
+        RequestsSource(folder / "none.jsonl", scratch=folder)
+    assert caught.value.hint

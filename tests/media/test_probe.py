@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.corpus.item import Item, Skipped
+from mmcalib.media.decode import decode_check
+from mmcalib.media.probe import probe
+
+
+def reason(path: str | Path) -> str:
+    skipped = probe(Item(str(path)))
+    assert isinstance(skipped, Skipped)
+    assert skipped.path == str(path)
+    assert 0 < len(skipped.reason) <= 200
+    assert "\n" not in skipped.reason
+    return skipped.reason
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.tif", "a.avif"])
+def test_image_size_is_the_one_after_exif_rotation(make_image, name, orientation) -> None:
+    path = make_image(name, 40, 24, orientation)
+    with Image.open(path) as image:
+        truth = ImageOps.exif_transpose(image).size
+    assert truth == ((24, 40) if orientation > 4 else (40, 24))
+    assert probe(Item(path)) == ImageShape(*truth)
+
+
+def test_png_with_exif_behind_the_pixels(make_image) -> None:
+    path = Path(make_image("late.png", 40, 24, 6))
+    data = path.read_bytes()
+    start = data.index(b"eXIf") - 4
+    end = start + 12 + int.from_bytes(data[start : start + 4], "big")
+    last = data.index(b"IEND") - 4
+    path.write_bytes(data[:start] + data[end:last] + data[start:end] + data[last:])
+    assert probe(Item(str(path))) == ImageShape(24, 40)
+
+
+def test_damaged_exif_leaves_the_image_as_stored(make_image) -> None:
+    path = Path(make_image("a.jpg", 40, 24, 6))
+    data = path.read_bytes()
+    tiff = data.index(b"Exif\0\0") + 6
+    path.write_bytes(data[:tiff] + b"\xff" * 8 + data[tiff + 8 :])
+    assert probe(Item(str(path))) == ImageShape(40, 24)
+
+
+def test_animated_image_is_its_first_frame(tmp_path: Path) -> None:
+    frames = [Image.new("P", (30, 20), color) for color in (1, 2, 3)]
+    for name in ("a.gif", "a.webp", "a.png"):
+        frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
+        assert probe(Item(str(tmp_path / name))) == ImageShape(30, 20)
+
+
+def test_large_image_is_probed_without_a_warning(tmp_path: Path) -> None:
+    Image.new("1", (12000, 10000)).save(tmp_path / "large.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert probe(Item(str(tmp_path / "large.png"))) == ImageShape(12000, 10000)
+
+
+def test_image_larger_than_vllm_opens_is_skipped(tmp_path: Path) -> None:
+    Image.new("1", (20000, 10000)).save(tmp_path / "bomb.png")
+    assert "178,956,970 pixels" in reason(tmp_path / "bomb.png")
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.mov", "a.ts"])
+def test_video_shape(make_video, name) -> None:
+    shape = probe(Item(make_video(name)))
+    assert isinstance(shape, VideoShape)
+    assert (shape.num_frames, shape.width_px, shape.height_px) == (30, 64, 48)
+    assert shape.fps == pytest.approx(10)
+    assert shape.duration_s == pytest.approx(3, abs=0.11)
+
+
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_video_size_is_the_one_after_rotation(make_video, degrees) -> None:
+    shape = probe(Item(make_video("a.mp4", rotate=degrees)))
+    assert isinstance(shape, VideoShape)
+    assert (shape.width_px, shape.height_px) == ((64, 48) if degrees == 180 else (48, 64))
+
+
+def test_video_without_counts_in_its_header_is_counted(make_video) -> None:
+    path = make_video("live.webm", codec="libvpx", options={"live": "1"})
+    with av.open(path) as container:
+        assert not container.streams.video[0].frames
+        assert not container.duration
+    shape = probe(Item(path))
+    assert isinstance(shape, VideoShape)
+    assert shape.num_frames == 30
+    assert shape.duration_s == pytest.approx(3, abs=0.05)
+
+
+def test_sound_track_counts_where_a_request_says_audio(make_video) -> None:
+    path = make_video("a.mp4", sound=True)
+    assert isinstance(probe(Item(path)), VideoShape)
+    shape = probe(Item(path, "audio"))
+    assert isinstance(shape, AudioShape)
+    assert shape.duration_s == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.aiff", "a.mp3"])
+def test_audio_shape_is_per_channel(make_audio, name) -> None:
+    shape = probe(Item(make_audio(name, samples=8000, rate=16000, channels=2)))
+    assert shape == AudioShape(8000, 16000)
+
+
+def write_aac(path: Path, samples: np.ndarray, cover: str | None = None) -> str:
+    """AAC at 16 kHz in the container that the name asks for, with cover art if wanted."""
+    with av.open(str(path), "w", format="mp4" if cover else None) as container:
+        stream = container.add_stream("aac", rate=16000, layout="mono")
+        if cover:
+            with av.open(cover) as picture:
+                art = container.add_stream_from_template(picture.streams.video[0])
+                art.disposition = av.stream.Disposition.attached_pic
+                packet = next(picture.demux())
+                packet.stream = art
+                container.mux(packet)
+        frame = av.AudioFrame.from_ndarray(
+            samples.astype(np.float32)[None], format="fltp", layout="mono"
+        )
+        frame.sample_rate = 16000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.m4a", "a.mka", "a.aac"])
+def test_audio_that_only_ffmpeg_reads(tmp_path: Path, name: str) -> None:
+    # Noise, then silence: the bit rate at the start says nothing about the whole.
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, 16000)
+    shape = probe(Item(write_aac(tmp_path / name, np.concatenate([noise, np.zeros(48000)]))))
+    assert isinstance(shape, AudioShape)
+    assert shape.sample_rate_hz == 16000
+    assert shape.duration_s == pytest.approx(4, abs=0.15)
+
+
+def test_cover_art_is_not_video(make_image, tmp_path: Path) -> None:
+    tone = np.sin(np.arange(16000) / 5)
+    path = write_aac(tmp_path / "a.m4a", tone, cover=make_image("c.jpg", 40, 24))
+    with av.open(path) as container:
+        assert container.streams.video
+    shape = probe(Item(path))
+    assert isinstance(shape, AudioShape)
+    assert shape.duration_s == pytest.approx(1, abs=0.15)
+
+
+def test_mp3_whose_header_claims_years(make_audio) -> None:
+    path = Path(make_audio("a.mp3", samples=16000))
+    data = bytearray(path.read_bytes())
+    frames = max(data.find(b"Xing"), data.find(b"Info")) + 8
+    data[frames : frames + 4] = b"\x20\0\0\0"
+    path.write_bytes(data)
+    shape = probe(Item(str(path)))
+    assert isinstance(shape, AudioShape)
+    assert shape.duration_s == pytest.approx(1, abs=0.2)
+    assert decode_check(str(path), "audio") is None
+
+
+def test_content_decides_over_the_name(make_image, make_video, make_audio, tmp_path) -> None:
+    def renamed(path: str, name: str) -> Item:
+        return Item(shutil.move(path, tmp_path / name).__str__())
+
+    assert isinstance(probe(renamed(make_image("a.png", 9, 8), "b.jpg")), ImageShape)
+    assert isinstance(probe(renamed(make_video("a.mp4"), "c.jpg")), VideoShape)
+    assert isinstance(probe(renamed(make_audio("a.wav"), "d.mp4")), AudioShape)
+    assert isinstance(probe(renamed(make_audio("a.flac"), "no extension")), AudioShape)
+
+
+def test_declared_modality_must_be_the_real_one(make_video, make_image) -> None:
+    video, image = make_video("a.mp4"), make_image("a.jpg", 9, 8)
+    assert probe(Item(video, "image")) == Skipped(video, "declared image, is video")
+    assert probe(Item(image, "audio")) == Skipped(image, "declared audio, is image")
+    assert probe(Item(image, "image")) == ImageShape(9, 8)
+
+
+def test_what_is_not_media(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_text("not an image\n")
+    (tmp_path / "b.jpg").write_bytes(b"")
+    (tmp_path / "c.mp4").write_bytes(bytes(range(256)) * 40)
+    os.mkfifo(tmp_path / "d.jpg")
+    (tmp_path / "e.jpg").symlink_to("nowhere")
+    assert reason(tmp_path / "a.jpg") == "not an image, video or audio file (text)"
+    assert reason(tmp_path / "b.jpg") == "empty file"
+    assert reason(tmp_path / "c.mp4") == "not an image, video or audio file"
+    assert reason(tmp_path / "d.jpg") == "not a regular file"
+    assert reason(tmp_path / "e.jpg").startswith("FileNotFoundError")
+    assert reason(tmp_path) == "not a regular file"
+    assert reason("/nul\0byte").startswith("ValueError")
+
+
+@pytest.mark.parametrize(
+    "name", ["a.jpg", "a.png", "a.gif", "a.webp", "a.tif", "a.avif", "a.bmp", "a.jp2"]
+)
+def test_an_image_cut_anywhere_is_read_right_or_skipped(make_image, name) -> None:
+    path = Path(make_image(name, 40, 24))
+    data = path.read_bytes()
+    for length in {*range(0, min(len(data), 200), 7), len(data) // 2, len(data) - 1}:
+        path.write_bytes(data[:length])
+        shape = probe(Item(str(path)))
+        assert isinstance(shape, Skipped) or shape == ImageShape(40, 24)
+    path.write_bytes(data[:9])
+    reason(path)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.wav", "a.flac", "a.mp3", "a.ogg"])
+def test_sound_and_video_cut_anywhere_are_a_value(make_video, make_audio, name) -> None:
+    moving = name.endswith(("mp4", "mkv", "avi"))
+    path = Path(make_video(name) if moving else make_audio(name))
+    data = path.read_bytes()
+    for percent in (1, 5, 20, 50, 80, 99):
+        path.write_bytes(data[: len(data) * percent // 100])
+        assert probe(Item(str(path)))
+    path.write_bytes(data[:12])
+    reason(path)
+
+
+def test_neither_torch_nor_vllm_nor_librosa_is_imported() -> None:
+    code = (
+        "import sys, mmcalib.census.take, mmcalib.census.sample, mmcalib.corpus.requests,"
+        " mmcalib.media.decode; sys.exit(bool({'torch', 'vllm', 'librosa'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,276 @@
+"""The rules of the house, read from the source: who imports whom, who prints, who exits."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "mmcalib"
+
+# Lowest first: a module imports from its own group and from those before it.
+ORDER = (
+    {"errors", "progress", "version"},
+    {"media", "corpus", "census"},
+    {"geometry"},
+    {"engine", "rehearsal"},
+    {"derive"},
+    {"report"},
+    {"job"},
+    {"cli", ""},
+)
+HEAVY = {"torch", "vllm", "transformers"}
+MAY_BE_HEAVY = ("mmcalib.engine.child", "mmcalib.engine.shim", "mmcalib.rehearsal")
+NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
+
+DERIVE_MAY_IMPORT = (
+    "mmcalib.derive",
+    "mmcalib.errors",
+    "mmcalib.census.shapes",
+    "mmcalib.engine.messages",
+    "mmcalib.engine.setting",
+)
+IMPURE = {
+    *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),
+    *("tempfile", "threading", "time", "numpy", "PIL", "av", "soundfile", "librosa"),
+}
+MAX_LINES = 300
+# Above DESIGN's 0.3 s, because the machines that run this test are shared and small.
+MAX_HELP_S = 1.0
+
+# In pieces, so that this file does not hold what it looks for.
+REGISTRY_HOSTS = (
+    *("pypi" + ".org", "python" + "hosted.org", "npm" + "js.org", "yarn" + "pkg.com"),
+    *("crates" + ".io", "conda." + "anaconda.org", "proxy." + "golang.org", "ruby" + "gems.org"),
+)
+WORK_PATHS = (
+    "/work" + r"/(main|shared|\.)",
+    r"(?<![\w.}*])/root" + r"/\.(pyenv|cache|venv)",
+    "/opt" + "/(pypi|wheels)",
+    r"/tmp" + r"/bash_jobs",
+)
+FORBIDDEN_TEXT = re.compile("|".join([*map(re.escape, REGISTRY_HOSTS), *WORK_PATHS]))
+NOT_OURS = {".git", ".venv", "sample", "out", "build", "dist", "__pycache__"}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of mmcalib by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return found
+
+
+def is_package(name: str) -> bool:
+    return (ROOT / Path(*name.split(".")) / "__init__.py").is_file()
+
+
+def within(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def imports(name: str) -> Iterator[tuple[str, int]]:
+    """What a module imports anywhere in it, dotted and absolute, with the line."""
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = name.split(".")
+                above = parts[: len(parts) - node.level + is_package(name)]
+                base = ".".join([*above, *filter(None, [base])])
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                yield (whole if whole in modules() else base), node.lineno
+        elif isinstance(node, ast.Call) and called(node) in {"import_module", "__import__"}:
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value, node.lineno
+
+
+def called(node: ast.Call) -> str:
+    match node.func:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id="sys" | "os" as owner), attr=name):
+            return f"{owner}.{name}"
+        case ast.Attribute(value=ast.Name(id="importlib"), attr=name):
+            return name
+    return ""
+
+
+def rank(name: str) -> int:
+    """The group of a module of mmcalib; `mmcalib` itself and its `__main__` are the topmost."""
+    top = [*name.split("."), ""][1].replace("__main__", "")
+    for position, group in enumerate(ORDER):
+        if top in group:
+            return position
+    raise AssertionError(f"{name} has no place in ORDER; give it one here")
+
+
+def test_only_the_engine_child_imports_torch_vllm_or_transformers() -> None:
+    found = [
+        f"{name}:{line} imports {target}"
+        for name in modules()
+        if not within(name, *MAY_BE_HEAVY)
+        for target, line in imports(name)
+        if within(target, *HEAVY)
+    ]
+    assert found == []
+
+
+def test_nothing_points_back_up_the_flow() -> None:
+    found = [
+        f"{name}:{line} imports {target}"
+        for name in modules()
+        for target, line in imports(name)
+        if within(target, "mmcalib") and rank(target) > rank(name)
+    ]
+    assert found == []
+
+
+def test_only_the_engine_child_imports_itself() -> None:
+    """The parent speaks to it over a pipe; importing it would import vLLM."""
+    found = [
+        f"{name}:{line} imports {target}"
+        for name in modules()
+        if not within(name, *MAY_BE_HEAVY)
+        for target, line in imports(name)
+        if within(target, *MAY_BE_HEAVY)
+    ]
+    assert found == []
+
+
+def test_derive_is_pure() -> None:
+    found = [
+        f"{name}:{line} imports {target}"
+        for name in modules()
+        if within(name, "mmcalib.derive")
+        for target, line in imports(name)
+        if within(target, *IMPURE)
+        or (within(target, "mmcalib") and not within(target, *DERIVE_MAY_IMPORT))
+    ]
+    found += [
+        f"{name}:{node.lineno} opens a file"
+        for name, tree in modules().items()
+        if within(name, "mmcalib.derive")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and called(node) == "open"
+    ]
+    assert found == []
+
+
+def calls(names: set[str], *, allowed: tuple[str, ...]) -> list[str]:
+    return [
+        f"{module}:{node.lineno} calls {called(node)}"
+        for module, tree in modules().items()
+        if not within(module, *allowed)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and called(node) in names
+    ]
+
+
+def test_only_the_cli_prints() -> None:
+    assert calls({"print"}, allowed=("mmcalib.cli",)) == []
+
+
+def test_only_the_cli_and_the_engine_child_exit() -> None:
+    exits = {"sys.exit", "os._exit", "exit", "quit", "SystemExit"}
+    assert calls(exits, allowed=("mmcalib.cli", "mmcalib.engine.child", "mmcalib.__main__")) == []
+
+
+def test_every_module_says_what_it_is_and_stays_short() -> None:
+    found = [
+        f"{name} has no docstring"
+        for name, tree in modules().items()
+        if tree.body and not ast.get_docstring(tree)
+    ]
+    for path in sorted(PACKAGE.rglob("*.py")):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MAX_LINES:
+            found.append(f"{path.relative_to(ROOT)} has {lines} lines")
+    assert found == []
+
+
+def test_the_package_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def our_files() -> list[Path]:
+    """What git would carry; without git, all but what is made here."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    if (ROOT / ".git").exists():
+        done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            listed = (ROOT / name for name in done.stdout.split("\0") if name)
+            return [path for path in listed if path.is_file()]
+    walked = (path for path in ROOT.rglob("*") if path.is_file())
+    return [
+        path
+        for path in walked
+        if not any(
+            part in NOT_OURS or part.endswith(("_cache", ".egg-info"))
+            for part in path.relative_to(ROOT).parts
+        )
+    ]
+
+
+def test_no_file_names_a_package_registry_or_a_work_machine() -> None:
+    found = []
+    for path in our_files():
+        text = path.read_bytes().decode("utf-8", errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            if match := FORBIDDEN_TEXT.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number} has {match.group()}")
+    assert found == []
+
+
+needs_cli = pytest.mark.skipif(
+    not re.search(
+        r"^(def main\b|main\s*=|from .* import .*\bmain\b)",
+        (PACKAGE / "cli" / "__init__.py").read_text(encoding="utf-8"),
+        re.M,
+    ),
+    reason="mmcalib.cli has no main yet",
+)
+
+
+def fresh_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@needs_cli
+def test_the_cli_imports_nothing_heavy() -> None:
+    done = fresh_python(
+        f"import sys, mmcalib.cli; print([n for n in {NOT_AT_START!r} if n in sys.modules])"
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+
+
+@needs_cli
+def test_help_comes_at_once() -> None:
+    taken_s = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = fresh_python(
+            "import sys; sys.argv = ['mmcalib', '--help']; from mmcalib.cli import main; main()"
+        )
+        taken_s.append(time.perf_counter() - started)
+        assert done.returncode == 0, done.stderr
+        assert "Usage" in done.stdout
+    assert statistics.median(taken_s) < MAX_HELP_S
