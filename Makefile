@@ -13,6 +13,9 @@ help: ## List the targets
 		| awk -F '\t' '{ printf "  make %-9s %s\n", $$1, $$2 }'
 
 setup: ## Install mmcalib and vLLM into .venv (VLLM=cpu|cuda|none, PYTHON=python3.12)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "setup: failed: $(PYTHON) is not Python 3.11 or newer; name one: make setup PYTHON=python3.12" >&2; \
+		exit 1; }
 	@$(PYTHON) scripts/setup.py --vllm $(VLLM)
 
 demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=...); results in out/
@@ -42,6 +45,7 @@ docs: setup ## Check README and docs: links, help texts, commands
 	$(BIN)/pytest tests/docs
 
 bench: setup ## Run the benchmarks
+	@test -e benchmarks/__main__.py || { echo "bench: there are no benchmarks yet" >&2; exit 1; }
 	$(BIN)/python -m benchmarks
 
 clean: ## Remove what can be made again (out/, sample/, caches); .venv stays

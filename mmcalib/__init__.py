@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.version import VERSION as __version__
+from mmcalib.version import __version__
 
 if TYPE_CHECKING:
     from mmcalib.derive.policy import Policy

@@ -46,7 +46,7 @@ class EngineError(MmcalibError):
     """vLLM refused or failed at something; the message carries its own words."""
 
 
-class EngineDied(EngineError):
+class EngineDied(EngineError):  # noqa: N818 - what happened, not what kind
     """The child process that owns vLLM ended, was killed, or did not answer in time."""
 
 

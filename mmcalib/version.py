@@ -3,6 +3,6 @@
 from importlib.metadata import PackageNotFoundError, version
 
 try:
-    VERSION = version("mmcalib")
+    __version__ = version("mmcalib")
 except PackageNotFoundError:
-    VERSION = "0+source"
+    __version__ = "0+source"

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -146,8 +147,6 @@ def torch_source(extra: str) -> list[str]:
 
     Raises SetupError where neither pip's own indexes nor PyTorch's CPU wheel index have it.
     """
-    import tomllib
-
     requirements = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"][extra]
     report = VENV / "vllm-report.json"
     probe = [*PIP, "install", "--dry-run", "--no-deps"]
@@ -207,11 +206,6 @@ def versions() -> str:
 
 def setup(wanted: str) -> None:
     """Bring `.venv` up to date; `wanted` is auto (keeps an earlier choice), cpu, cuda or none."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - this runs before anything is installed
-        raise SetupError(
-            f"mmcalib needs Python 3.11 or newer; this is {platform.python_version()}. "
-            "Name another one: make setup PYTHON=python3.12"
-        )
     before = previous_stamp()
     vllm = wanted
     if wanted == "auto":
@@ -242,7 +236,7 @@ def main() -> int:
         say(f"failed: {error}")
         return 1
     except KeyboardInterrupt:
-        say("interrupted; make setup continues where pip's cache allows")
+        say("interrupted; run make setup again to finish")
         return 130
     return 0
 

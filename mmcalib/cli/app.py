@@ -11,7 +11,7 @@ import typer
 from mmcalib.cli.models import models
 from mmcalib.cli.run import run
 from mmcalib.errors import MmcalibError
-from mmcalib.version import VERSION
+from mmcalib.version import __version__
 
 INTERRUPTED = 130
 
@@ -29,7 +29,7 @@ app.command("models")(models)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"mmcalib {VERSION}")
+        print(f"mmcalib {__version__}")
         raise typer.Exit
 
 
@@ -47,7 +47,8 @@ def _root(
 
 def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 the verdict is no, 130
-    interrupted."""
+    interrupted.
+    """
     try:
         app()
     except MmcalibError as error:

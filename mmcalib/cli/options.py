@@ -48,7 +48,12 @@ def job_of(
 
 
 def policy_of(
-    count: Sequence[str], *, prefer: str, coverage: float, text_reserve_tokens: int | None, **more: Any
+    count: Sequence[str],
+    *,
+    prefer: str,
+    coverage: float,
+    text_reserve_tokens: int | None,
+    **more: Any,
 ) -> Policy:
     """The policy that the options say. Raises UsageError."""
     if not 0 < coverage <= 1:
@@ -78,4 +83,4 @@ def _count(words: str) -> tuple[Modality, int]:
     modality, _, number = words.partition("=")
     if modality not in MODALITIES or not number.isdecimal():
         raise UsageError(f"--count {words}: not a modality and a number", hint="--count image=4")
-    return modality, int(number)  # type: ignore[return-value]
+    return modality, int(number)

@@ -1,4 +1,4 @@
-"""The folder of results: claimed before anything slow, filled step by step, summed up at the end."""
+"""The folder of results: claimed before anything slow, filled step by step, summed up last."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def finish(
         console.print(f"written to {out}: {', '.join(written)}", markup=False)
     if calibration.verdict == "fail":
         failed = next(check for check in calibration.checks if check.status == "fail")
-        raise VerdictError(
-            f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy
-        )
+        raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
     if not quiet:
         console.print(f"serve with: {serve}", markup=False, style="bold")
     if strict and calibration.corpus.skipped:
@@ -78,5 +76,3 @@ def finish(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",
             hint=f"see {out / 'skipped.jsonl'}",
         )
-
-

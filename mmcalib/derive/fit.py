@@ -55,4 +55,6 @@ def fit(prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int
             longest = prompt
         if prompt.item_tokens + reserve_tokens > max_model_len:
             too_long += prompt.count
-    return longest and Fit(longest, reserve_tokens, max_model_len, too_long)
+    if longest is None:
+        return None
+    return Fit(longest, reserve_tokens, max_model_len, too_long)

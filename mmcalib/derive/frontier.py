@@ -37,7 +37,8 @@ class Point:
 
 def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[int]:
     """Values to try, ascending, the default last. Tiles one by one; areas on a ladder of tokens,
-    plus the areas at which the corpus' own heaviest shapes just fit."""
+    plus the areas at which the corpus' own heaviest shapes just fit.
+    """
     unit = knob.unit_tokens
     if unit is None:
         return list(range(1, knob.value + 1))

@@ -174,5 +174,3 @@ def _last_line(log: Path) -> str:
         lines = file.read().decode("utf-8", "replace").splitlines()
     spoken = [line.strip() for line in lines if line.strip()]
     return spoken[-1][:300] if spoken else ""
-
-

@@ -278,15 +278,7 @@ Request = Annotated[
     Field(discriminator="kind"),
 ]
 Reply = Annotated[
-    ModelOpened
-    | Measured
-    | Budget
-    | ServeConfig
-    | EngineStarted
-    | Replayed
-    | Said
-    | Done
-    | Failed,
+    ModelOpened | Measured | Budget | ServeConfig | EngineStarted | Replayed | Said | Done | Failed,
     Field(discriminator="kind"),
 ]
 

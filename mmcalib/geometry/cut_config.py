@@ -20,7 +20,9 @@ from mmcalib.geometry.depth import (
     text_sections,
 )
 
-# Indexes of encoder blocks that attend to the whole image; the others see windows.
+# Indexes of encoder blocks that attend to the whole image; the others see windows. None is moved
+# into a cut encoder: it would hold the same tensors (on vLLM's CPU backend the peaks are equal to
+# the byte) and cost minutes, being quadratic in the image.
 FULL_ATTENTION = "fullatt_block_indexes"
 # Indexes of encoder blocks that feed the language model directly: their number is a width.
 TAPS = "deepstack_visual_indexes"
@@ -37,8 +39,8 @@ def cut_depth(
 ) -> Config:
     """A copy of the config with at most that many layers; None leaves a depth alone.
 
-    Widths stay. Each kind of layer (full, windowed, sliding, MoE) is kept where the depth allows;
-    an encoder stays as deep as its feature layers need. Raises ModelError when the language
+    Widths stay. In the language model each kind of layer (full, sliding, MoE) is kept where the
+    depth allows; an encoder stays as deep as its feature layers need. Raises ModelError when the language
     model's depth is not to be found.
     """
     cut = copy.deepcopy(config)
@@ -96,7 +98,7 @@ def _keep_kinds(values: list[Any], layers: int) -> list[Any]:
 
 def _cut_indexes(section: Config, layers: int) -> None:
     if full := section.get(FULL_ATTENTION):
-        section[FULL_ATTENTION] = [index for index in full if index < layers] or [layers - 1]
+        section[FULL_ATTENTION] = [index for index in full if index < layers]
     if taps := section.get(TAPS):
         kept = [index for index in taps if index < layers]
         whole = len(kept) == len(taps)

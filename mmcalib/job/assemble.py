@@ -19,7 +19,7 @@ from mmcalib.job.prompts import Burst
 from mmcalib.job.prove import Started, mismatched
 from mmcalib.job.read import Corpus
 from mmcalib.report import calibration as c
-from mmcalib.version import VERSION
+from mmcalib.version import __version__
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ def assemble(known: Findings) -> c.Calibration:
     decision, opened = known.decision, known.opened
     return c.Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        tool=c.Tool(mmcalib=VERSION, **opened.versions),
+        tool=c.Tool(mmcalib=__version__, **opened.versions),
         model=c.Model(
             id=known.resolved.id,
             source=known.resolved.source,

@@ -72,9 +72,7 @@ class Decider:
         plain = limits.limit_mm_per_prompt(counts, {})
         default_budget = self._budget({})
         explored = [e for knob in self._knobs(default) for e in self._explore(knob, default, plain)]
-        ineffective = tuple(
-            knob for knob in self._knobs(default) if not _moves(knob, explored)
-        )
+        ineffective = tuple(knob for knob in self._knobs(default) if not _moves(knob, explored))
         chosen = [e.point for e in explored if e.chosen and e.point.knob not in ineffective]
         setting = frontier.merged(point.setting for point in chosen)
         table = default

@@ -29,7 +29,7 @@ def measure(
     counts = shapes_of(census)
     blanks = [Blank(shape.modality, shape) for shape in counts]
     files = [File(shape.modality, path) for shape, path in sample]
-    subjects = (*blanks, *files)
+    subjects: tuple[Blank | File, ...] = (*blanks, *files)
     with progress.step("measuring costs", len(subjects)) as task:
         answers = []
         for answer in host.measure(Measure(setting, subjects), "measuring costs"):
@@ -85,7 +85,10 @@ def _table(
         count = counts[shape].count
         costs[shape] = _cost(shape, count, path, answer.cost, "real")
         compared += 1
-        if blank is None or (blank.tokens, blank.embeds) != (answer.cost.tokens, answer.cost.embeds):
+        if blank is None or (blank.tokens, blank.embeds) != (
+            answer.cost.tokens,
+            answer.cost.embeds,
+        ):
             refusals = [refusal for refusal in refusals if refusal.shape != shape]
             mismatches.append(_mismatch(shape, path, answer.cost, blank))
     table = CostTable(setting, costs, tuple(refusals), tuple(mismatches), compared)

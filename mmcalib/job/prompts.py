@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import Modality, Shape
+from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.engine.messages import ReplayPrompt
 
+# Without requests: so many of a modality's heaviest items are enough to fill a step.
+_TOP = 16
 _URL_PART = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
     """Prompts to submit at once. `left_out` counts those that the time budget did not allow,
-    `encoder_tokens` sums the entries that their items take in the encoder cache."""
+    `encoder_tokens` sums the entries that their items take in the encoder cache.
+    """
 
     prompts: tuple[ReplayPrompt, ...]
     encoder_tokens: int
@@ -33,16 +35,19 @@ def burst(
     step_tokens: int,
     affordable_tokens: float,
 ) -> Burst:
-    """The heaviest covered prompts first, until they hold more than one step may encode.
+    """The heaviest covered prompts first, until they hold more than one step may encode and each
+    modality is among them.
 
-    Each modality's heaviest item is always among them where it is affordable at all; what exceeds
-    `affordable_tokens` in sum is left out and counted.
+    A prompt that would take the sum over `affordable_tokens` is left out, and counted.
     """
     chosen: list[ReplayPrompt] = []
     tokens, left_out = 0, 0
     missing = set(table.modalities())
     for prompt, embeds, modalities in _candidates(prompts, table, counts):
-        if tokens > step_tokens and not modalities & missing:
+        filled = tokens > step_tokens
+        if filled and not missing:
+            break
+        if filled and not modalities & missing:
             continue
         if tokens + embeds > affordable_tokens:
             left_out += 1
@@ -64,14 +69,13 @@ def _candidates(
 
 
 def _top(table: CostTable, modality: Modality) -> list[ItemCost]:
-    ordered = sorted(table.of(modality), key=lambda cost: -cost.embeds)
-    return ordered[:8]
+    return sorted(table.of(modality), key=lambda cost: -cost.embeds)[:_TOP]
 
 
 def _of_request(
-    entry: Any, table: CostTable, counts: Mapping[Modality, Count]
+    entry: PromptCount, table: CostTable, counts: Mapping[Modality, Count]
 ) -> tuple[ReplayPrompt, int, set[Modality]] | None:
-    shapes: tuple[Shape, ...] = entry.signature.shapes
+    shapes = entry.signature.shapes
     if not shapes or any(shape not in table.costs for shape in shapes):
         return None
     modalities = {shape.modality for shape in shapes}

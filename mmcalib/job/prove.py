@@ -97,7 +97,8 @@ def start(
 
 def default_seconds(started: Started, decision: Decision) -> float | None:
     """About how long the default configuration's encoder profile would take here; None where
-    nothing was timed. A lower bound where attention is quadratic in the item."""
+    nothing was timed. A lower bound where attention is quadratic in the item.
+    """
     figures, budget = started.figures, decision.default_budget
     tokens = min(budget.encoder_compute_budget, budget.encoder_cache_size)
     if figures.encoder_seconds_per_token is not None:
@@ -169,7 +170,9 @@ def replay_check(chosen: Burst, replayed: Replayed) -> Check:
     rejected = [f"{a.origin}: {a.error}" for a in replayed.answers if a.error]
     differing = mismatched(chosen.prompts, replayed)
     step = replayed.largest_encoder_step_tokens
-    done = f"{len(chosen.prompts)} prompts answered in one burst, largest encoder step {step} tokens"
+    done = (
+        f"{len(chosen.prompts)} prompts answered in one burst, largest encoder step {step} tokens"
+    )
     if chosen.left_out:
         done += f"; {chosen.left_out} heavier ones left out for time"
     if not chosen.prompts:

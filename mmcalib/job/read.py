@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ def read(
     progress: Progress,
 ) -> Corpus:
     """Read all sources. Raises CorpusError when one is missing or nothing can be measured,
-    UsageError when a request leads outside the allowed root."""
+    UsageError when a request leads outside the allowed root.
+    """
     sources: list[Source] = [
         RequestsSource(path, allowed_root=allowed_root, scratch=scratch) for path in requests
     ]
@@ -61,10 +63,13 @@ def read(
             hint="--data DIR names a folder of media files",
         )
     prompts, unanswerable = _whole(taken.prompts, broken)
+    # A requests file that lies among the media was read, though not as media.
+    read_as_requests = {os.path.realpath(path) for path in requests}
+    listed = [s for s in taken.skipped if os.path.realpath(s.path) not in read_as_requests]
     return Corpus(
         census=census,
         prompts=prompts,
-        skipped=(*taken.skipped, *skipped, *unanswerable),
+        skipped=(*listed, *skipped, *unanswerable),
         files=taken.files,
         has_requests=bool(requests),
     )

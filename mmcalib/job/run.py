@@ -151,17 +151,13 @@ def _calibrate(
     decider = Decider(host, opened, resolved.path, job.policy, progress)
     decision = decider.decide(corpus.census, corpus.prompts, sample)
     outcome.skipped.extend(decision.unreadable)
-    known = Findings(
-        resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped)
-    )
+    known = Findings(resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped))
     seen = replace(corpus, skipped=tuple(outcome.skipped))
     known.checks += findings(seen, unsupported, decision, job.policy)
     outcome.now(assemble(known))
     path = scratch / "engine.yaml"
     write_text(path, engine_yaml(assemble(known), "vllm serve --config engine.yaml"))
-    known.checks.append(
-        prove.round_trip(host, path, engine_config(resolved, decision.engine_args))
-    )
+    known.checks.append(prove.round_trip(host, path, engine_config(resolved, decision.engine_args)))
     outcome.now(assemble(known))
     if job.validate in ("startup", "replay"):
         _prove(job, known, scratch, host, progress)

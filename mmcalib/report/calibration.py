@@ -14,7 +14,8 @@ from mmcalib.report.files import write_text
 SCHEMA_VERSION = 1
 
 # measured: read from vLLM doing it. rehearsed: from vLLM's code on imaginary memory. computed:
-# follows from measured values by vLLM's own rule. assumed: nobody said otherwise. given: by the user.
+# follows from measured values by vLLM's own rule. assumed: nobody said otherwise. given: by the
+# user.
 Label = Literal["measured", "rehearsed", "computed", "assumed", "given"]
 
 

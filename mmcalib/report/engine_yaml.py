@@ -14,7 +14,8 @@ _WIDTH = 100
 
 def engine_yaml(calibration: Calibration, serve_with: str) -> str:
     """The file's text. Keys have dashes, nested mappings stay YAML, names inside keep underscores
-    (R9); nothing is null, and a false is written as `no-x: true`."""
+    (R9); nothing is null, and a false is written as `no-x: true`.
+    """
     tool, model = calibration.tool, calibration.model
     lines = [
         f"# vLLM configuration for {_line(model.id)}, calibrated by mmcalib {tool.mmcalib}",

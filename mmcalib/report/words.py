@@ -22,7 +22,7 @@ def share(value: float) -> str:
 
 
 def plain(text: str) -> str:
-    """File names may hold line breaks and control characters; shown as escapes they are harmless."""
+    """File names may hold line breaks and control characters; as escapes they are harmless."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -46,11 +46,12 @@ def labelled(memory: Memory, field: str, text: str) -> str:
 
 def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
     """What vLLM would have reserved against what the calibrated configuration reserves:
-    (what, default, calibrated, label)."""
+    (what, default, calibrated, label).
+    """
     before, after = calibration.budget.default, calibration.budget.calibrated
     memory = calibration.memory
     adequacy = "—" if after.adequacy is None else f"{after.adequacy:.2f}"
-    found = [
+    found: list[tuple[str, str, str, str]] = [
         (
             "encoder budget, tokens",
             number(before.encoder_budget_tokens),

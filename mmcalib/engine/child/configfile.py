@@ -22,9 +22,9 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     with_file = _arguments(["serve", "--config", request.path])
     without = _arguments(["serve", str(with_file["model"])])
     changed = {
-        name: _plain(value)
+        name: value
         for name, value in with_file.items()
-        if name == "model" or _plain(value) != _plain(without[name])
+        if name == "model" or value != without[name]
     }
     return ServeConfig(changed)
 
@@ -35,11 +35,12 @@ def _arguments(words: list[str]) -> dict[str, Any]:
     parsed = parser.parse_args(words)
     if getattr(parsed, "model_tag", None) is not None:
         parsed.model = parsed.model_tag
-    engine = EngineArgs.from_cli_args(parsed)
-    return {field.name: getattr(engine, field.name) for field in dataclasses.fields(engine)}
+    # Not through EngineArgs.from_cli_args: building EngineArgs looks the model up.
+    names = [field.name for field in dataclasses.fields(EngineArgs)]
+    return {name: _plain(getattr(parsed, name)) for name in names if hasattr(parsed, name)}
 
 
-class _Parser(FlexibleArgumentParser):
+class _Parser(FlexibleArgumentParser):  # type: ignore[misc] # vLLM has no stubs
     """vLLM's parser, except that a complaint is raised instead of ending the process."""
 
     def error(self, message: str) -> Any:

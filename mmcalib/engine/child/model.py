@@ -48,7 +48,7 @@ class OpenedModel:
     """A checkpoint that vLLM accepted as multimodal. Raises vLLM's own error otherwise."""
 
     def __init__(self, request: OpenModel) -> None:
-        self._args = {
+        self._args: dict[str, Any] = {
             "model": request.path,
             "dtype": "bfloat16",
             "load_format": "dummy",

@@ -50,9 +50,7 @@ class Service:
             case m.StartEngine():
                 from mmcalib.engine.child.startup import start
 
-                self._engine, started = start(
-                    request, say=lambda text: self.say(m.Said(text))
-                )
+                self._engine, started = start(request, say=lambda text: self.say(m.Said(text)))
                 return started
             case m.Replay():
                 from mmcalib.engine.child.replay import replay

@@ -17,9 +17,7 @@ from vllm.transformers_utils.processor import get_video_processor_cls_name
 from mmcalib.census.shapes import VideoShape
 
 
-def apply_processor(
-    processor: Any, prompt_ids: list[int], data: Any
-) -> Any:
+def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
     """Run a multimodal processor on loaded media, as the server's renderer does."""
     items = processor.info.parse_mm_data(data)
     inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)

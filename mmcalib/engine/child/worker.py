@@ -41,7 +41,7 @@ class Figures:
         return embeds, seconds, peak
 
     def mmcalib_profile(self) -> tuple[float, int]:
-        """vLLM's own `profile_run`, traced: (seconds, peak bytes above what was held before)."""
+        """Trace vLLM's own `profile_run`: (seconds, peak bytes above what was held before)."""
         with torch.inference_mode():
             return _traced(self.model_runner.profile_run)
 

@@ -14,7 +14,7 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _version(package):
+def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -22,13 +22,15 @@ def _version(package):
 
 
 def _mismatched(package):
-    return "+cpu" in _version("torch") and bool(_version(package)) and "+cpu" not in _version(package)
+    return (
+        "+cpu" in _version("torch") and bool(_version(package)) and "+cpu" not in _version(package)
+    )
 
 
 class _DefineOpsBeforeTorchvision(importlib.abc.MetaPathFinder):
     """torchvision's Python side needs these two schemas; its own library cannot load to give them."""
 
-    def find_spec(self, name, path, target=None):
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
         if name == "torchvision":
             sys.meta_path.remove(self)
             import torch
@@ -36,13 +38,13 @@ class _DefineOpsBeforeTorchvision(importlib.abc.MetaPathFinder):
             library = torch.library.Library("torchvision", "DEF")
             for op in ("nms", "qnms"):
                 library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            sys.modules["_mmcalib_torchvision_ops"] = library
-        return None
+            # Kept alive: the schemas go when the library object does.
+            torch.library._mmcalib_torchvision_ops = library
 
 
 for _package in ("torchaudio", "torchcodec"):
     if _mismatched(_package):
-        sys.modules[_package] = None
+        sys.modules[_package] = None  # type: ignore[assignment] # Python: import fails
 if _mismatched("torchvision"):
     sys.meta_path.insert(0, _DefineOpsBeforeTorchvision())
 
