@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -49,6 +50,8 @@ def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 the verdict is no, 130
     interrupted.
     """
+    # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         app()
     except MmcalibError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,8 +17,10 @@ from mmcalib.report.markdown import markdown
 from mmcalib.report.skipped import skipped_jsonl
 from mmcalib.report.terminal import summary
 
+FILES = ("engine.yaml", "calibration.json", "report.md", "skipped.jsonl")
 
-def claim(out: Path, files: Sequence[str], *, force: bool) -> None:
+
+def claim(out: Path, *, force: bool) -> None:
     """Make sure that results can be written to `out`, and that none would be lost."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file", hint="--out another folder")
@@ -31,15 +32,19 @@ def claim(out: Path, files: Sequence[str], *, force: bool) -> None:
         raise OutputError(f"cannot make --out {out}: {error.strerror}") from error
     if not os.access(out, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to --out {out}", hint="--out another folder")
-    for name in files:
-        (out / name).unlink(missing_ok=True)
 
 
 def save(so_far: Outcome, out: Path) -> None:
-    """Write what is known: everything skipped, and the calibration once there is one."""
-    write_text(out / "skipped.jsonl", skipped_jsonl(so_far.skipped))
-    if so_far.calibration is not None:
+    """Write what is known: everything skipped, and the calibration once there is one.
+
+    The first result of a run takes the place of all of an earlier one's.
+    """
+    if so_far.calibration is None:
+        for name in FILES:
+            (out / name).unlink(missing_ok=True)
+    else:
         so_far.calibration.save(out / "calibration.json")
+    write_text(out / "skipped.jsonl", skipped_jsonl(so_far.skipped))
 
 
 def finish(

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-_FILES = ("engine.yaml", "calibration.json", "report.md", "skipped.jsonl")
-
 
 def run(
     model: Annotated[
@@ -101,7 +99,7 @@ def run(
         sample=sample,
         seed=seed,
     )
-    claim(out, _FILES, force=force)
+    claim(out, force=force)
     console = Console(stderr=True, highlight=False)
     outcome = Outcome(on_change=lambda so_far: save(so_far, out))
     try:

@@ -40,8 +40,8 @@ def cut_depth(
     """A copy of the config with at most that many layers; None leaves a depth alone.
 
     Widths stay. In the language model each kind of layer (full, sliding, MoE) is kept where the
-    depth allows; an encoder stays as deep as its feature layers need. Raises ModelError when the language
-    model's depth is not to be found.
+    depth allows; an encoder stays as deep as its feature layers need. Raises ModelError when the
+    language model's depth is not to be found.
     """
     cut = copy.deepcopy(config)
     if text_layers is not None:

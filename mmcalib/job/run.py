@@ -127,9 +127,9 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
             scratch=(job.cache_dir or cache_dir()) / "inline",
             progress=progress,
         )
+        resolved = resolve(job.model, cache_dir=job.cache_dir or cache_dir())
         outcome.skipped.extend(corpus.skipped)
         outcome.now(None)
-        resolved = resolve(job.model, cache_dir=job.cache_dir or cache_dir())
         for note in resolved.notes[:1]:
             progress.note(note)
         with EngineHost(on_said=progress.note) as host:

@@ -70,9 +70,7 @@ def test_no_depth_asked_for_no_change(geometry: Geometry) -> None:
     ("layers", "full"),
     [(1, []), (2, []), (8, [7]), (10, [7]), (16, [7, 15]), (32, [7, 15, 23, 31])],
 )
-def test_a_cut_encoder_is_the_head_of_the_true_one(
-    layers: int, full: list[int]
-) -> None:
+def test_a_cut_encoder_is_the_head_of_the_true_one(layers: int, full: list[int]) -> None:
     vision = cut_depth(qwen(), encoder_layers=layers)["vision_config"]
     assert (vision["depth"], vision["fullatt_block_indexes"]) == (layers, full)
 

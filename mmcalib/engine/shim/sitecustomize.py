@@ -21,14 +21,14 @@ def _version(package: str) -> str:
         return ""
 
 
-def _mismatched(package):
-    return (
-        "+cpu" in _version("torch") and bool(_version(package)) and "+cpu" not in _version(package)
-    )
+def _mismatched(package: str) -> bool:
+    """Whether the package was built for another torch than the CPU-only one that is here."""
+    found = _version(package)
+    return "+cpu" in _version("torch") and bool(found) and "+cpu" not in found
 
 
 class _DefineOpsBeforeTorchvision(importlib.abc.MetaPathFinder):
-    """torchvision's Python side needs these two schemas; its own library cannot load to give them."""
+    """The Python side of torchvision needs two schemas that its library cannot load to give."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         if name == "torchvision":
