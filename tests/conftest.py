@@ -1,0 +1,38 @@
+"""Shared by all tests: where the development corpora are, and one engine host per session."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mmcalib.engine.host import EngineHost
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of development corpora and facts; tests that need it skip without it."""
+    folder = Path(os.environ.get("MMCALIB_SHARED", ROOT.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip("needs the development corpora: set MMCALIB_SHARED to their folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where bundled checkpoints are written in this session."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHost]:
+    """One real child process with vLLM, shared by all tests that only measure."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("needs vLLM: make setup")
+    with EngineHost(log=tmp_path_factory.mktemp("engine") / "engine.log") as host:
+        yield host

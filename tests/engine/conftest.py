@@ -1,0 +1,67 @@
+"""Models opened in the session's one engine host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    AskBudget,
+    Blank,
+    Budget,
+    Cost,
+    File,
+    Measure,
+    ModelOpened,
+    OpenModel,
+)
+from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.geometry import find, materialise
+
+QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+
+
+class Lab:
+    """A model opened in a real engine host, with the questions that tests ask of it."""
+
+    def __init__(self, host: EngineHost, folder: Path) -> None:
+        self.host, self.folder = host, folder
+        self.opened = host.ask(OpenModel(str(folder)), ModelOpened, "opening")
+
+    def costs(self, *subjects: Blank | File, setting: Setting = DEFAULT) -> list[Cost | str]:
+        """A cost per subject, or the words with which vLLM refuses it."""
+        answers = self.host.measure(Measure(setting, subjects), "measuring")
+        return [answer.cost or answer.refusal for answer in answers]
+
+    def cost(self, subject: Blank | File, **kwargs: object) -> Cost:
+        found = self.costs(subject, setting=Setting(**kwargs))[0]  # type: ignore[arg-type]
+        assert isinstance(found, Cost), found
+        return found
+
+    def budget(self, *, build_dummy: bool = True, **engine_args: object) -> Budget:
+        request = AskBudget({"model": str(self.folder), **engine_args}, build_dummy)
+        return self.host.ask(request, Budget, "computing a budget")
+
+
+@pytest.fixture(scope="session")
+def lab(host: EngineHost, engine_cache: Path) -> Callable[[str], Lab]:
+    """Opens a bundled model; the last one opened is the one that the host serves."""
+    opened: list[Lab] = []
+
+    def open_model(model_id: str) -> Lab:
+        geometry = find(model_id)
+        assert geometry is not None
+        folder = materialise(geometry, engine_cache / model_id.replace("/", "--"))
+        if not opened or opened[-1].folder != folder:
+            opened.append(Lab(host, folder))
+        return opened[-1]
+
+    return open_model
+
+
+@pytest.fixture
+def qwen(lab: Callable[[str], Lab]) -> Lab:
+    return lab(QWEN)

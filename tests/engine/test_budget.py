@@ -1,0 +1,69 @@
+"""vLLM's own encoder budget, and the trap that it sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmcalib.derive.adequacy import adequacy
+from mmcalib.derive.limits import hint_is_honest
+from tests.engine.conftest import Lab
+
+pytestmark = pytest.mark.engine
+
+
+def test_the_default_reserves_for_the_largest_video_the_model_takes(qwen: Lab) -> None:
+    budget = qwen.budget(build_dummy=False)
+    assert budget.max_tokens_per_item == {"image": 16_384, "video": 114_688}
+    assert budget.encoder_compute_budget == budget.encoder_cache_size == 114_688
+    assert (budget.profiled_modality, budget.profiled_items) == ("video", 1)
+
+
+def test_no_video_shrinks_the_budget_to_the_largest_image(qwen: Lab) -> None:
+    budget = qwen.budget(build_dummy=False, limit_mm_per_prompt={"image": 1, "video": 0})
+    assert budget.max_tokens_per_item == {"image": 16_384}
+    assert budget.encoder_cache_size == 16_384
+
+
+def test_the_size_hint_trap_is_caught(qwen: Lab) -> None:
+    """A 512×512 hint shrinks what is profiled and not what a step may encode (DESIGN 1.3)."""
+    budget = qwen.budget(
+        limit_mm_per_prompt={"image": {"count": 1, "width": 512, "height": 512}, "video": 0},
+        max_num_batched_tokens=8192,
+    )
+    assert budget.encoder_compute_budget == 16_384
+    assert budget.dummies["image"].embeds == 324
+    found = adequacy(budget, {"image": 1, "video": 0})
+    assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16_384)
+    assert not found.passes
+
+
+def test_a_cap_shrinks_budget_and_profile_together(qwen: Lab) -> None:
+    budget = qwen.budget(
+        limit_mm_per_prompt={"image": 1, "video": 0},
+        max_num_batched_tokens=7680,
+        mm_processor_kwargs={"max_pixels": 1_003_520},
+    )
+    assert budget.max_tokens_per_item == {"image": 1280}
+    assert budget.dummies["image"].embeds == 1280
+    found = adequacy(budget, {"image": 1, "video": 0})
+    assert (found.profiled_tokens, found.worst_step_tokens) == (7680, 7680)
+    assert found.passes
+
+
+def test_a_hint_beyond_the_model_s_maximum_is_seen_as_clamped(qwen: Lab) -> None:
+    hint = {"count": 1, "width": 9000, "height": 9000}
+    budget = qwen.budget(limit_mm_per_prompt={"image": hint, "video": 0})
+    assert budget.dummies["image"].size == {"width": 3584, "height": 3584}
+    assert hint_is_honest("image", budget, _heaviest(qwen))
+
+
+def _heaviest(qwen: Lab):  # type: ignore[no-untyped-def]
+    from mmcalib.census.shapes import ImageShape
+    from mmcalib.derive.costs import ItemCost
+    from mmcalib.engine.messages import Blank
+
+    shape = ImageShape(4032, 3024)
+    cost = qwen.cost(Blank("image", shape))
+    return ItemCost(
+        shape, 1, "a.jpg", cost.tokens, cost.embeds, cost.tensor_bytes, 0.1, cost.sampled, "blank"
+    )

@@ -1,0 +1,121 @@
+"""The child process as a process: it dies, hangs, complains; the parent says so in one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.shapes import ImageShape
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Blank, Measure, ModelOpened, OpenModel
+from mmcalib.engine.setting import DEFAULT
+from mmcalib.errors import EngineDied, EngineError
+
+pytestmark = pytest.mark.engine
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def gone_within(pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(pid)
+
+
+def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
+    with EngineHost(log=tmp_path / "log") as host:
+        os.kill(host.pid, signal.SIGKILL)
+        with pytest.raises(EngineDied, match=r"killed by SIGKILL .* while opening"):
+            host.ask(OpenModel("nowhere"), ModelOpened, "opening the model")
+        with pytest.raises(EngineDied):
+            host.ask(OpenModel("nowhere"), ModelOpened, "opening it again")
+
+
+def test_a_silent_child_is_given_up(tmp_path: Path) -> None:
+    with EngineHost(log=tmp_path / "log", silence_s=1.0) as host:
+        os.kill(host.pid, signal.SIGSTOP)
+        with pytest.raises(EngineDied, match="said nothing for 1 s while waiting"):
+            host.ask(OpenModel("nowhere"), ModelOpened, "waiting")
+        assert gone_within(host.pid, 5)
+
+
+def test_a_python_without_the_project_names_the_reason(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'cannot import anything' >&2\nexit 7\n")
+    broken.chmod(0o755)
+    with (
+        EngineHost(log=tmp_path / "log", python=str(broken)) as host,
+        pytest.raises(EngineDied, match="exit code 7 while opening: cannot import anything"),
+    ):
+        host.ask(OpenModel("nowhere"), ModelOpened, "opening")
+
+
+def test_closing_leaves_no_process(tmp_path: Path) -> None:
+    host = EngineHost(log=tmp_path / "log")
+    pid = host.pid
+    host.close()
+    host.close()
+    assert gone_within(pid, 5)
+
+
+def test_the_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """kill -9 of the parent gives it no chance to clean up; the kernel does."""
+    program = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from mmcalib.engine.host import EngineHost
+        host = EngineHost(log=Path({str(tmp_path / "log")!r}))
+        time.sleep(2)
+        print(host.pid, flush=True)
+        time.sleep(60)
+    """)
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert alive(child)
+    parent.kill()
+    parent.wait()
+    assert gone_within(child, 10)
+
+
+def test_vllm_s_own_words_come_through_and_the_host_lives_on(host: EngineHost) -> None:
+    with pytest.raises(EngineError) as caught:
+        host.ask(OpenModel("/nonexistent/model"), ModelOpened, "opening the model")
+    assert "vLLM, while opening the model" in caught.value.message
+    assert "\n" not in caught.value.message
+    assert "log" in caught.value.hint
+
+
+def test_measuring_before_opening_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
+    with EngineHost(log=tmp_path / "log") as host:
+        subject = Blank("image", ImageShape(10, 10))
+        with pytest.raises(EngineError, match="no model is open"):
+            list(host.measure(Measure(DEFAULT, (subject,)), "measuring"))
+
+
+def test_the_parent_never_loads_torch_or_vllm(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from mmcalib.engine.host import EngineHost; "
+        f"h = EngineHost(log=Path({str(tmp_path / 'log')!r})); h.close(); "
+        "import mmcalib.job.run, mmcalib.cli.run, mmcalib.cli.output; "
+        "print([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,115 @@
+"""vLLM's real processors, asked through the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.corpus.item import Item
+from mmcalib.engine.messages import Blank, Cost, File
+from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.media.probe import probe
+from tests.engine.conftest import Lab
+
+pytestmark = pytest.mark.engine
+
+CAP_512 = {"images_kwargs": {"size": {"longest_edge": 512 * 784, "shortest_edge": 3136}}}
+
+
+def image(width: int, height: int) -> Blank:
+    return Blank("image", ImageShape(width, height))
+
+
+def test_the_model_is_described_as_vllm_sees_it(qwen: Lab) -> None:
+    opened = qwen.opened
+    assert opened.architecture == "Qwen2_5_VLForConditionalGeneration"
+    assert opened.modalities == {"image": None, "video": None}
+    assert opened.max_model_len == 128_000
+    assert opened.video_loader == "qwen2_vl"
+    assert opened.audio_rate_hz is None
+    assert {knob.name for knob in opened.knobs} == {
+        "images_kwargs.size.longest_edge",
+        "videos_kwargs.size.longest_edge",
+    }
+    assert all(knob.unit_tokens == 28 * 28 for knob in opened.knobs)
+
+
+def test_an_item_is_costed_in_tokens_embeds_and_bytes(qwen: Lab) -> None:
+    cost = qwen.cost(image(1300, 876))
+    assert (cost.tokens, cost.embeds) == (46 * 31, 46 * 31)
+    assert cost.sampled == (1300, 876)
+    assert cost.process_s > 0
+    # 4 patches a token, 1176 values a patch; the grid adds three 8-byte integers.
+    assert cost.tensor_bytes == 4 * 46 * 31 * 1176 + 3 * 8
+
+
+def test_a_refused_item_is_answered_with_the_inmost_reason(qwen: Lab) -> None:
+    refused, fine = qwen.costs(image(1, 300), image(300, 300))
+    assert isinstance(refused, str)
+    assert "aspect ratio" in refused
+    assert isinstance(fine, Cost)
+
+
+def test_a_scoped_cap_moves_images_and_leaves_videos(qwen: Lab) -> None:
+    video = Blank("video", VideoShape(100, 25.0, 4.0, 1280, 720))
+    before = qwen.costs(image(4032, 3024), video)
+    after = qwen.costs(image(4032, 3024), video, setting=Setting(CAP_512))
+    assert [cost.tokens for cost in before] == [15_552, 8 // 2 * 46 * 26]  # type: ignore[union-attr]
+    assert after[0].tokens <= 512  # type: ignore[union-attr]
+    assert after[1].tokens == before[1].tokens  # type: ignore[union-attr]
+
+
+def test_frames_are_sampled_as_the_server_samples_them(qwen: Lab) -> None:
+    video = Blank("video", VideoShape(250, 25.0, 10.0, 640, 272))
+    at_two, at_one = (
+        qwen.cost(video),
+        qwen.cost(video, media_io_kwargs={"video": {"fps": 1}}),
+    )
+    assert (at_two.sampled, at_one.sampled) == ((20, 640, 272), (10, 640, 272))
+    assert at_two.tokens == 2 * at_one.tokens
+
+
+def test_real_items_of_the_corpus_cost_what_blanks_of_their_shape_cost(
+    qwen: Lab, shared: Path
+) -> None:
+    paths = [
+        *sorted((shared / "corpora/dev/image").iterdir()),
+        *sorted((shared / "corpora/dev/video").iterdir()),
+    ]
+    shapes = [probe(Item(str(path))) for path in paths]
+    files = [File(s.modality, str(p)) for s, p in zip(shapes, paths, strict=True)]  # type: ignore[union-attr]
+    blanks = [Blank(s.modality, s) for s in shapes]  # type: ignore[union-attr]
+    real, blank = qwen.costs(*files), qwen.costs(*blanks)
+    differing = {
+        path.name: (r, b)
+        for path, r, b in zip(paths, real, blank, strict=True)
+        if isinstance(r, Cost) != isinstance(b, Cost)
+        or (isinstance(r, Cost) and isinstance(b, Cost) and r.tokens != b.tokens)
+    }
+    assert not differing
+    assert sum(isinstance(r, Cost) for r in real) >= 60
+
+
+@pytest.mark.parametrize("seconds", [0.5, 7.3, 30.0])
+def test_audio_is_resampled_and_costed(lab: Callable[[str], Lab], seconds: float) -> None:
+    audio = lab("Qwen/Qwen2-Audio-7B-Instruct")
+    assert audio.opened.modalities == {"audio": None}
+    assert audio.opened.audio_rate_hz == 16_000
+    clips = [
+        Blank("audio", AudioShape(round(seconds * rate), rate)) for rate in (8_000, 16_000, 44_100)
+    ]
+    costs = audio.costs(*clips)
+    tokens = {cost.tokens for cost in costs if isinstance(cost, Cost)}
+    assert len(tokens) == 1, costs
+    # 100 mel frames a second, halved twice.
+    assert tokens.pop() == pytest.approx(seconds * 25, abs=1)
+
+
+def test_settings_do_not_leak_into_each_other(qwen: Lab) -> None:
+    first = qwen.cost(image(4032, 3024))
+    qwen.cost(image(4032, 3024), mm_processor_kwargs=CAP_512)
+    assert qwen.cost(image(4032, 3024)).tokens == first.tokens
+    assert DEFAULT.key != Setting(CAP_512).key

@@ -1,0 +1,95 @@
+"""Token counts that are asserted in public tests, for every bundled model. No exceptions but these:
+
+- facts without a number (a metadata value, a media file of unknown size) say nothing to compare;
+- InternVL's placeholder also holds `<img>` and `</img>`: the facts count image tokens, as the
+  encoder cache does, so `embeds` is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.census.shapes import ImageShape
+from mmcalib.engine.messages import Blank
+from mmcalib.geometry import bundled
+from tests.engine.conftest import Lab
+
+pytestmark = pytest.mark.engine
+
+BUNDLED = {geometry.id for geometry in bundled()}
+# A fact of the shared processor class, asserted with the tester's own pixel limits.
+ALIASES = {"Qwen2-VL image processor (transformers)": "Qwen/Qwen2-VL-2B-Instruct"}
+
+
+def facts(shared: Path) -> list[dict[str, Any]]:
+    """The asserted ones (equalities and inequalities) of bundled models that name a number."""
+    lines = (shared / "facts/token_counts.jsonl").read_text(encoding="utf-8").splitlines()
+    known = [json.loads(line) for line in lines]
+    return [
+        {**fact, "model": ALIASES.get(fact["model"], fact["model"])}
+        for fact in known
+        if ALIASES.get(fact["model"], fact["model"]) in BUNDLED
+        and fact["confidence"].startswith("asserted")
+        and (fact["expected_tokens"] is not None)
+    ]
+
+
+def test_every_matching_fact_holds(lab: Callable[[str], Lab], shared: Path) -> None:
+    matching = facts(shared)
+    assert len(matching) >= 11
+    wrong = []
+    for fact in sorted(matching, key=lambda f: f["model"]):
+        found = _measured(lab(fact["model"]), fact)
+        if not _agrees(found, fact["expected_tokens"]):
+            wrong.append((fact["model"], fact["media"], fact["mm_processor_kwargs"], found))
+    assert not wrong
+
+
+def test_asserted_tensor_shapes_hold(lab: Callable[[str], Lab], shared: Path) -> None:
+    """`pixel_values` of N patches by 1176 values of one byte, and a grid of three integers."""
+    checked = 0
+    for fact in facts(shared):
+        shape = (fact["expected_tensor_shape"] or {}).get("pixel_values")
+        if shape is None:
+            continue
+        cost = lab(fact["model"]).cost(_blank(fact), mm_processor_kwargs=_kwargs(fact))
+        assert cost.tensor_bytes == shape[0] * shape[1] + 3 * 8, fact
+        checked += 1
+    assert checked >= 3
+
+
+def _measured(lab: Lab, fact: dict[str, Any]) -> int:
+    if fact["media"]["width"] is None:
+        budget = lab.budget(
+            build_dummy=False,
+            mm_processor_kwargs=_kwargs(fact),
+            limit_mm_per_prompt={"image": 1, "video": 0},
+        )
+        return budget.max_tokens_per_item["image"]
+    return lab.cost(_blank(fact), mm_processor_kwargs=_kwargs(fact)).embeds
+
+
+def _blank(fact: dict[str, Any]) -> Blank:
+    return Blank("image", ImageShape(fact["media"]["width"], fact["media"]["height"]))
+
+
+def _kwargs(fact: dict[str, Any]) -> dict[str, Any]:
+    if "tester defaults" in fact["confidence"]:
+        return {"min_pixels": 56 * 56, "max_pixels": 28 * 28 * 1280}
+    return dict(fact["mm_processor_kwargs"] or {})
+
+
+def _agrees(found: int, expected: int | str) -> bool:
+    if isinstance(expected, int):
+        return found == expected
+    bound = re.match(r"<= (\d+)", expected)
+    assert bound, expected
+    # "and > every test asset": the largest of them, 1300×876, takes 1426 tokens uncapped, less
+    # than these caps admit; a cap that gave far less than its bound would be no maximum.
+    return int(bound[1]) - 3 <= found <= int(bound[1])
