@@ -6,7 +6,7 @@ MODEL ?= Qwen/Qwen2.5-VL-3B-Instruct
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format docs bench clean
+.PHONY: help setup demo test test-all lint format docs clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -43,10 +43,6 @@ format: setup ## Rewrite the code in the project's format
 
 docs: setup ## Check README and docs: links, help texts, commands
 	$(BIN)/pytest tests/docs
-
-bench: setup ## Run the benchmarks
-	@test -e benchmarks/__main__.py || { echo "bench: there are no benchmarks yet" >&2; exit 1; }
-	$(BIN)/python -m benchmarks
 
 clean: ## Remove what can be made again (out/, sample/, caches); .venv stays
 	rm -rf out sample build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

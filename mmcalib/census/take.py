@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mmcalib.census.census import Census
@@ -15,6 +15,8 @@ from mmcalib.corpus.wording import one_line
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
 from mmcalib.progress import Progress, Silent, Task
+
+Look = Callable[[Item], Shape | Skipped]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +30,13 @@ class Taken:
 
 
 def take(
-    sources: Iterable[Source], *, progress: Progress | None = None, allow_empty: bool = False
+    sources: Iterable[Source],
+    *,
+    look: Look = probe,
+    progress: Progress | None = None,
+    allow_empty: bool = False,
 ) -> Taken:
-    """Probe every file once and count.
+    """Look at every file once and count; `look` gives its shape or says why it has none.
 
     An item counts once per mention in a usable prompt, so that traffic weighs. Every other file
     counts once: files in folders that no usable prompt mentions (by path or by link), and good
@@ -41,8 +47,8 @@ def take(
     Raises CorpusError when nothing at all could be counted, unless `allow_empty` (for shards).
     """
     sources = list(sources)
-    with (progress or Silent()).step("reading headers") as task:
-        counter = _Counter(task)
+    with (progress or Silent()).step("reading the corpus") as task:
+        counter = _Counter(task, look)
         for source in sources:
             for prompt in source.prompts():
                 counter.prompt(prompt)
@@ -58,6 +64,7 @@ def take(
 @dataclass(slots=True)
 class _Counter:
     task: Task
+    look: Look
     census: Census = field(default_factory=Census)
     prompts: PromptCensus = field(default_factory=PromptCensus)
     skipped: dict[str, Skipped] = field(default_factory=dict)
@@ -101,7 +108,7 @@ class _Counter:
     def shape(self, item: Item) -> Shape | Skipped:
         if item in self.probed:
             return self.probed[item]
-        shape = probe(item)
+        shape = self.look(item)
         self.task.advance()
         self.looked_at.add(item.path)
         if isinstance(shape, Skipped):

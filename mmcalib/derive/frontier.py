@@ -51,8 +51,9 @@ def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[int]:
     ceiling = max((area for cost in costs for area in _areas(cost, unit)), default=0)
     kept = {value for value in wanted if floor <= value < knob.value and value <= ceiling}
     if policy.max_tokens_per_item is not None:
-        kept.add(min(knob.value, unit * policy.max_tokens_per_item))
-    return [*_thinned(sorted(kept), policy, unit), knob.value]
+        kept.add(unit * policy.max_tokens_per_item)
+    smaller = sorted(value for value in kept if value < knob.value)
+    return [*_thinned(smaller, policy, unit), knob.value]
 
 
 def _areas(cost: ItemCost, unit: int) -> tuple[int, ...]:
@@ -114,20 +115,30 @@ def exceeding(knob: Knob, value: int, default: CostTable) -> list[Shape]:
 
 
 def point(knob: Knob, value: int, table: CostTable, default: CostTable) -> Point:
-    """What the value does, compared item by item with the default setting."""
-    pairs = [(cost, default.costs[cost.shape]) for cost in table.of(knob.modality)]
-    smaller = [(now, before) for now, before in pairs if now.tokens < before.tokens]
-    ordered = sorted(pairs, key=lambda pair: pair[0].tokens)
+    """What the value does, compared item by item with the default setting. An item that vLLM
+    refuses under it keeps nothing.
+    """
+    now = {cost.shape: cost for cost in table.of(knob.modality)}
+    kept = [(c.count, _retention(now.get(c.shape), c)) for c in default.of(knob.modality)]
+    smaller = [(count, share) for count, share in kept if share < 1]
+    ordered = sorted(now.values(), key=lambda cost: cost.tokens)
     return Point(
         knob=knob,
         value=value,
         setting=table.setting,
-        max_tokens=max((now.tokens for now, _ in pairs), default=0),
-        p50_tokens=_median([(now.tokens, now.count) for now, _ in ordered]),
-        items=sum(now.count for now, _ in pairs),
-        items_downscaled=sum(now.count for now, _ in smaller),
-        worst_retention=min((now.tokens / before.tokens for now, before in smaller), default=1.0),
+        max_tokens=max((cost.tokens for cost in ordered), default=0),
+        p50_tokens=_median([(cost.tokens, cost.count) for cost in ordered]),
+        items=sum(count for count, _ in kept),
+        items_downscaled=sum(count for count, _ in smaller),
+        worst_retention=min((share for _, share in smaller), default=1.0),
     )
+
+
+def _retention(now: ItemCost | None, before: ItemCost) -> float:
+    """The share of its tokens that an item keeps; 1 where it has more than before."""
+    if now is None:
+        return 0.0
+    return now.tokens / before.tokens if now.tokens < before.tokens else 1.0
 
 
 def _median(pairs: Sequence[tuple[int, int]]) -> int:

@@ -50,8 +50,9 @@ def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]
                 {"num_frames": frames, "width": w, "height": h}
                 for w, h in ((width, height), (height, width))
             ]
-        case AudioShape(duration_s=seconds):
-            return [{"length": math.ceil(seconds * audio_rate_hz)}] if audio_rate_hz else []
+        case AudioShape(num_samples=samples, sample_rate_hz=rate):
+            # In whole numbers: seconds as a float are off by a sample for one clip in twenty.
+            return [{"length": -(-samples * audio_rate_hz // rate)}] if audio_rate_hz else []
 
 
 def hint_is_honest(modality: Modality, budget: Budget, heaviest: ItemCost) -> bool:

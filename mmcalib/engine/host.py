@@ -44,6 +44,7 @@ class EngineHost:
         silence_s: float = SILENCE_S,
         on_said: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self._log_is_mine = log is None
         if log is None:
             handle, name = tempfile.mkstemp(prefix="mmcalib-engine-", suffix=".log")
             os.close(handle)
@@ -96,6 +97,7 @@ class EngineHost:
                 self.on_said(answer.text)
                 continue
             if isinstance(answer, Failed):
+                self._log_is_mine = False
                 raise EngineError(
                     f"{answer.error} (vLLM, while {doing})", hint=f"full log: {self.log}"
                 )
@@ -109,6 +111,7 @@ class EngineHost:
             if self._process.poll() is not None and not self._pipe.poll(0):
                 raise self._died(doing)
             if time.monotonic() > deadline:
+                self._log_is_mine = False
                 self.close()
                 raise EngineDied(
                     f"the engine process said nothing for {self._silence_s:.0f} s while {doing}",
@@ -131,22 +134,31 @@ class EngineHost:
         elif code:
             how = f"ended with exit code {code}"
         last = _last_line(self.log)
+        self._log_is_mine = False
         self.close()
+        if "No module named 'vllm'" in last:
+            return EngineDied(
+                "vLLM is not installed beside mmcalib",
+                hint='pip install "mmcalib[cuda]", or "mmcalib[cpu]" without a GPU',
+            )
         return EngineDied(
             f"the engine process {how} while {doing}" + (f": {last}" if last else ""),
             hint=f"its log: {self.log}",
         )
 
     def close(self) -> None:
-        """End the child and everything it started. Safe to call twice."""
+        """End the child and everything it started. Safe to call twice.
+
+        A log that nobody asked for and no error points to is removed.
+        """
         self._pipe.close()
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, sign)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_TERM_GRACE_S)
-                if sign == signal.SIGKILL:
-                    return
+        if self._log_is_mine:
+            self.log.unlink(missing_ok=True)
 
     def __enter__(self) -> EngineHost:
         return self

@@ -104,7 +104,8 @@ def _batched(decision: Decision, opened: ModelOpened, policy: Policy) -> Evidenc
         label, exemplar = "computed", ""
         reason = f"vLLM's default here, {base}, rounded up to whole items of {most} tokens"
     else:
-        label, exemplar, reason = "assumed", "", f"what `vllm serve` chooses on {opened.device}"
+        label, exemplar = "assumed", ""
+        reason = f"vLLM's default on {opened.device}; larger GPUs default to more, and so may you"
     return Evidence(
         setting="max_num_batched_tokens",
         value=value,

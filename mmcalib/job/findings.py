@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shapes import MODALITIES
+from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.fit import Fit, fit, prompt_tokens
 from mmcalib.derive.policy import Policy
@@ -15,11 +17,11 @@ _SHOWN = 3
 
 
 def findings(
-    corpus: Corpus, unsupported: dict[str, int], decision: Decision, policy: Policy
+    corpus: Corpus, left_out: dict[str, str], decision: Decision, policy: Policy
 ) -> list[Check]:
-    """In the order in which they would hurt."""
+    """In the order in which they would hurt; `left_out` says why a modality is not served."""
     found = [_readable(corpus), _agreement(decision), *_refused(decision)]
-    found += [_unsupported(unsupported)] if unsupported else []
+    found += [_left_out(left_out)] if left_out else []
     found += [_admitted(decision), *_fits(corpus.prompts, decision, policy)]
     found += [*_hints(decision), *_ineffective(decision), _adequate(decision, policy)]
     return found
@@ -32,7 +34,7 @@ def _readable(corpus: Corpus) -> Check:
     return Check(
         "corpus readable",
         "warn",
-        f"{len(corpus.skipped)} skipped, such as {first.path}: {first.reason}",
+        f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}",
         "skipped.jsonl lists them with reasons",
     )
 
@@ -58,26 +60,29 @@ def _agreement(decision: Decision) -> Check:
 
 
 def _refused(decision: Decision) -> Iterator[Check]:
-    refusals = decision.default_table.refusals
-    if refusals:
-        items = sum(refusal.count for refusal in refusals)
-        first = refusals[0]
+    """Odd items are the user's affair; most of a modality refused is a broken installation."""
+    table = decision.default_table
+    for modality in MODALITIES:
+        refused = [r for r in table.refusals if r.shape.modality == modality]
+        if not refused:
+            continue
+        items, taken = sum(r.count for r in refused), sum(c.count for c in table.of(modality))
+        first = refused[0]
         yield Check(
-            "items accepted",
-            "warn",
-            f"vLLM refuses {items} items whatever the limits, such as {first.exemplar} "
-            f"({first.shape}): {first.reason}",
-            "remove or convert them: requests with them will fail",
+            f"{modality} items accepted",
+            "fail" if items > taken else "warn",
+            f"vLLM refuses {items} of {items + taken} whatever the limits, such as "
+            f"{first.exemplar} ({first.shape}): {first.reason}",
+            "remove or convert them, or install what the reason names: such requests will fail",
         )
 
 
-def _unsupported(unsupported: dict[str, int]) -> Check:
-    what = ", ".join(f"{count} {modality}" for modality, count in unsupported.items())
+def _left_out(left_out: dict[str, str]) -> Check:
     return Check(
-        "modalities supported",
+        "modalities served",
         "warn",
-        f"the model does not take {what} items: left out",
-        "choose a model that takes them, or leave them out of --data",
+        f"left out: {'; '.join(left_out.values())}",
+        "requests with them will be rejected",
     )
 
 

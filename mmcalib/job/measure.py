@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from mmcalib.census.census import Census, ShapeCount
-from mmcalib.census.shapes import Shape
+from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.item import Skipped
 from mmcalib.derive.costs import Basis, CostTable, ItemCost, Mismatch, Refusal
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
 from mmcalib.engine.setting import Setting
 from mmcalib.job.read import shapes_of
-from mmcalib.progress import Progress
+from mmcalib.progress import Progress, Task
 
 Sample = Sequence[tuple[Shape, str]]
 
@@ -21,23 +21,47 @@ Sample = Sequence[tuple[Shape, str]]
 def measure(
     host: EngineHost, census: Census, setting: Setting, sample: Sample, progress: Progress
 ) -> tuple[CostTable, list[Skipped]]:
-    """Cost every shape by a blank stand-in, and every sampled file by itself.
+    """Cost every shape by a blank stand-in, and every sampled file by itself; the costliest of
+    each modality always among them.
 
     Where both exist and differ the real one wins and the difference is kept. A sampled file that
     the server cannot load, though it takes a blank of its shape, is returned as skipped.
     """
     counts = shapes_of(census)
     blanks = [Blank(shape.modality, shape) for shape in counts]
-    files = [File(shape.modality, path) for shape, path in sample]
-    subjects: tuple[Blank | File, ...] = (*blanks, *files)
-    with progress.step("measuring costs", len(subjects)) as task:
-        answers = []
-        for answer in host.measure(Measure(setting, subjects), "measuring costs"):
-            answers.append(answer)
-            task.advance()
-    by_shape = dict(zip(counts, answers, strict=False))
-    real = list(zip(sample, answers[len(blanks) :], strict=True))
+    with progress.step("measuring costs", len(blanks) + len(sample)) as task:
+        by_shape = dict(zip(counts, _ask(host, setting, blanks, task), strict=True))
+        chosen = [*sample, *_costliest(counts, by_shape, {shape for shape, _ in sample})]
+        task.total(len(blanks) + len(chosen))
+        files = [File(shape.modality, path) for shape, path in chosen]
+        real = list(zip(chosen, _ask(host, setting, files, task), strict=True))
     return _table(setting, counts, by_shape, real)
+
+
+def _ask(
+    host: EngineHost, setting: Setting, subjects: Sequence[Blank | File], task: Task
+) -> list[Measured]:
+    answers = []
+    for answer in host.measure(Measure(setting, tuple(subjects)), "measuring costs"):
+        answers.append(answer)
+        task.advance()
+    return answers
+
+
+def _costliest(
+    counts: dict[Shape, ShapeCount], by_shape: dict[Shape, Measured], known: set[Shape]
+) -> list[tuple[Shape, str]]:
+    """Per modality the shape that takes most of the encoder cache, where it is not `known`."""
+    heaviest: dict[Modality, Shape] = {}
+    for shape, answer in by_shape.items():
+        best = heaviest.get(shape.modality)
+        if answer.cost and (best is None or answer.cost.embeds > _embeds(by_shape[best])):
+            heaviest[shape.modality] = shape
+    return [(s, counts[s].exemplars[0]) for s in heaviest.values() if s not in known]
+
+
+def _embeds(answer: Measured) -> int:
+    return answer.cost.embeds if answer.cost else 0
 
 
 def remeasure(

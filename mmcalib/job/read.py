@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +12,17 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Shape
 from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Skipped
+from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.source import Source
-from mmcalib.errors import CorpusError
 from mmcalib.media.decode import decode_check
+from mmcalib.media.probe import probe
 from mmcalib.progress import Progress
 
-# A header cannot show that the end of a file is missing. Up to this many items all are decoded
-# (some seconds per hundred); above, the sample that is measured is what is decoded.
-DECODE_ALL_UP_TO = 1000
-_DECODERS = 2
+# A header cannot show that the end of a file is missing, so the first files are also decoded to
+# their end, at a second or two per hundred. Of a larger corpus the rest is known by its headers,
+# and by the sample that is measured.
+DECODED_FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,23 @@ class Corpus:
     has_requests: bool
 
 
+class Reader:
+    """Looks at one file after the other: all by their headers, the first `decode` whole."""
+
+    def __init__(self, decode: int = DECODED_FILES) -> None:
+        self._left = decode
+
+    def __call__(self, item: Item) -> Shape | Skipped:
+        if not _can_be_written(item.path):
+            return Skipped(item.path, "its name is not valid UTF-8")
+        shape = probe(item)
+        if isinstance(shape, Skipped) or self._left <= 0:
+            return shape
+        self._left -= 1
+        why = decode_check(item.path, shape.modality)
+        return shape if why is None else Skipped(item.path, why)
+
+
 def read(
     data: Sequence[Path],
     requests: Sequence[Path],
@@ -45,73 +61,29 @@ def read(
     scratch: Path,
     progress: Progress,
 ) -> Corpus:
-    """Read all sources. Raises CorpusError when one is missing or nothing can be measured,
-    UsageError when a request leads outside the allowed root.
+    """Read all sources.
+
+    Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
+    leads outside the allowed root.
     """
     sources: list[Source] = [
         RequestsSource(path, allowed_root=allowed_root, scratch=scratch) for path in requests
     ]
     sources += [FolderSource(path) for path in data]
-    taken = take(sources, progress=progress)
-    broken: dict[str, str] = {}
-    if taken.census.items() <= DECODE_ALL_UP_TO:
-        broken = _broken(taken.census, progress)
-    census, skipped = _without(taken.census, broken)
-    if not census.items():
-        raise CorpusError(
-            f"nothing to measure: all {len(broken)} media files are damaged",
-            hint="--data DIR names a folder of media files",
-        )
-    prompts, unanswerable = _whole(taken.prompts, broken)
+    taken = take(sources, look=Reader(), progress=progress)
     # A requests file that lies among the media was read, though not as media.
     read_as_requests = {os.path.realpath(path) for path in requests}
-    listed = [s for s in taken.skipped if os.path.realpath(s.path) not in read_as_requests]
-    return Corpus(
-        census=census,
-        prompts=prompts,
-        skipped=(*listed, *skipped, *unanswerable),
-        files=taken.files,
-        has_requests=bool(requests),
-    )
+    skipped = [s for s in taken.skipped if os.path.realpath(s.path) not in read_as_requests]
+    return Corpus(taken.census, taken.prompts, tuple(skipped), taken.files, bool(requests))
 
 
-def _broken(census: Census, progress: Progress) -> dict[str, str]:
-    """Path -> why it cannot be decoded to its end, of the files that the census names."""
-    named = [(path, e.shape.modality) for e in census.shapes() for path in e.exemplars]
-    with (
-        progress.step("decoding", len(named)) as task,
-        ThreadPoolExecutor(_DECODERS) as pool,
-    ):
-        found: dict[str, str] = {}
-        for (path, _), why in zip(named, pool.map(lambda n: decode_check(*n), named), strict=True):
-            task.advance()
-            if why is not None:
-                found[path] = why
-        return found
-
-
-def _without(census: Census, broken: dict[str, str]) -> tuple[Census, list[Skipped]]:
-    """The census less its broken files; a shape that only they had goes with them."""
-    kept: list[ShapeCount] = []
-    for entry in census.shapes():
-        whole = tuple(path for path in entry.exemplars if path not in broken)
-        count = entry.count - (len(entry.exemplars) - len(whole))
-        if whole and count > 0:
-            kept.append(ShapeCount(entry.shape, count, whole))
-    return Census(kept), [Skipped(path, why) for path, why in broken.items()]
-
-
-def _whole(prompts: PromptCensus, broken: dict[str, str]) -> tuple[PromptCensus, list[Skipped]]:
-    """The prompts whose items can all be decoded, and the others."""
-    kept, left_out = [], []
-    for entry in prompts.signatures():
-        bad = [item.path for item in entry.exemplar.items if item.path in broken]
-        if bad:
-            reason = f"names an unreadable item: {bad[0]}: {broken[bad[0]]}"
-            left_out.append(Skipped(entry.exemplar.origin, reason))
-        else:
-            kept.append(entry)
-    return PromptCensus(kept), left_out
+def _can_be_written(name: str) -> bool:
+    """Results are UTF-8, and so are the requests that would name the file."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shapes_of(census: Census) -> dict[Shape, ShapeCount]:

@@ -146,14 +146,14 @@ def _calibrate(
     host: EngineHost,
 ) -> Calibration:
     opened = _open(host, resolved, job.policy, progress)
-    corpus, unsupported = _supported(corpus, opened)
+    corpus, left_out = _served(corpus, opened, job.policy)
     sample = choose(corpus.census, job.sample, job.seed)
     decider = Decider(host, opened, resolved.path, job.policy, progress)
     decision = decider.decide(corpus.census, corpus.prompts, sample)
     outcome.skipped.extend(decision.unreadable)
     known = Findings(resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped))
     seen = replace(corpus, skipped=tuple(outcome.skipped))
-    known.checks += findings(seen, unsupported, decision, job.policy)
+    known.checks += findings(seen, left_out, decision, job.policy)
     outcome.now(assemble(known))
     path = scratch / "engine.yaml"
     write_text(path, engine_yaml(assemble(known), "vllm serve --config engine.yaml"))
@@ -242,25 +242,27 @@ def _open(
             raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
 
 
-def _supported(corpus: Corpus, opened: ModelOpened) -> tuple[Corpus, dict[str, int]]:
-    """The corpus without modalities that the model does not take, and how many items those are."""
-    unsupported = {
-        str(m): corpus.census.items(m)
+def _served(corpus: Corpus, opened: ModelOpened, policy: Policy) -> tuple[Corpus, dict[str, str]]:
+    """The corpus without modalities that will not be served, and why each of those is left out."""
+    left_out = {
+        str(m): "the model does not take them" if m not in opened.modalities else "--count says 0"
         for m in corpus.census.modalities()
-        if m not in opened.modalities
+        if m not in opened.modalities or policy.count.get(m) == 0
     }
-    if not unsupported:
+    if not left_out:
         return corpus, {}
-    census = Census(e for e in corpus.census.shapes() if e.shape.modality in opened.modalities)
+    census = Census(e for e in corpus.census.shapes() if e.shape.modality not in left_out)
     if not census.items():
         takes = ", ".join(opened.modalities)
         raise CorpusError(
-            f"the corpus holds only {', '.join(unsupported)} items; the model takes {takes}",
+            f"nothing to measure: the corpus holds only {', '.join(left_out)} items; "
+            f"the model takes {takes}",
             hint="--model one that takes them, or --data with other media",
         )
     prompts = PromptCensus(
         entry
         for entry in corpus.prompts.signatures()
-        if all(shape.modality in opened.modalities for shape in entry.signature.shapes)
+        if all(shape.modality not in left_out for shape in entry.signature.shapes)
     )
-    return replace(corpus, census=census, prompts=prompts), unsupported
+    reasons = {m: f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}  # type: ignore[arg-type]
+    return replace(corpus, census=census, prompts=prompts), reasons

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mmcalib.errors import UsageError
 from mmcalib.report.files import write_text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
+
+# Bytes of a file name that are not UTF-8, as Python holds them.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_HINT = "mmcalib run --model MODEL --data DIR --out OUT writes one"
 
 # measured: read from vLLM doing it. rehearsed: from vLLM's code on imaginary memory. computed:
 # follows from measured values by vLLM's own rule. assumed: nobody said otherwise. given: by the
@@ -177,7 +183,7 @@ class CheckResult(_Part):
 class Calibration(_Part):
     """What `mmcalib.calibrate` returns and `calibration.json` holds."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     created_at: str
     tool: Tool
     model: Model
@@ -196,21 +202,30 @@ class Calibration(_Part):
         copied: dict[str, Any] = json.loads(json.dumps(self.engine_config))
         return copied
 
+    def to_json(self) -> str:
+        """The document as text that is UTF-8 whatever names the corpus holds: what of a name is
+        not stays an escape, as in `skipped.jsonl`.
+        """
+        text = json.dumps(self.model_dump(), indent=2, ensure_ascii=False)
+        return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
     def save(self, path: str | Path) -> None:
         """Write as JSON, atomically. Raises OutputError when that is not possible."""
-        write_text(Path(path), self.model_dump_json(indent=2) + "\n")
+        write_text(Path(path), self.to_json() + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
         """Read what `save` wrote. Raises UsageError for anything else."""
         try:
-            return cls.model_validate_json(Path(path).read_bytes())
+            return cls.model_validate(json.loads(Path(path).read_bytes()))
         except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+            raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HINT) from error
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where = ".".join(str(step) for step in first["loc"])
+            steps = [".".join(str(step) for step in first["loc"]), first["msg"]]
+            why = ": ".join(step for step in steps if step)
+            raise UsageError(f"{path} is not a calibration: {why}", hint=_HINT) from error
+        except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"{path} is not a calibration: {where}: {first['msg']}",
-                hint="mmcalib run --model MODEL --data DIR --out OUT writes one",
+                f"{path} is not a calibration: not JSON: {error}", hint=_HINT
             ) from error

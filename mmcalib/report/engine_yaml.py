@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
 
+from mmcalib.report import words
 from mmcalib.report.calibration import Calibration, Evidence
 
 _WIDTH = 100
@@ -16,17 +18,19 @@ def engine_yaml(calibration: Calibration, serve_with: str) -> str:
     """The file's text. Keys have dashes, nested mappings stay YAML, names inside keep underscores
     (R9); nothing is null, and a false is written as `no-x: true`.
     """
-    tool, model = calibration.tool, calibration.model
-    lines = [
-        f"# vLLM configuration for {_line(model.id)}, calibrated by mmcalib {tool.mmcalib}",
-        f"# on {calibration.corpus.items} items with vLLM {tool.vllm}, "
-        f"transformers {tool.transformers}; {calibration.created_at}",
-        f"# serve:  {_line(serve_with)}",
-        "",
-    ]
+    tool, corpus = calibration.tool, calibration.corpus
+    head = (
+        f"vLLM configuration for {calibration.model.id}, made by mmcalib {tool.mmcalib}",
+        f"for a corpus of {corpus.items:,} items, with vLLM {tool.vllm} and transformers "
+        f"{tool.transformers}, {calibration.created_at}.",
+        f"Serve with: {serve_with}",
+        "Each setting below: why, (what set it), [how that is known].",
+    )
+    lines = [*(f"# {words.plain(line)}" for line in head), ""]
     for key, value in calibration.engine_config.items():
-        lines += _comments(key, calibration.limits.evidence)
-        lines.append(_entry(key, value))
+        if value is not None:
+            lines += _reasons(key, calibration.limits.evidence)
+            lines.append(_entry(key, value))
     return "\n".join(lines)
 
 
@@ -37,16 +41,24 @@ def _entry(key: str, value: Any) -> str:
     return yaml.safe_dump({name: value}, sort_keys=False, width=_WIDTH, allow_unicode=True)
 
 
-def _comments(key: str, evidence: Sequence[Evidence]) -> list[str]:
-    """One comment line per reason that concerns the key."""
-    return [
-        f"# {_line(entry.setting)}: {_line(entry.reason)} [{entry.label}]"
-        + (f" — {_line(entry.exemplar)}" if entry.exemplar else "")
-        for entry in evidence
-        if entry.setting == key or entry.setting.startswith(f"{key}.")
-    ]
+def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
+    """The reasons that concern the key; the names of nested settings start below it."""
+    mine = [e for e in evidence if e.setting == key or e.setting.startswith(f"{key}.")]
+    for settings, _, entry in words.grouped(mine):
+        names = ", ".join(setting.removeprefix(f"{key}.") for setting in settings)
+        by = f" ({entry.exemplar})" if entry.exemplar else ""
+        yield from _comment(f"{names}: {entry.reason}{by} [{entry.label}]")
 
 
-def _line(text: str) -> str:
-    """File names may hold line breaks and control characters; a comment must stay a comment."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+def _comment(text: str) -> list[str]:
+    """Comment lines. File names may hold line breaks and control characters; whatever they hold,
+    a comment stays a comment.
+    """
+    return textwrap.wrap(
+        words.plain(text),
+        _WIDTH,
+        initial_indent="# ",
+        subsequent_indent="#   ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

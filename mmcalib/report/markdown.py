@@ -31,6 +31,6 @@ def markdown(calibration: Calibration, serve_with: str) -> str:
 def _cell(value: object) -> str:
     """Text that neither ends its table cell nor becomes markup."""
     text = words.plain(str(value))
-    for special in "\\`*_[]<>|":
+    for special in "\\`*_[]<>|&$~":
         text = text.replace(special, f"\\{special}")
     return text

@@ -10,65 +10,95 @@ from mmcalib.report import words
 from mmcalib.report.calibration import Calibration
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
+_SPOKEN = ("fail", "warn", "skip")
 
 
 def summary(calibration: Calibration, console: Console) -> None:
-    """Print the summary; plain text where the console has no colours."""
+    """Print the summary; plain text where the console has no colours. What passed is only named:
+    `report.md` has the finding of every check.
+    """
     model, tool = calibration.model, calibration.tool
     console.print()
-    console.print(
-        Text(f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}")
-    )
-    console.print(_corpus(calibration))
-    console.print(_reserved(calibration))
-    console.print(_settings(calibration))
-    for check in calibration.checks:
-        line = Text(f"{words.MARKS[check.status]} ", style=_STYLES[check.status])
-        line.append(words.check_line(check), style="default")
-        console.print(line)
-        if check.remedy and check.status in ("warn", "fail"):
-            console.print(Text(f"   {check.remedy}", style="dim"))
+    title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
+    console.print(Text(words.plain(title), style="bold"))
+    for heading, table in (
+        (_heading(calibration), _corpus(calibration)),
+        ("What vLLM reserves", _reserved(calibration)),
+        ("Settings, and why", _settings(calibration)),
+        ("Checks", _checks(calibration)),
+    ):
+        console.print()
+        console.print(Text(heading, style="bold"))
+        console.print(table)
     style = "bold green" if calibration.verdict == "pass" else "bold red"
     console.print(Text(f"verdict: {calibration.verdict}", style=style))
 
 
-def _corpus(calibration: Calibration) -> Table:
+def _heading(calibration: Calibration) -> str:
     corpus = calibration.corpus
-    title = f"Your corpus: {corpus.items} items in {corpus.prompts} requests, tokens per item"
-    if not corpus.prompts:
-        title = f"Your corpus: {corpus.items} items, tokens per item"
-    table = _table(title + " (measured)")
+    requests = f" in {words.number(corpus.prompts)} requests" if corpus.prompts else ""
+    skipped = f", {words.number(corpus.skipped)} skipped" if corpus.skipped else ""
+    items = f"{words.number(corpus.items)} items{requests}{skipped}"
+    return f"Your corpus: {items}; tokens per item, measured"
+
+
+def _corpus(calibration: Calibration) -> Table:
+    table = _table(header=True)
     for name in ("", "items", "min", "p50", "p90", "p99", "max", "heaviest"):
         table.add_column(name, justify="left" if name in ("", "heaviest") else "right")
-    for modality, found in corpus.modalities.items():
+    for modality, found in calibration.corpus.modalities.items():
         tokens = found.tokens
         counts = (tokens.min, tokens.p50, tokens.p90, tokens.p99, tokens.max)
         numbers = [words.number(value) for value in (found.items, *counts)]
-        table.add_row(modality, *numbers, found.heaviest)
+        table.add_row(modality, *numbers, Text(words.plain(found.heaviest)))
     return table
 
 
 def _reserved(calibration: Calibration) -> Table:
-    table = _table("What vLLM reserves")
-    for name in ("", "default", "calibrated", "label"):
-        table.add_column(name, overflow="fold")
+    table = _table(header=True)
+    table.add_column("", overflow="fold")
+    table.add_column("default", justify="right", overflow="fold")
+    table.add_column("calibrated", justify="right", overflow="fold")
+    table.add_column("")
     for row in words.rows(calibration):
-        table.add_row(*row)
+        table.add_row(*(Text(cell) for cell in row))
     return table
 
 
 def _settings(calibration: Calibration) -> Table:
-    table = _table("Settings, and why")
-    for name in ("setting", "value", "reason"):
-        table.add_column(name, overflow="fold")
-    for entry in calibration.limits.evidence:
-        name = entry.setting.removeprefix("limit_mm_per_prompt.").removeprefix(
-            "mm_processor_kwargs."
-        )
+    table = _table()
+    table.add_column("", overflow="fold")
+    table.add_column("", overflow="fold", justify="right")
+    table.add_column("", overflow="fold")
+    for settings, values, entry in words.grouped(calibration.limits.evidence):
+        names = "\n".join(words.plain(_short(setting)) for setting in settings)
+        numbers = "\n".join(words.plain(value) for value in values)
         reason = f"{words.plain(entry.reason)} [{entry.label}]"
-        table.add_row(name, words.plain(str(entry.value)), Text(reason))
+        table.add_row(Text(names), Text(numbers), Text(reason))
     return table
 
 
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+def _short(setting: str) -> str:
+    return setting.removeprefix("limit_mm_per_prompt.").removeprefix("mm_processor_kwargs.")
+
+
+def _checks(calibration: Calibration) -> Table:
+    """What is wrong in full, worst first; what passed by name."""
+    table = _table()
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for status in _SPOKEN:
+        for check in (check for check in calibration.checks if check.status == status):
+            line = Text(words.check_line(check))
+            if check.remedy and status != "skip":
+                line.append(f"\n→ {words.plain(check.remedy)}", style="dim")
+            table.add_row(Text(words.MARKS[status], style=_STYLES[status]), line)
+    passed = [check.name for check in calibration.checks if check.status == "pass"]
+    if passed:
+        mark = Text(words.MARKS["pass"], style=_STYLES["pass"])
+        table.add_row(mark, Text(words.plain(", ".join(passed))))
+    return table
+
+
+def _table(*, header: bool = False) -> Table:
+    return Table(box=None, pad_edge=False, show_header=header)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mmcalib.report.calibration import Calibration, CheckResult, EncoderBudget, Memory
+from collections.abc import Iterable
+from itertools import groupby
+
+from mmcalib.report.calibration import Calibration, CheckResult, EncoderBudget, Evidence
 
 GIB = 1 << 30
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
@@ -18,6 +21,11 @@ def gib(value: int | None) -> str:
 
 
 def share(value: float) -> str:
+    """In per cent; what is neither nothing nor all never reads as such."""
+    if 0 < value < 0.001:
+        return "<0.1%"
+    if 0.999 < value < 1:
+        return ">99.9%"
     return f"{value:.1%}" if 0 < value < 1 else f"{value:.0%}"
 
 
@@ -33,15 +41,14 @@ def profile(budget: EncoderBudget) -> str:
     return f"{budget.profiled_items} × {budget.profiled_modality}"
 
 
-def per_item(budget: EncoderBudget) -> str:
-    found = budget.max_tokens_per_item
-    return ", ".join(f"{name} {number(tokens)}" for name, tokens in found.items()) or "—"
-
-
-def labelled(memory: Memory, field: str, text: str) -> str:
-    """The figure with its own label, where it has one."""
-    label = memory.labels.get(field)
-    return f"{text} ({label})" if label else text
+def grouped(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Evidence]]:
+    """Neighbours with one reason said once: (settings, their values, the first of them)."""
+    found = []
+    for _, run in groupby(evidence, key=lambda e: (e.reason, e.label, e.exemplar)):
+        entries = list(run)
+        values = [str(entry.value) for entry in entries]
+        found.append(([entry.setting for entry in entries], values, entries[0]))
+    return found
 
 
 def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
@@ -58,9 +65,17 @@ def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
             number(after.encoder_budget_tokens),
             after.label,
         ),
-        ("largest item, tokens", per_item(before), per_item(after), after.label),
+        *(
+            (
+                f"largest {modality}, tokens",
+                number(before.max_tokens_per_item.get(modality)),
+                number(after.max_tokens_per_item.get(modality)),
+                after.label,
+            )
+            for modality in {**before.max_tokens_per_item, **after.max_tokens_per_item}
+        ),
         ("profiled at startup", profile(before), profile(after), after.label),
-        ("profiled ÷ worst step", "—", adequacy, after.label),
+        ("profiled ÷ worst step, tokens", "—", adequacy, after.label),
         (
             "max_num_batched_tokens",
             number(before.max_num_batched_tokens),
@@ -79,4 +94,4 @@ def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
 
 
 def check_line(check: CheckResult) -> str:
-    return f"{check.name}: {plain(check.detail)}"
+    return plain(f"{check.name}: {check.detail}")

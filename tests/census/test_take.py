@@ -149,7 +149,7 @@ def test_every_file_is_probed_once(folder: Path) -> None:
     progress = Counting()
     lines = requests(folder, images("a", "b"), images("b", "a"))
     take([lines, FolderSource(folder)], progress=progress)
-    assert progress.titles == ["reading headers"]
+    assert progress.titles == ["reading the corpus"]
     assert progress.done == 4
 
 

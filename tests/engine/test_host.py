@@ -65,6 +65,18 @@ def test_a_python_without_the_project_names_the_reason(tmp_path: Path) -> None:
         host.ask(OpenModel("nowhere"), ModelOpened, "opening")
 
 
+def test_a_python_without_vllm_says_what_to_install(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'vllm'\" >&2\nexit 1\n")
+    bare.chmod(0o755)
+    with (
+        EngineHost(log=tmp_path / "log", python=str(bare)) as host,
+        pytest.raises(EngineDied, match="vLLM is not installed") as caught,
+    ):
+        host.ask(OpenModel("nowhere"), ModelOpened, "opening")
+    assert "mmcalib[cpu]" in caught.value.hint
+
+
 def test_closing_leaves_no_process(tmp_path: Path) -> None:
     host = EngineHost(log=tmp_path / "log")
     pid = host.pid
@@ -74,7 +86,7 @@ def test_closing_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_the_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    """kill -9 of the parent gives it no chance to clean up; the kernel does."""
+    """Kill -9 of the parent gives it no chance to clean up; the kernel does."""
     program = textwrap.dedent(f"""
         import time
         from pathlib import Path

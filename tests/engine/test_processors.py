@@ -102,8 +102,9 @@ def test_audio_is_resampled_and_costed(lab: Callable[[str], Lab], seconds: float
         Blank("audio", AudioShape(round(seconds * rate), rate)) for rate in (8_000, 16_000, 44_100)
     ]
     costs = audio.costs(*clips)
+    assert all(isinstance(cost, Cost) for cost in costs), costs
     tokens = {cost.tokens for cost in costs if isinstance(cost, Cost)}
-    assert len(tokens) == 1, costs
+    assert max(tokens) - min(tokens) <= 1, "resampling may round to one frame more or less"
     # 100 mel frames a second, halved twice.
     assert tokens.pop() == pytest.approx(seconds * 25, abs=1)
 

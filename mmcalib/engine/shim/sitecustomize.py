@@ -1,7 +1,9 @@
 """Lets vLLM import where CPU-only torch stands beside CUDA-built torchvision or torchaudio.
 
-Put on PYTHONPATH of the engine child, and so reaches every process that vLLM starts itself. On a
-machine whose wheels match it changes nothing. The next `sitecustomize` on the path still runs.
+Put on PYTHONPATH of the engine child, and so reaches every process that vLLM starts itself. Only
+the native libraries of those wheels cannot load; their Python code, which is what vLLM uses to
+resize images and to resample audio, can. On a machine whose wheels match it changes nothing. The
+next `sitecustomize` on the path still runs.
 """
 
 import importlib.abc
@@ -10,6 +12,8 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import types
+from collections.abc import Callable
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -27,26 +31,44 @@ def _mismatched(package: str) -> bool:
     return "+cpu" in _version("torch") and bool(found) and "+cpu" not in found
 
 
-class _DefineOpsBeforeTorchvision(importlib.abc.MetaPathFinder):
-    """The Python side of torchvision needs two schemas that its library cannot load to give."""
+class _Before(importlib.abc.MetaPathFinder):
+    """Runs `act` once, right before the module `name` is found."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name, self._act = name, act
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
-        if name == "torchvision":
+        if name == self._name:
             sys.meta_path.remove(self)
-            import torch
-
-            library = torch.library.Library("torchvision", "DEF")
-            for op in ("nms", "qnms"):
-                library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            # Kept alive: the schemas go when the library object does.
-            torch.library._mmcalib_torchvision_ops = library
+            self._act()
 
 
-for _package in ("torchaudio", "torchcodec"):
-    if _mismatched(_package):
-        sys.modules[_package] = None  # type: ignore[assignment] # Python: import fails
+def _declare_torchvision_ops() -> None:
+    """The Python side of torchvision needs two schemas that its library cannot load to give."""
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")
+    for op in ("nms", "qnms"):
+        library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    # Kept alive: the schemas go when the library object does.
+    torch.library._mmcalib_torchvision_ops = library
+
+
+def _replace_torchaudio_extension() -> None:
+    """What `torchaudio._extension` is where torchaudio was built without a native library."""
+    extension = types.ModuleType("torchaudio._extension")
+    extension._IS_TORCHAUDIO_EXT_AVAILABLE = False  # type: ignore[attr-defined]
+    extension._IS_ALIGN_AVAILABLE = False  # type: ignore[attr-defined]
+    extension.fail_if_no_align = lambda function: function  # type: ignore[attr-defined]
+    sys.modules["torchaudio._extension"] = extension
+
+
 if _mismatched("torchvision"):
-    sys.meta_path.insert(0, _DefineOpsBeforeTorchvision())
+    sys.meta_path.insert(0, _Before("torchvision", _declare_torchvision_ops))
+if _mismatched("torchaudio"):
+    sys.meta_path.insert(0, _Before("torchaudio", _replace_torchaudio_extension))
+if _mismatched("torchcodec"):
+    sys.modules["torchcodec"] = None  # type: ignore[assignment] # Python: its import fails
 
 _others = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
 _spec = importlib.machinery.PathFinder.find_spec("sitecustomize", _others)

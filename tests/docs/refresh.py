@@ -1,0 +1,106 @@
+"""Writes the blocks of README and docs/example that are outputs of the tool.
+
+    python tests/docs/refresh.py                          # from docs/example/calibration.json
+    python tests/docs/refresh.py out/calibration.json     # from a new run of `make demo`
+
+Two things are not as they came: the folders above `sample/` are cut off, and a run from source,
+which knows no version, gets the project's.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from rich.console import Console
+
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.engine_yaml import engine_yaml
+from mmcalib.report.markdown import markdown
+from mmcalib.report.terminal import summary
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+README = ROOT / "README.md"
+EXAMPLE = ROOT / "docs" / "example"
+SERVE = "vllm serve --config out/engine.yaml"
+WIDTH = 96
+
+_HELP = "import sys; sys.argv = ['mmcalib', 'run', '--help']; from mmcalib.cli import main; main()"
+
+
+def example() -> Calibration:
+    """The calibration that README and docs show."""
+    return Calibration.load(EXAMPLE / "calibration.json")
+
+
+def terminal(calibration: Calibration) -> str:
+    """The summary as it stands on a terminal of `WIDTH` columns without colours."""
+    page = io.StringIO()
+    summary(calibration, Console(file=page, width=WIDTH, color_system=None, highlight=False))
+    lines = [line.rstrip() for line in page.getvalue().strip().splitlines()]
+    return "\n".join([*lines, f"serve with: {SERVE}"]) + "\n"
+
+
+def help_text() -> str:
+    """What `mmcalib run --help` prints on a plain terminal of 88 columns."""
+    env = {**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(
+        [sys.executable, "-c", _HELP],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()) + "\n"
+
+
+def blocks() -> dict[str, str]:
+    """README's fenced blocks that follow `<!-- name -->`, as they should be."""
+    shown = example()
+    return {
+        "terminal": terminal(shown),
+        "engine.yaml": engine_yaml(shown, SERVE),
+        "help": help_text(),
+    }
+
+
+def shown(name: str, page: str) -> str:
+    """The content of the fenced block that follows `<!-- name -->`."""
+    return _fenced(name).search(page)["content"]  # type: ignore[index]
+
+
+def _fenced(name: str) -> re.Pattern[str]:
+    start = rf"(?P<start><!-- {re.escape(name)} -->\n```\w*\n)"
+    return re.compile(start + r"(?P<content>.*?)(?P<end>^```$)", re.S | re.M)
+
+
+def adopt(path: Path) -> None:
+    """Make a finished run the example."""
+    text = re.sub(r'(?<=")/[^"]*/(?=sample/)', "", path.read_text(encoding="utf-8"))
+    text = re.sub(r"(?<=[ (])/[^ \"]*/(?=sample/)", "", text)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    text = text.replace('"0+source"', f'"{version}"')
+    (EXAMPLE / "calibration.json").write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    for given in sys.argv[1:]:
+        adopt(Path(given))
+    page = README.read_text(encoding="utf-8")
+    for name, content in blocks().items():
+        page = _fenced(name).sub(
+            lambda found, new=content: found["start"] + new + found["end"], page
+        )
+    README.write_text(page, encoding="utf-8")
+    (EXAMPLE / "engine.yaml").write_text(engine_yaml(example(), SERVE), encoding="utf-8")
+    (EXAMPLE / "report.md").write_text(markdown(example(), SERVE), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""README and docs against the code: what they show is what the tool does. No vLLM, no network."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from pydantic import BaseModel
+
+import mmcalib
+from mmcalib.cli.app import app
+from mmcalib.geometry import bundled
+from mmcalib.report.calibration import Calibration
+
+from .refresh import EXAMPLE, README, ROOT, blocks, shown
+
+PAGES = sorted([README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")])
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+
+_FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<content>.*?)^```$", re.S | re.M)
+_LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
+_OPTION = re.compile(r"--[a-z][a-z-]*")
+# Typer writes `--model <str>` or `--model TEXT`, by version.
+_METAVAR = re.compile(r"(--[a-z-]+)(?: <\S+>| [A-Z]{3,}\b)")
+
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def fenced(kind: str) -> Iterator[tuple[str, str]]:
+    """Every fenced block of a kind: (page, content)."""
+    for page, text in TEXTS.items():
+        for found in _FENCE.finditer(text):
+            if found["kind"] == kind:
+                yield page, found["content"]
+
+
+def shell_lines(program: str) -> list[tuple[str, list[str]]]:
+    """Every command line in bash blocks that starts with `program`: (page, its words)."""
+    found = []
+    for page, content in fenced("bash"):
+        for line in content.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.partition(" > ")[0], comments=True)
+            if words and words[0] == program:
+                found.append((page, words))
+    return found
+
+
+def options(command: str) -> set[str]:
+    """Every spelling of every option of a command."""
+    found = {"--help"}
+    for parameter in COMMANDS[command].params:
+        found |= {*parameter.opts, *parameter.secondary_opts}
+    return found
+
+
+def words(text: str) -> list[str]:
+    return _METAVAR.sub(r"\1", text).split()
+
+
+def test_readme_shows_the_real_help() -> None:
+    page = shown("help", TEXTS["README.md"])
+    assert words(page) == words(blocks()["help"]), "python tests/docs/refresh.py"
+
+
+@pytest.mark.parametrize("name", ["terminal", "engine.yaml"])
+def test_readme_shows_the_example_as_it_is_rendered(name: str) -> None:
+    assert shown(name, TEXTS["README.md"]) == blocks()[name], "python tests/docs/refresh.py"
+
+
+def test_the_example_is_one_run() -> None:
+    calibration = Calibration.load(EXAMPLE / "calibration.json")
+    parsed = yaml.safe_load((EXAMPLE / "engine.yaml").read_text(encoding="utf-8"))
+    assert {key.replace("-", "_"): value for key, value in parsed.items()} == (
+        calibration.engine_config
+    )
+    assert (EXAMPLE / "engine.yaml").read_text("utf-8") == blocks()["engine.yaml"]
+    assert calibration.model.id in (EXAMPLE / "report.md").read_text("utf-8")
+    assert calibration.verdict == "pass"
+
+
+def test_yaml_blocks_parse_and_have_dashes() -> None:
+    found = list(fenced("yaml"))
+    assert found
+    for page, content in found:
+        keys = yaml.safe_load(content)
+        assert keys, page
+        assert [key for key in keys if "_" in key] == [], page
+
+
+def test_the_readme_opens_with_five_lines() -> None:
+    title, opening = TEXTS["README.md"].split("\n\n")[:2]
+    assert title == "# mmcalib"
+    assert len(opening.splitlines()) <= 5
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_relative_links_resolve(page: str) -> None:
+    text = _FENCE.sub("", TEXTS[page])
+    targets = [found["target"].partition("#")[0] for found in _LINK.finditer(text)]
+    local = [target for target in targets if target and "://" not in target]
+    assert [t for t in local if not ((ROOT / page).parent / t).exists()] == []
+
+
+def test_every_command_shown_is_one_that_the_tool_takes() -> None:
+    shown_commands = shell_lines("mmcalib")
+    assert len(shown_commands) >= 5
+    for page, (_, command, *arguments) in shown_commands:
+        assert command in COMMANDS, f"{page}: mmcalib {command}"
+        # Parses as the command line would, without running anything.
+        COMMANDS[command].make_context(command, list(arguments))
+
+
+def test_options_in_prose_exist() -> None:
+    known = set().union(*map(options, COMMANDS))
+    # Options of pip, pytest and vLLM that the pages name.
+    known |= {"--extra-index-url", "--config", "--version"}
+    for page, text in TEXTS.items():
+        assert set(_OPTION.findall(text)) - known == set(), page
+
+
+def test_run_page_lists_exactly_the_options() -> None:
+    rows = re.findall(r"^\| (`--.*?`) \|", TEXTS["docs/run.md"], re.M)
+    assert set(_OPTION.findall(" ".join(rows))) == options("run")
+
+
+def test_every_option_has_help() -> None:
+    silent = [
+        f"{name} {parameter.name}"
+        for name, command in COMMANDS.items()
+        for parameter in command.params
+        if not getattr(parameter, "help", None)
+    ]
+    assert silent == []
+
+
+def test_python_blocks_compile() -> None:
+    found = list(fenced("python"))
+    assert found
+    for page, content in found:
+        compile(content, page, "exec")
+
+
+def test_library_page_lists_arguments_fields_and_methods() -> None:
+    page = TEXTS["docs/library.md"]
+    names = [*inspect.signature(mmcalib.calibrate).parameters]
+    names += [*inspect.signature(mmcalib.Policy).parameters]
+    assert [name for name in names if f"| `{name}` |" not in page] == []
+    assert [name for name in mmcalib.__all__ if name not in page and name[0] != "_"] == []
+
+
+def test_numbers_page_names_every_field() -> None:
+    page = TEXTS["docs/numbers.md"]
+    assert [name for name in sorted(_fields(Calibration)) if f"`{name}`" not in page] == []
+
+
+def _fields(model: type[BaseModel]) -> set[str]:
+    found = set(model.model_json_schema()["properties"])
+    for part in model.model_json_schema().get("$defs", {}).values():
+        found |= set(part.get("properties", ()))
+    return found
+
+
+def test_every_check_of_the_example_is_explained() -> None:
+    page = TEXTS["docs/numbers.md"]
+    names = [check.name for check in Calibration.load(EXAMPLE / "calibration.json").checks]
+    assert [n for n in names if f"`{n}`" not in page and not n.endswith("size hint")] == []
+
+
+def test_readme_lists_the_bundled_models() -> None:
+    table = TEXTS["README.md"].partition("<!-- models -->")[2].partition("\n\nA bundled")[0]
+    rows = dict(re.findall(r"^\| `(\S+)` \| (.*) \|$", table, re.M))
+    assert rows == {geometry.id: ", ".join(geometry.modalities) for geometry in bundled()}
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    asked = {
+        (page, target)
+        for page, (_, *named) in shell_lines("make")
+        for target in named
+        if "=" not in target
+    }
+    prose = re.compile(r"`make ([a-z -]+?)(?: [A-Z]+=\S+)?`")
+    asked |= {(p, t) for p, text in TEXTS.items() for m in prose.findall(text) for t in m.split()}
+    assert asked
+    assert {(page, target) for page, target in asked if target not in targets} == set()

@@ -1,0 +1,46 @@
+"""Small real media, made on the spot, so that these tests need no corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image
+
+
+def photo(path: Path, width: int, height: int, seed: int = 0) -> Path:
+    """A JPEG of smooth noise, unlike every other seed's."""
+    noise = np.random.default_rng(seed).integers(0, 255, (6, 8, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noise).resize((width, height)).save(path, quality=80)
+    return path
+
+
+def clip(path: Path, width: int, height: int, frames: int, fps: int = 10) -> Path:
+    """An MP4 whose frames differ."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=fps)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for number in range(frames):
+            pixels = np.full((height, width, 3), number * 5 % 255, dtype=np.uint8)
+            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return path
+
+
+def requests(path: Path, *prompts: list[tuple[str, str]]) -> Path:
+    """A JSONL file with one request per list of (modality, URL)."""
+    lines = []
+    for items in prompts:
+        content: list[dict[str, object]] = [{"type": "text", "text": "Describe."}]
+        for modality, url in items:
+            kind = f"{modality}_url"
+            content.append({"type": kind, kind: {"url": url}})
+        lines.append(json.dumps({"messages": [{"role": "user", "content": content}]}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

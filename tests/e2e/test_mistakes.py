@@ -1,0 +1,126 @@
+"""Mistakes that only vLLM can tell, and interruptions: one clear line, nothing lost, no orphans."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from mmcalib.geometry import find, materialise
+from tests.e2e.command import QWEN, mmcalib, start
+from tests.e2e.media import photo
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> Path:
+    photo(tmp_path / "media/a.jpg", 320, 240)
+    return tmp_path / "media"
+
+
+def test_a_text_only_model(media: Path, tmp_path: Path, engine_cache: Path) -> None:
+    geometry = find(QWEN)
+    assert geometry is not None
+    folder = materialise(geometry, tmp_path / "text-only")
+    text_only = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 151_936,
+        "max_position_embeddings": 4096,
+    }
+    (folder / "config.json").write_text(json.dumps(text_only))
+    done = mmcalib(
+        engine_cache, "run", "--model", folder, "--data", media, "--out", tmp_path / "out"
+    )
+    assert done.returncode == 1
+    assert f"error: {folder} takes no images, video or audio" in done.stderr
+    assert "  try: mmcalib models" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_media_that_the_model_does_not_take(tmp_path: Path, engine_cache: Path) -> None:
+    photo(tmp_path / "media/a.jpg", 320, 240)
+    model = "Qwen/Qwen2-Audio-7B-Instruct"
+    done = mmcalib(
+        engine_cache,
+        *("run", "--model", model, "--data", tmp_path / "media", "--out", tmp_path / "out"),
+    )
+    assert done.returncode == 1
+    assert "the corpus holds only image items; the model takes audio" in done.stderr
+
+
+def test_a_request_longer_than_the_context_is_a_no(
+    media: Path, tmp_path: Path, engine_cache: Path
+) -> None:
+    photo(media / "large.jpg", 1600, 1200)
+    (media / "requests.jsonl").write_text(
+        json.dumps(
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": {"url": "large.jpg"}}] * 3,
+                    }
+                ]
+            }
+        )
+    )
+    done = mmcalib(
+        engine_cache,
+        *("run", "--model", QWEN, "--requests", media / "requests.jsonl"),
+        *("--max-model-len", "4096", "--validate", "budget", "--out", tmp_path / "out"),
+    )
+    assert done.returncode == 3
+    assert "longer than the context" in done.stderr
+    assert "--max-model-len" in done.stderr
+    assert not (tmp_path / "out/engine.yaml").exists()
+    assert (tmp_path / "out/calibration.json").exists()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_partial_results_and_no_process(
+    media: Path, tmp_path: Path, engine_cache: Path, sign: signal.Signals
+) -> None:
+    (media / "broken.png").write_bytes(b"")
+    out = tmp_path / "out"
+    process = start(engine_cache, "run", "--model", QWEN, "--data", media, "--out", out)
+    calibration = out / "calibration.json"
+    deadline = time.monotonic() + 120
+    while not calibration.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(1.0)
+    children = descendants(process.pid)
+    assert children
+    process.send_signal(sign)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + sign
+    assert json.loads(calibration.read_text())["schema_version"] == 1
+    assert "broken.png" in (out / "skipped.jsonl").read_text()
+    assert not (out / "engine.yaml").exists()
+    for child in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(child, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below `pid`, whatever session it is in."""
+    table = subprocess.run(
+        ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout.split()
+    parents = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
+    found, layer = [], [pid]
+    while layer:
+        layer = [child for child, parent in parents.items() if parent in layer]
+        found += layer
+    return found

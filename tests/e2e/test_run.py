@@ -1,0 +1,201 @@
+"""The whole job on real vLLM: from files on disk to a proven configuration."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mmcalib import Calibration
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.media import clip, photo, requests
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@dataclass(frozen=True)
+class Ran:
+    out: Path
+    calibration: Calibration
+    printed: Any
+    said: str
+
+
+@pytest.fixture(scope="module")
+def images_only(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) -> Ran:
+    """Photos, requests of up to three of them, and files that cannot be used."""
+    folder = tmp_path_factory.mktemp("images")
+    media = folder / "media"
+    for number, (width, height) in enumerate([(640, 480), (1280, 720), (48, 64), (800, 200)]):
+        photo(media / f"{number}.jpg", width, height, number)
+    whole = (media / "1.jpg").read_bytes()
+    (media / "truncated.jpg").write_bytes(whole[: len(whole) // 2])
+    (media / "words.png").write_text("not a picture")
+    (media / "empty.webp").write_bytes(b"")
+    photo(media / "sliver.png", 2, 900)
+    asked = requests(
+        media / "requests.jsonl",
+        [("image", "0.jpg"), ("image", "1.jpg"), ("image", "2.jpg")],
+        [("image", "3.jpg")],
+        [("image", (media / "1.jpg").as_uri())],
+        [("image", "truncated.jpg")],
+        [("image", "missing.jpg")],
+    )
+    out = folder / "out"
+    done = mmcalib(
+        engine_cache,
+        *("run", "--model", QWEN, "--data", media, "--requests", asked, "--out", out, "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    return Ran(out, Calibration.load(out / "calibration.json"), printed, done.stderr)
+
+
+def test_the_verdict_is_pass_and_everything_is_written(images_only: Ran) -> None:
+    assert images_only.calibration.verdict == "pass"
+    names = {path.name for path in images_only.out.iterdir()}
+    assert names == {"engine.yaml", "calibration.json", "report.md", "skipped.jsonl"}
+    assert images_only.printed == json.loads((images_only.out / "calibration.json").read_text())
+
+
+def test_what_cannot_be_used_is_listed_with_its_reason(images_only: Ran) -> None:
+    lines = (images_only.out / "skipped.jsonl").read_text().splitlines()
+    skipped = {Path(s["path"]).name: s["reason"] for s in map(json.loads, lines)}
+    assert {"truncated.jpg", "words.png", "empty.webp", "missing.jpg"} <= set(skipped)
+    assert all(skipped.values())
+    assert {"requests.jsonl:4", "requests.jsonl:5"} <= set(skipped)
+    assert images_only.calibration.corpus.skipped == len(skipped)
+    refused = next(c for c in images_only.calibration.checks if c.name == "image items accepted")
+    assert refused.status == "warn"
+    assert "sliver.png" in refused.detail
+    assert "aspect ratio" in refused.detail
+
+
+def test_limits_are_what_the_corpus_needs(images_only: Ran) -> None:
+    config = images_only.calibration.engine_config
+    assert config["limit_mm_per_prompt"]["image"]["count"] == 3
+    assert config["limit_mm_per_prompt"]["video"] == 0
+    size = config["mm_processor_kwargs"]["images_kwargs"]["size"]
+    # 1280×720 becomes 46×26 patches of 28×28 pixels; nothing in the corpus needs more.
+    assert size["longest_edge"] == 46 * 26 * 28 * 28
+    chosen = [point for point in images_only.calibration.frontier if point.chosen]
+    assert [point.share_downscaled for point in chosen] == [0.0]
+
+
+def test_the_budget_shrinks_from_a_video_s_to_the_corpus_largest_image(images_only: Ran) -> None:
+    budget = images_only.calibration.budget
+    assert budget.default.encoder_budget_tokens == 114_688
+    assert budget.default.profiled_modality == "video"
+    assert budget.calibrated.encoder_budget_tokens <= 16_384
+    assert budget.calibrated.max_tokens_per_item == {"image": 46 * 26}
+    assert budget.calibrated.adequacy == 1.0
+    assert "114,688" in images_only.said
+    assert "114,688" in (images_only.out / "report.md").read_text()
+
+
+def test_the_file_parses_to_exactly_the_engine_config(images_only: Ran, host: EngineHost) -> None:
+    path = images_only.out / "engine.yaml"
+    parsed = host.ask(ParseServeConfig(str(path)), ServeConfig, "parsing").engine_args
+    assert parsed == images_only.calibration.engine_config
+    keys = yaml.safe_load(path.read_text())
+    assert all("_" not in key for key in keys)
+
+
+def test_the_engine_started_and_answered(images_only: Ran) -> None:
+    startup = images_only.calibration.startup
+    assert startup is not None
+    assert startup.device == "cpu"
+    assert startup.true_depth == (36, 32)
+    assert startup.figures["encoder_budget_tokens"] == (
+        images_only.calibration.budget.calibrated.encoder_budget_tokens
+    )
+    assert startup.figures["activation_peak_bytes"] > 10**8  # type: ignore[operator]
+    replay = startup.replay
+    assert replay is not None
+    assert replay.prompts >= 1
+    assert (replay.rejected, replay.oom, replay.token_mismatches) == (0, 0, 0)
+    assert 0 < replay.largest_encoder_step_tokens <= startup.figures["encoder_budget_tokens"]  # type: ignore[operator]
+
+
+def test_weights_scaled_to_true_depth_match_the_published_size(images_only: Ran) -> None:
+    # 3.75 billion parameters of two bytes (model card); dummy weights at 2+2 layers, scaled.
+    weights = images_only.calibration.memory.calibrated.weights_bytes
+    assert weights == pytest.approx(7.51e9, rel=0.005)
+    labels = images_only.calibration.memory.calibrated.labels
+    assert labels["weights_bytes"] == "computed"
+    assert labels["activation_peak_bytes"] == "measured"
+
+
+def test_every_figure_carries_a_label(images_only: Ran) -> None:
+    report = (images_only.out / "report.md").read_text()
+    tables = [block for block in report.split("\n\n") if block.startswith("|")]
+    for title in ("what your corpus costs", "what vllm reserves", "settings, and why"):
+        assert title in report.lower()
+    known = ("measured", "computed", "assumed", "given")
+    labelled = [t for t in tables if any(f"| {label} |" in t for label in known)]
+    assert len(labelled) >= 3
+    for entry in images_only.calibration.limits.evidence:
+        assert entry.label in known
+
+
+def test_the_engine_args_are_ready_for_llm(images_only: Ran) -> None:
+    args = images_only.calibration.engine_args()
+    assert args["model"] == QWEN
+    args["limit_mm_per_prompt"]["image"] = 0
+    assert images_only.calibration.engine_config["limit_mm_per_prompt"]["image"] != 0
+
+
+def test_an_existing_folder_is_not_overwritten(images_only: Ran, engine_cache: Path) -> None:
+    before = (images_only.out / "engine.yaml").read_bytes()
+    done = mmcalib(
+        engine_cache, "run", "--model", QWEN, "--data", images_only.out, "--out", images_only.out
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "--force" in done.stderr
+    assert (images_only.out / "engine.yaml").read_bytes() == before
+
+
+def test_videos_are_kept_whole_and_replayed(tmp_path: Path, engine_cache: Path) -> None:
+    """As a library call: a video, whose sampled frames decide, beside a larger image."""
+    import os
+
+    from mmcalib import calibrate
+
+    clip(tmp_path / "media/clip.mp4", 320, 240, frames=40, fps=10)
+    photo(tmp_path / "media/still.jpg", 400, 300)
+    os.environ["MMCALIB_CACHE_DIR"] = str(engine_cache)
+    calibration = calibrate(QWEN, tmp_path / "media")
+    assert calibration.verdict == "pass", calibration.checks
+    # 4 s at 2 frames a second are 8 frames in 4 temporal patches of 11×9 tokens.
+    assert calibration.corpus.modalities["video"].tokens.max == 4 * 11 * 9
+    assert calibration.engine_config["limit_mm_per_prompt"]["video"] != 0
+    kwargs = calibration.engine_config["mm_processor_kwargs"]
+    assert kwargs["videos_kwargs"]["size"]["longest_edge"] == 11 * 9 * 28 * 28
+    assumed = [e for e in calibration.limits.evidence if e.label == "assumed"]
+    assert any("no request structure" in e.reason for e in assumed)
+    assert calibration.startup is not None
+    assert calibration.startup.replay is not None
+    assert calibration.startup.replay.prompts == 2
+
+
+def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_cache: Path) -> None:
+    """4096 tokens per step with items of 1196: the profile takes three of them, 3588."""
+    photo(tmp_path / "media/a.jpg", 1280, 720)
+    words = ("run", "--model", QWEN, "--data", tmp_path / "media", "--validate", "budget")
+    chosen = ("--max-num-batched-tokens", "2300", "--count", "image=8")
+    done = mmcalib(engine_cache, *words, *chosen, "--out", tmp_path / "out")
+    assert done.returncode == 3, done.stderr
+    assert "under-reserved" in done.stderr
+    assert not (tmp_path / "out/engine.yaml").exists()
+    allowed = mmcalib(
+        engine_cache, *words, *chosen, "--out", tmp_path / "out2", "--allow-under-reserve"
+    )
+    assert allowed.returncode == 0, allowed.stderr
+    assert (tmp_path / "out2/engine.yaml").exists()

@@ -1,0 +1,52 @@
+"""Corpora and decisions in memory, for tests of what is decided from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from fake_host import FakeHost, opened
+
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.sample import choose
+from mmcalib.census.shapes import Shape
+from mmcalib.corpus.item import Prompt, Skipped
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.messages import ModelOpened
+from mmcalib.job.decide import Decider, Decision
+from mmcalib.job.read import Corpus
+from mmcalib.progress import Silent
+
+
+def path_of(shape: Shape) -> str:
+    return f"/media/{shape}"
+
+
+def corpus(
+    shapes: Iterable[Shape], requests: Sequence[Sequence[Shape]] = (), skipped: int = 0
+) -> Corpus:
+    """`shapes` lie in a folder; `requests` name theirs."""
+    census, prompts = Census(), PromptCensus()
+    for shape in [*shapes, *(shape for request in requests for shape in request)]:
+        census.add(shape, path_of(shape))
+    for number, request in enumerate(requests, start=1):
+        prompts.add(request, Prompt(f"r.jsonl:{number}", (), ""))
+    left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
+    return Corpus(census, prompts, left_out, census.items(), has_requests=bool(requests))
+
+
+def decide(
+    read: Corpus,
+    policy: Policy | None = None,
+    model: ModelOpened | None = None,
+    files: Mapping[str, Shape | None] | None = None,
+) -> Decision:
+    """What mmcalib decides for the pretend model."""
+    policy, model = policy or Policy(), model or opened()
+    if policy.max_model_len is not None:
+        model = replace(model, max_model_len=policy.max_model_len)
+    known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
+    host = FakeHost(model, {**known, **(files or {})})
+    decider = Decider(host, model, "/models/pretend", policy, Silent())
+    return decider.decide(read.census, read.prompts, choose(read.census, 12, 0))

@@ -1,0 +1,189 @@
+"""A pretend Qwen-VL behind the seam of `EngineHost`: `ask` and `measure`, by arithmetic alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.engine.messages import (
+    AskBudget,
+    Blank,
+    Budget,
+    Cost,
+    Dummy,
+    File,
+    Knob,
+    Measure,
+    Measured,
+    ModelOpened,
+)
+from mmcalib.errors import EngineError
+
+EDGE = 28
+UNIT = EDGE * EDGE
+TOKENS = {"image": 16384, "video": 768}  # defaults, per image and per frame
+FRAMES = 32
+AUDIO_HZ, SAMPLES_PER_TOKEN, AUDIO_TOKENS = 16000, 640, 750
+ANY = 999
+
+
+def area_knob(modality: Modality) -> Knob:
+    scope = f"{modality}s_kwargs"
+    return Knob(
+        name=f"{scope}.size.longest_edge",
+        modality=modality,
+        path=(scope, "size", "longest_edge"),
+        value=TOKENS[modality] * UNIT,
+        unit_tokens=UNIT,
+        companions={"shortest_edge": 4 * UNIT},
+    )
+
+
+KNOBS = (area_knob("image"), area_knob("video"))
+INERT = Knob("num_crops", "image", ("num_crops",), 3, None)
+
+
+def opened(
+    modalities: Mapping[Modality, int | None] | None = None,
+    *,
+    knobs: tuple[Knob, ...] = KNOBS,
+    max_model_len: int = 128_000,
+    chunks: bool = True,
+) -> ModelOpened:
+    return ModelOpened(
+        architecture="PretendVL",
+        modalities=dict(modalities or {"image": None, "video": None, "audio": None}),
+        max_model_len=max_model_len,
+        knobs=knobs,
+        serve_defaults={"max_num_batched_tokens": 2048, "max_num_seqs": 128},
+        chunks_mm_input=chunks,
+        video_loader=None,
+        audio_rate_hz=AUDIO_HZ,
+        device="cpu",
+        versions={"vllm": "0", "transformers": "0", "torch": "0", "python": "0"},
+    )
+
+
+class FakeHost:
+    """`files` gives the true shape of a file where its name does not; a None cannot be loaded."""
+
+    def __init__(self, model: ModelOpened, files: Mapping[str, Shape | None] | None = None) -> None:
+        self._model, self._files = model, dict(files or {})
+        self.asked = 0
+
+    def ask(self, request: AskBudget, reply: type[Budget], doing: str) -> Budget:
+        self.asked += 1
+        return budget(self._model, request.engine_args, build_dummy=request.build_dummy)
+
+    def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
+        for index, subject in enumerate(request.subjects):
+            shape = self._shape(subject)
+            if shape is None:
+                yield Measured(index, None, "cannot identify image file")
+            elif isinstance(shape, ImageShape) and _slim(shape) > 200:
+                yield Measured(index, None, "absolute aspect ratio must be smaller than 200")
+            else:
+                yield Measured(index, cost(shape, request.setting.mm_processor_kwargs))
+
+    def _shape(self, subject: Blank | File) -> Shape | None:
+        if isinstance(subject, Blank):
+            return subject.shape
+        return self._files[subject.path]
+
+
+def cap(modality: str, kwargs: Mapping[str, Any]) -> int:
+    """The cap of an image or frame in pixels."""
+    size = kwargs.get(f"{modality}s_kwargs", {}).get("size", {})
+    return int(size.get("longest_edge", TOKENS[modality] * UNIT))
+
+
+def _slim(shape: ImageShape) -> float:
+    return max(shape.width_px, shape.height_px) / min(shape.width_px, shape.height_px)
+
+
+def grid(width: int, height: int, most_px: int) -> int:
+    """Tokens of a picture, by the resizing rule of the Qwen-VL processors. Slim pictures may
+    exceed the cap there too.
+    """
+    across, down = max(1, round(width / EDGE)), max(1, round(height / EDGE))
+    if across * down * UNIT > most_px:
+        shrink = math.sqrt(width * height / most_px) * EDGE
+        across, down = max(1, int(width / shrink)), max(1, int(height / shrink))
+    return across * down
+
+
+def cost(shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+    match shape:
+        case ImageShape(width_px=width, height_px=height):
+            tokens, sampled = grid(width, height, cap("image", kwargs)), (width, height)
+        case VideoShape(num_frames=frames, width_px=width, height_px=height):
+            kept = min(FRAMES, frames)
+            tokens = math.ceil(kept / 2) * grid(width, height, cap("video", kwargs))
+            sampled = (kept, width, height)
+        case AudioShape(duration_s=seconds):
+            tokens = _audio(math.ceil(seconds * AUDIO_HZ))
+            sampled = (math.ceil(seconds * AUDIO_HZ), AUDIO_HZ)
+    return Cost(tokens, tokens, tokens * 1176 * 4, 0.0, 0.0, sampled)
+
+
+def _audio(samples: int) -> int:
+    return min(AUDIO_TOKENS, samples // SAMPLES_PER_TOKEN + 1)
+
+
+def budget(model: ModelOpened, args: Mapping[str, Any], *, build_dummy: bool) -> Budget:
+    """VLLM's rule (vllm/multimodal/encoder_budget.py, 0.32)."""
+    limits = {m: _limit(args.get("limit_mm_per_prompt", {}).get(m)) for m in model.modalities}
+    kwargs = args.get("mm_processor_kwargs", {})
+    most = {m: _most(m, kwargs) for m, (count, _) in limits.items() if count}
+    batched = args.get("max_num_batched_tokens", model.serve_defaults["max_num_batched_tokens"])
+    seqs = args.get("max_num_seqs", model.serve_defaults["max_num_seqs"])
+    largest = max(most.values(), default=0)
+    if not model.chunks_mm_input and largest > batched:
+        raise EngineError(f"Chunked MM input disabled but {largest} is larger than {batched}")
+    tokens = max(batched, largest) if most else 0
+    per_prompt = {m: max(1, min(limits[m][0], args["max_model_len"] // most[m])) for m in most}
+    per_batch = {m: max(1, min(tokens // most[m], seqs * per_prompt[m])) for m in most}
+    profiled = max(most, key=lambda m: (most[m], m)) if most else None
+    dummies = {m: Dummy(_dummy(m, kwargs, limits[m][1]), 0, {}) for m in most}
+    return Budget(
+        encoder_compute_budget=tokens,
+        encoder_cache_size=tokens,
+        max_tokens_per_item=most,
+        max_items_per_prompt=per_prompt,
+        max_items_per_batch=per_batch,
+        profiled_modality=profiled,
+        profiled_items=per_batch[profiled] if profiled else 0,
+        dummies=dummies if build_dummy else {},
+        max_model_len=args["max_model_len"],
+        max_num_batched_tokens=batched,
+        max_num_seqs=seqs,
+    )
+
+
+def _limit(value: Any) -> tuple[int, Mapping[str, int]]:
+    if isinstance(value, Mapping):
+        return value["count"], value
+    return (ANY if value is None else value), {}
+
+
+def _most(modality: str, kwargs: Mapping[str, Any]) -> int:
+    """Whatever the size hints say."""
+    if modality == "audio":
+        return AUDIO_TOKENS
+    frames = FRAMES // 2 if modality == "video" else 1
+    return frames * max(1, cap(modality, kwargs) // UNIT)
+
+
+def _dummy(modality: str, kwargs: Mapping[str, Any], hint: Mapping[str, int]) -> int:
+    """The largest item, each of its axes cut down to the hint."""
+    if modality == "audio":
+        return _audio(min(hint.get("length", ANY * AUDIO_HZ), AUDIO_TOKENS * SAMPLES_PER_TOKEN))
+    pixels = cap(modality, kwargs)
+    cells = max(1, pixels // UNIT)
+    down = next(n for n in range(math.isqrt(cells), 0, -1) if cells % n == 0)
+    width = min(hint.get("width", ANY * EDGE), cells // down * EDGE)
+    height = min(hint.get("height", ANY * EDGE), down * EDGE)
+    frames = min(hint.get("num_frames", FRAMES), FRAMES) if modality == "video" else 2
+    return math.ceil(frames / 2) * grid(width, height, pixels)

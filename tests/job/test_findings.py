@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from corpora import corpus, decide, path_of
+from fake_host import INERT, KNOBS, opened
+
+from mmcalib.census.shapes import ImageShape, VideoShape
+from mmcalib.derive.checks import Check, verdict
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.messages import ModelOpened
+from mmcalib.job.evidence import evidence
+from mmcalib.job.findings import findings
+from mmcalib.job.read import Corpus
+
+A, B = ImageShape(280, 280), ImageShape(560, 280)
+CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
+
+
+def checks(
+    read: Corpus,
+    policy: Policy | None = None,
+    model: ModelOpened | None = None,
+    files: dict[str, Any] | None = None,
+    unsupported: dict[str, int] | None = None,
+) -> dict[str, Check]:
+    policy = policy or Policy()
+    decision = decide(read, policy, model, files)
+    found = findings(read, unsupported or {}, decision, policy)
+    assert len({check.name for check in found}) == len(found)
+    return {check.name: check for check in found}
+
+
+def test_a_good_corpus_passes_every_check() -> None:
+    found = checks(corpus([], [[A, B], [A, CLIP]]))
+    assert {check.status for check in found.values()} == {"pass"}
+    assert verdict(found.values()) == "pass"
+    assert not any(check.remedy for check in found.values())
+    assert "all 4 files read" in found["corpus readable"].detail
+    assert found["stand-ins agree"].detail.startswith("3 real items")
+    assert "r.jsonl:2: 500 tokens of media + 1024" in found["prompts fit"].detail
+
+
+def test_what_was_skipped_is_counted_and_the_first_named() -> None:
+    found = checks(corpus([A], skipped=3))["corpus readable"]
+    assert found.status == "warn"
+    assert "3 skipped, such as /media/bad0.jpg: truncated" in found.detail
+
+
+def test_a_real_item_that_differs_from_its_stand_in_counts() -> None:
+    files = {path_of(A): ImageShape(1400, 280)}
+    found = checks(corpus([A, B]), files=files)["stand-ins agree"]
+    assert found.status == "warn"
+    assert "1 of 2 sampled items differ" in found.detail
+    assert f"{path_of(A)}: 500 tokens, blank 100" in found.detail
+    assert "loaded as 1400×280, the header promised 280×280" in found.detail
+
+
+def test_a_file_that_vllm_cannot_load_leaves_the_table() -> None:
+    decision = decide(corpus([A, B]), files={path_of(B): None})
+    assert [skipped.path for skipped in decision.unreadable] == [path_of(B)]
+    assert "cannot identify" in decision.unreadable[0].reason
+    assert list(decision.table.costs) == [A]
+
+
+SLIM = ImageShape(1, 300)
+
+
+@pytest.mark.parametrize(("good", "status"), [(2, "warn"), (1, "fail")])
+def test_refused_items_are_counted_with_vllms_words(good: int, status: str) -> None:
+    """A few are the user's affair; most of a modality refused is something broken."""
+    found = checks(corpus([*[A] * good, SLIM, SLIM]))["image items accepted"]
+    assert found.status == status
+    assert f"refuses 2 of {good + 2}" in found.detail
+    assert "aspect ratio" in found.detail
+
+
+def test_modalities_that_the_model_does_not_take_are_named() -> None:
+    found = checks(corpus([A]), unsupported={"audio": 4, "video": 1})["modalities supported"]
+    assert (found.status, "4 audio, 1 video" in found.detail) == ("warn", True)
+
+
+def test_prompts_beyond_the_context_fail_with_the_length_that_they_need() -> None:
+    policy = Policy(max_model_len=2000, text_reserve_tokens=1000)
+    found = checks(corpus([], [[A], [B] * 6, [B] * 6]), policy)["prompts fit"]
+    assert found.status == "fail"
+    assert "2 prompts are longer than the context" in found.detail
+    assert found.remedy.startswith("--max-model-len 2200")
+
+
+def test_only_covered_prompts_must_fit() -> None:
+    read = corpus([], [[A], [A], [A], [B] * 6])
+    policy = Policy(max_model_len=2000, text_reserve_tokens=1000, coverage=0.75)
+    assert checks(read, policy)["prompts fit"].status == "pass"
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(False, "fail"), (True, "warn")])
+def test_under_reserved_fails_unless_it_is_allowed(allowed: bool, status: str) -> None:
+    """Two items of 8000 nearly fit 15,999 tokens; vLLM profiles one."""
+    policy = Policy(max_num_batched_tokens=15_999, allow_under_reserve=allowed)
+    found = checks(corpus([ImageShape(2800, 2240)]), policy)["adequately reserved"]
+    assert found.status == status
+    assert "profiled 8000 of the 15999 tokens" in found.detail
+    assert "under-reserved" in found.detail
+    assert "--max-num-batched-tokens" in found.remedy
+
+
+def test_an_item_that_the_encoder_cache_cannot_hold_fails() -> None:
+    """A slim picture costs more than the cap; the given value leaves it no room."""
+    policy = Policy(max_tokens_per_item=64, max_num_batched_tokens=64)
+    found = checks(corpus([ImageShape(28, 28 * 190)]), policy)["items admitted"]
+    assert found.status == "fail"
+    assert "exceed the encoder cache of 64 tokens" in found.detail
+    assert found.remedy.startswith("--max-num-batched-tokens 1")
+
+
+def test_hints_are_reported_and_so_is_their_absence() -> None:
+    taken = checks(corpus([B]))["image size hint"]
+    assert "width 560, height 280" in taken.detail
+    left = checks(corpus([B]), model=opened(knobs=()))["image size hint"]
+    assert (left.status, "left out on purpose" in left.detail) == ("pass", True)
+
+
+def test_a_knob_without_effect_is_a_warning() -> None:
+    found = checks(corpus([A]), model=opened(knobs=(*KNOBS, INERT)))["num_crops has effect"]
+    assert (found.status, "not emitted" in found.detail) == ("warn", True)
+
+
+def leaves(args: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(args, dict):
+        return {name: args}
+    return {k: v for key, value in args.items() for k, v in leaves(value, f"{name}.{key}").items()}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(),
+        Policy(prefer="throughput"),
+        Policy(max_tokens_per_item=64),
+        Policy(count={"image": 3}),
+        Policy(max_num_batched_tokens=4096, max_num_seqs=4, max_model_len=8192),
+    ],
+)
+@pytest.mark.parametrize("shapes", [[A], [A, B, CLIP], [CLIP], [ImageShape(3584, 3584)]])
+def test_every_emitted_value_has_one_reason(shapes: list[Any], policy: Policy) -> None:
+    decision = decide(corpus(shapes), policy)
+    given = list(evidence(decision, opened(), policy))
+    emitted = {
+        name.removeprefix("."): value for name, value in leaves(decision.engine_args).items()
+    }
+    # The other edge of a size stands beside the knob with its default value.
+    emitted = {name: v for name, v in emitted.items() if not name.endswith("shortest_edge")}
+    assert {entry.setting: entry.value for entry in given} == emitted
+    assert len(given) == len(emitted)
+    assert all(entry.reason for entry in given)
+
+
+def test_reasons_name_the_item_that_set_the_value() -> None:
+    decision = decide(corpus([A, B]))
+    by = {entry.setting: entry for entry in evidence(decision, opened(), Policy())}
+    cap = by["mm_processor_kwargs.images_kwargs.size.longest_edge"]
+    assert (cap.exemplar, cap.label) == (path_of(B), "measured")
+    assert by["limit_mm_per_prompt.image.width"].exemplar == path_of(B)
+    assert by["limit_mm_per_prompt.video"].reason == "no video in the corpus"
+
+
+def test_given_values_are_labelled_so() -> None:
+    policy = Policy(
+        count={"image": 3},
+        max_tokens_per_item=64,
+        max_num_batched_tokens=4096,
+        max_num_seqs=4,
+        max_model_len=8192,
+    )
+    labels = {e.label for e in evidence(decide(corpus([A]), policy), opened(), policy) if e.value}
+    assert labels == {"given", "measured"}  # measured: what the hint names
+    assert not [
+        e
+        for e in evidence(decide(corpus([A]), policy), opened(), policy)
+        if e.label == "measured" and not e.setting.startswith("limit_mm_per_prompt.image.")
+    ]
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="max() of no costs")
+def test_a_corpus_of_which_vllm_refuses_everything_is_an_answer() -> None:
+    assert checks(corpus([SLIM]))["image items accepted"].status == "fail"
+
+
+@pytest.mark.xfail(strict=True, reason="items that are not served still size the step")
+def test_a_modality_switched_off_by_hand_needs_no_room() -> None:
+    read = corpus([ImageShape(2800, 2240), CLIP])
+    args = decide(read, Policy(count={"image": 0})).engine_args
+    assert (
+        args["max_num_batched_tokens"]
+        == decide(corpus([CLIP])).engine_args["max_num_batched_tokens"]
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="items that are not served count as not admitted")
+def test_switching_off_all_that_the_corpus_holds_admits_it_not() -> None:
+    found = checks(corpus([A]), Policy(count={"image": 0}))["items admitted"]
+    assert "--max-num-batched-tokens" not in found.remedy
+
+
+@pytest.mark.xfail(strict=True, reason="fit is checked for requests alone")
+def test_an_item_longer_than_the_context_fails_without_requests_too() -> None:
+    found = checks(corpus([ImageShape(2800, 2240)]), Policy(max_model_len=4096))
+    assert verdict(found.values()) == "fail"
+
+
+@pytest.mark.xfail(strict=True, reason="the cap is dropped without a word")
+def test_a_cap_that_no_knob_can_keep_is_said() -> None:
+    found = checks(corpus([B]), Policy(max_tokens_per_item=64), opened(knobs=()))
+    assert any(check.status in ("warn", "fail") for check in found.values())
+
+
+@pytest.mark.xfail(strict=True, reason="nothing counts the requests beyond the limits")
+def test_requests_beyond_a_given_count_are_said() -> None:
+    found = checks(corpus([], [[A], [A] * 5]), Policy(count={"image": 2}))
+    assert any("1 " in c.detail and c.status in ("warn", "fail") for c in found.values())

@@ -1,0 +1,258 @@
+"""One calibration made by hand: every output is rendered from it and kept under tests/goldens."""
+
+from __future__ import annotations
+
+from mmcalib.report import calibration as c
+
+AREA = "images_kwargs.size.longest_edge"
+SERVE = "vllm serve --config out/engine.yaml"
+
+
+def calibration() -> c.Calibration:
+    """A corpus of pages and clips on Qwen2.5-VL, started on a CPU; all checks but one pass."""
+    return c.Calibration(
+        created_at="2026-11-21T02:56:23+00:00",
+        tool=c.Tool(
+            mmcalib="0.1.0", vllm="0.32.0", transformers="5.19.0", torch="2.13.0", python="3.11.7"
+        ),
+        model=c.Model(
+            id="Qwen/Qwen2.5-VL-3B-Instruct",
+            source="bundled",
+            architecture="Qwen2_5_VLForConditionalGeneration",
+            doubts=["bundled geometry: weights are dummy: no answer of the model means anything"],
+        ),
+        corpus=_corpus(),
+        limits=_limits(),
+        engine_config=_engine_config(),
+        budget=_budgets(),
+        memory=_memories(),
+        frontier=[
+            _point(200704, 247, 234, 0.775, 0.206897, 3584, 2),
+            _point(602112, 768, 300, 0.0004, 0.679045, 5376, 1),
+            _point(1003520, 1269, 300, 0.0, 1.0, 8883, 1, chosen=True),
+            _point(12845056, 1269, 300, 0.0, 1.0, 114688, 1),
+        ],
+        startup=_startup(),
+        checks=_checks(),
+        verdict="pass",
+    )
+
+
+def _corpus() -> c.Corpus:
+    return c.Corpus(
+        items=1247,
+        prompts=600,
+        skipped=2,
+        modalities={
+            "image": c.ModalityItems(
+                items=1200,
+                unique_shapes=87,
+                tokens=c.Tokens(
+                    min=4, p50=300, p90=1131, p99=1269, max=1269, exemplar="/data/scan/page-7.png"
+                ),
+                heaviest="1316×756",
+            ),
+            "video": c.ModalityItems(
+                items=47,
+                unique_shapes=6,
+                tokens=c.Tokens(
+                    min=120, p50=850, p90=1020, p99=1020, max=1020, exemplar="/data/clip/door.mp4"
+                ),
+                heaviest="640×360, 240 frames, 8.0 s",
+            ),
+        },
+    )
+
+
+def _engine_config() -> dict[str, object]:
+    return {
+        "model": "Qwen/Qwen2.5-VL-3B-Instruct",
+        "limit_mm_per_prompt": {
+            "image": {"count": 4, "width": 1316, "height": 756},
+            "video": 1,
+            "audio": 0,
+        },
+        "mm_processor_kwargs": {
+            "images_kwargs": {"size": {"longest_edge": 1003520, "shortest_edge": 3136}}
+        },
+        "max_model_len": 128000,
+        "max_num_batched_tokens": 2538,
+        "enable_prefix_caching": False,
+    }
+
+
+def _limits() -> c.Limits:
+    config = _engine_config()
+    page = "/data/scan/page-7.png"
+    hint = "names the costliest image, 1316×756: 1269 tokens, which is what vLLM's dummy costs too"
+    return c.Limits(
+        limit_mm_per_prompt=config["limit_mm_per_prompt"],
+        mm_processor_kwargs=config["mm_processor_kwargs"],
+        media_io_kwargs={},
+        evidence=[
+            _why("limit_mm_per_prompt.image.count", 4, "computed", "most of any request, of 600")
+            | {"exemplar": "requests.jsonl:17"},
+            _why("limit_mm_per_prompt.image.width", 1316, "measured", hint) | {"exemplar": page},
+            _why("limit_mm_per_prompt.image.height", 756, "measured", hint) | {"exemplar": page},
+            _why("limit_mm_per_prompt.video", 1, "computed", "most of any request, of 600")
+            | {"exemplar": "requests.jsonl:30"},
+            _why("limit_mm_per_prompt.audio", 0, "computed", "no audio in the corpus"),
+            _why(
+                f"mm_processor_kwargs.{AREA}",
+                1003520,
+                "measured",
+                "smallest tried that downscales no item of the corpus; default 12845056",
+            )
+            | {"exemplar": page},
+            _why("max_model_len", 128000, "computed", "the model's own context"),
+            _why(
+                "max_num_batched_tokens",
+                2538,
+                "computed",
+                "vLLM's default here, 2048, rounded up to whole items of 1269 tokens",
+            ),
+        ],
+    )
+
+
+def _why(setting: str, value: int, label: c.Label, reason: str) -> dict[str, object]:
+    return {"setting": setting, "value": value, "label": label, "reason": reason}
+
+
+def _budgets() -> c.Budgets:
+    return c.Budgets(
+        default=c.EncoderBudget(
+            encoder_budget_tokens=114688,
+            max_tokens_per_item={"image": 16384, "video": 114688},
+            items_per_batch={"image": 7, "video": 1},
+            profiled_modality="video",
+            profiled_items=1,
+            profiled_tokens=None,
+            worst_step_tokens=None,
+            adequacy=None,
+            max_num_batched_tokens=2048,
+        ),
+        calibrated=c.EncoderBudget(
+            encoder_budget_tokens=2538,
+            max_tokens_per_item={"image": 1269, "video": 1020},
+            items_per_batch={"image": 2, "video": 2},
+            profiled_modality="image",
+            profiled_items=2,
+            profiled_tokens=2538,
+            worst_step_tokens=2538,
+            adequacy=1.0,
+            max_num_batched_tokens=2538,
+        ),
+    )
+
+
+def _memories() -> c.Memories:
+    scaled: dict[str, c.Label] = {"weights_bytes": "computed", "kv_bytes_per_token": "computed"}
+    return c.Memories(
+        default=c.Memory(
+            weights_bytes=7509245952, kv_bytes_per_token=36864, label="computed", labels=scaled
+        ),
+        calibrated=c.Memory(
+            weights_bytes=7509245952,
+            kv_bytes_per_token=36864,
+            activation_peak_bytes=970827468,
+            label="measured",
+            labels={**scaled, "activation_peak_bytes": "measured"},
+            note="weights and KV bytes scaled from the cut depth; activation peak of cpu kernels",
+        ),
+    )
+
+
+def _point(
+    value: int,
+    most: int,
+    p50: int,
+    downscaled: float,
+    retention: float,
+    budget: int,
+    batch: int,
+    *,
+    chosen: bool = False,
+) -> c.FrontierPoint:
+    return c.FrontierPoint(
+        knob=AREA,
+        modality="image",
+        value=value,
+        max_tokens=most,
+        p50_tokens=p50,
+        share_downscaled=downscaled,
+        worst_retention=retention,
+        encoder_budget_tokens=budget,
+        items_per_batch=batch,
+        chosen=chosen,
+    )
+
+
+def _startup() -> c.Startup:
+    return c.Startup(
+        device="cpu",
+        depth=(2, 2),
+        true_depth=(36, 32),
+        seconds=14.93,
+        figures={"weights_bytes": 622854144, "profile_s": 12.4, "profile_estimate_s": None},
+        replay=c.ReplayResult(
+            prompts=3,
+            rejected=0,
+            oom=0,
+            token_mismatches=0,
+            encoder_tokens=3558,
+            largest_encoder_step_tokens=2538,
+            left_out=1,
+            seconds=21.5,
+        ),
+    )
+
+
+def _checks() -> list[c.CheckResult]:
+    return [
+        _check(
+            "corpus readable",
+            "warn",
+            "2 skipped, such as /data/scan/broken.jpg: image file is truncated (3 bytes missing)",
+            "skipped.jsonl lists them with reasons",
+        ),
+        _check("stand-ins agree", "pass", "18 real items cost what blanks of their shape cost"),
+        _check(
+            "items admitted",
+            "pass",
+            "largest item 1269 tokens, encoder cache 2538: /data/scan/page-7.png",
+        ),
+        _check(
+            "prompts fit",
+            "pass",
+            "requests.jsonl:17: 5076 tokens of media + 1024 for text (assumed), of 128000 tokens",
+        ),
+        _check(
+            "image size hint",
+            "pass",
+            "width 1316, height 756: vLLM's dummy costs 1269 tokens, as the largest item does",
+        ),
+        _check(
+            "video size hint",
+            "pass",
+            "left out on purpose: with the corpus' size vLLM would profile 1020 tokens where one "
+            "item may take 1092",
+        ),
+        _check(
+            "adequately reserved",
+            "pass",
+            "profiled 2538 of the 2538 tokens that one step may encode: 1.00",
+        ),
+        _check("config round trip", "pass", "vLLM's own parser reads all 6 settings back"),
+        _check("engine start", "pass", "started on cpu in 15 s; encoder budget 2538 tokens"),
+        _check(
+            "default config start",
+            "skip",
+            "not started: its profile would encode 114688 tokens, at least 114 s at the cut depth "
+            "here; its budget is computed",
+        ),
+    ]
+
+
+def _check(name: str, status: str, detail: str, remedy: str = "") -> c.CheckResult:
+    return c.CheckResult(name=name, status=status, detail=detail, remedy=remedy)
