@@ -10,7 +10,7 @@ from vllm.multimodal.encoder_budget import MultiModalBudget
 from vllm.usage.usage_lib import UsageContext
 
 from mmcalib.engine.child.costs import tensor_bytes
-from mmcalib.engine.child.media import _sampled
+from mmcalib.engine.child.media import sampled_of
 from mmcalib.engine.messages import AskBudget, Budget, Dummy
 
 
@@ -63,5 +63,5 @@ def _dummy_size(processor: Any, modality: str) -> dict[str, int]:
     if modality == "image":
         width, height = first.size
         return {"width": int(width), "height": int(height)}
-    frames, width, height = _sampled(first if isinstance(first, tuple) else (first, {}))
+    frames, width, height = sampled_of(first if isinstance(first, tuple) else (first, {}))
     return {"num_frames": frames, "width": width, "height": height}

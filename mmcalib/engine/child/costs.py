@@ -8,7 +8,8 @@ from typing import Any
 
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.media import load
-from mmcalib.engine.child.model import OpenedModel, Processor
+from mmcalib.engine.child.model import OpenedModel
+from mmcalib.engine.child.processor import Processor
 from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
 
 

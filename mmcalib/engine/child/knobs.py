@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mmcalib.census.shapes import Modality
+from mmcalib.engine.child.processor import Processor
 from mmcalib.engine.messages import Knob
-
-if TYPE_CHECKING:
-    from mmcalib.engine.child.model import Processor
 
 # An edge length is at most some thousands of pixels, a pixel area at least some tens of thousands
 # (the smallest default area known is Qwen3-VL's 65,536): the two spellings of `longest_edge`.

@@ -12,7 +12,7 @@ from vllm.multimodal.video import get_video_loader_backend_for_processor
 
 from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.child import versions
-from mmcalib.engine.child.model import MEDIA_ROOT, Processor
+from mmcalib.engine.child.processor import MEDIA_ROOT, Processor
 from mmcalib.engine.messages import Blank, File
 
 
@@ -22,7 +22,7 @@ def load(subject: Blank | File, under: Processor) -> tuple[Any, tuple[int, ...]]
     Raises whatever the server's loader raises: the server would refuse such a request too.
     """
     media = _file(subject, under) if isinstance(subject, File) else _blank(subject, under)
-    return media, _sampled(getattr(media, "media", media))
+    return media, sampled_of(getattr(media, "media", media))
 
 
 def _connector(under: Processor) -> Any:
@@ -67,7 +67,7 @@ def _blank_video(shape: VideoShape, under: Processor) -> Any:
         return VideoMediaIO(ImageMediaIO(image_mode="RGB"), **options).load_bytes(b"")
 
 
-def _sampled(media: Any) -> tuple[int, ...]:
+def sampled_of(media: Any) -> tuple[int, ...]:
     if isinstance(media, Image.Image):
         return media.size
     first, second = media

@@ -5,43 +5,19 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from vllm.config import ModelConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
-from mmcalib.census.shapes import MODALITIES, Modality
+from mmcalib.census.shapes import MODALITIES
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.knobs import find_knobs
+from mmcalib.engine.child.processor import MEDIA_ROOT, Processor
 from mmcalib.engine.messages import ModelOpened, OpenModel
 from mmcalib.engine.setting import DEFAULT, Setting
-
-# Items are loaded through vLLM's own connector, which asks for a root; which files may be read was
-# decided by the parent before it named them.
-MEDIA_ROOT = "/"
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """vLLM's processor under one setting, with the model config that made it."""
-
-    config: ModelConfig
-    processor: Any
-    setting: Setting
-
-    @property
-    def info(self) -> Any:
-        return self.processor.info
-
-    def placeholder_ids(self, modality: Modality) -> list[int]:
-        """Token ids of a prompt with one item, as vLLM's own profile writes it."""
-        text = self.processor.dummy_inputs.get_dummy_text({modality: 1})
-        ids: list[int] = self.info.get_tokenizer().encode(text)
-        return ids
 
 
 class OpenedModel:

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from mmcalib.cli.app import app
+from mmcalib.geometry import bundled
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_help_and_every_command_an_example(name: str, cli) -> None:
+    options = COMMANDS[name].params
+    assert [
+        option.opts for option in options if not (getattr(option, "help", "") or "").strip()
+    ] == []
+    said = cli(name, "--help")
+    assert said.code == 0
+    assert f"Example: mmcalib {name}" in said.out
+    assert said.err == ""
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_are_spelled_with_dashes_and_their_help_is_a_sentence(name: str) -> None:
+    for option in COMMANDS[name].params:
+        assert all(spelling == spelling.lower() and "_" not in spelling for spelling in option.opts)
+        assert option.help.removesuffix("  [default: 1024]").endswith((".", ";")), option.opts
+
+
+def test_the_root_shows_its_commands(cli) -> None:
+    said = cli("--help")
+    assert said.code == 0
+    assert all(name in said.out for name in COMMANDS)
+    assert "Example: mmcalib run" in said.out
+    assert set(COMMANDS) >= {"run", "models"}
+
+
+def test_without_words_the_help_is_shown(cli) -> None:
+    assert "Usage: mmcalib" in "".join((cli().out, cli().err))
+
+
+def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
+    from mmcalib.cli.run import run
+    from mmcalib.derive.policy import Policy
+    from mmcalib.job.run import Job
+
+    shown = {name: p.default for name, p in inspect.signature(run).parameters.items()}
+    job, policy = Job(model="m", data=()), Policy()
+    assert shown["validate"] == job.validate
+    assert shown["startup_budget"] == job.startup_budget_s
+    assert (shown["sample"], shown["seed"]) == (job.sample, job.seed)
+    assert (shown["coverage"], shown["prefer"]) == (policy.coverage, policy.prefer)
+    said = next(p.help for p in COMMANDS["run"].params if p.name == "text_reserve_tokens")
+    assert f"[default: {policy.text_reserve_tokens}]" in said
+
+
+def test_version(cli) -> None:
+    from mmcalib import __version__
+
+    said = cli("--version")
+    assert (said.code, said.out, said.err) == (0, f"mmcalib {__version__}\n", "")
+
+
+def test_models_lists_what_is_bundled(cli) -> None:
+    lines = cli("models").out.splitlines()
+    assert [line.split()[0] for line in lines] == [geometry.id for geometry in bundled()]
+    assert len({line.index(line.split()[1]) for line in lines}) == 1, "columns are aligned"
+
+
+def test_models_as_json(cli) -> None:
+    listed = json.loads(cli("models", "--json").out)
+    assert [model["id"] for model in listed] == [geometry.id for geometry in bundled()]
+    for model in listed:
+        assert set(model) == {"id", "architecture", "modalities", "cannot_promise"}
+        assert set(model["modalities"]) <= {"image", "video", "audio"}
+
+
+def test_python_m_mmcalib_is_the_same_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mmcalib", "run", "--model", "m"],
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: nothing to calibrate for\n  try: --data DIR or --requests FILE.jsonl\n"
+    )

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+# Stands where the hub's client would be, and takes its time.
+SLOW_HUB = "import pathlib, time; pathlib.Path({mark!r}).touch(); time.sleep(60)"
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_it_at_once_and_keeps_earlier_results(
+    sign: signal.Signals, code: int, media: Path, tmp_path: Path
+) -> None:
+    mark, out = tmp_path / "asked", tmp_path / "out"
+    out.mkdir()
+    (out / "engine.yaml").write_text("old")
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "huggingface_hub.py").write_text(SLOW_HUB.format(mark=str(mark)))
+    words = ["run", "--model", "no/such", "--data", str(media), "--out", str(out), "--force"]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'stub'}:{ROOT}", "HF_HUB_OFFLINE": "0"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "mmcalib", *words], env=env, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 30
+        while not mark.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert (out / "engine.yaml").read_text() == "old"
