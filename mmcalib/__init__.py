@@ -14,7 +14,7 @@ from mmcalib.version import __version__
 
 if TYPE_CHECKING:
     from mmcalib.derive.policy import Policy
-    from mmcalib.job.run import calibrate
+    from mmcalib.job.calibrate import calibrate
     from mmcalib.report.calibration import Calibration
 
 __all__ = ["Calibration", "Policy", "__version__", "calibrate"]
@@ -22,7 +22,7 @@ __all__ = ["Calibration", "Policy", "__version__", "calibrate"]
 _HOMES = {
     "Calibration": "mmcalib.report.calibration",
     "Policy": "mmcalib.derive.policy",
-    "calibrate": "mmcalib.job.run",
+    "calibrate": "mmcalib.job.calibrate",
 }
 
 

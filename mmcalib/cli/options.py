@@ -9,7 +9,7 @@ from typing import Any, get_args
 from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS, Policy, Prefer
 from mmcalib.errors import UsageError
-from mmcalib.job.run import VALIDATIONS, Job
+from mmcalib.job.spec import VALIDATIONS, Job
 
 _POSITIVE = ("max_tokens_per_item", "max_model_len", "max_num_batched_tokens", "max_num_seqs")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mmcalib.errors import OutputError, UsageError, VerdictError
-from mmcalib.job.run import Outcome
+from mmcalib.job.spec import Outcome
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.engine_yaml import engine_yaml
 from mmcalib.report.files import write_text
@@ -21,16 +21,16 @@ FILES = ("engine.yaml", "calibration.json", "report.md", "skipped.jsonl")
 
 
 def claim(out: Path, *, force: bool) -> None:
-    """Make sure that results can be written to `out`, and that none would be lost."""
+    """Make sure that results can be written to `out`, and that none would be lost.
+
+    Nothing is made or removed yet: the job may still turn out to be impossible.
+    """
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file", hint="--out another folder")
     if out.is_dir() and any(out.iterdir()) and not force:
         raise UsageError(f"--out {out} is not empty", hint="--force, or --out another folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make --out {out}: {error.strerror}") from error
-    if not os.access(out, os.W_OK | os.X_OK):
+    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to --out {out}", hint="--out another folder")
 
 

@@ -10,62 +10,97 @@ import typer
 
 def run(
     model: Annotated[
-        str, typer.Option(help="Local checkpoint folder or hub id, such as in `mmcalib models`.")
+        str,
+        typer.Option(
+            metavar="MODEL", help="Checkpoint folder, or hub id such as `mmcalib models` lists."
+        ),
     ],
     data: Annotated[
-        list[Path] | None, typer.Option(help="Folder (or file) of media; may be repeated.")
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Folder of media, or one file; may be repeated."),
     ] = None,
     requests: Annotated[
         list[Path] | None,
-        typer.Option(help="JSONL of OpenAI chat requests with local media; may be repeated."),
+        typer.Option(
+            metavar="FILE", help="JSONL of OpenAI chat requests with local media; may be repeated."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = Path("out"),
     allowed_local_media_path: Annotated[
         Path | None,
-        typer.Option(help="Root below which requests may name files; default: their own folder."),
+        typer.Option(
+            metavar="DIR",
+            help="Root below which requests may name files; default: their own folder.",
+        ),
     ] = None,
     count: Annotated[
         list[str] | None,
-        typer.Option(help="Items per prompt, such as image=4; may be repeated."),
+        typer.Option(
+            metavar="MODALITY=N", help="Items per prompt, such as image=4; may be repeated."
+        ),
     ] = None,
     coverage: Annotated[
-        float, typer.Option(help="Share of requests whose item count must be admitted.")
+        float,
+        typer.Option(metavar="SHARE", help="Share of requests whose item count is admitted."),
     ] = 1.0,
     prefer: Annotated[
-        str, typer.Option(help="quality: downscale nothing. throughput: at most half of the items.")
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="quality: downscale nothing. throughput: keep at least half of the items whole.",
+        ),
     ] = "quality",
     max_tokens_per_item: Annotated[
-        int | None, typer.Option(help="Cap every image and video frame at this many tokens.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Cap images, and pairs of video frames, at N tokens each; wins over --prefer.",
+        ),
     ] = None,
     text_reserve_tokens: Annotated[
-        int | None, typer.Option(help="Tokens kept for text and answer.  [default: 1024]")
+        int | None,
+        typer.Option(metavar="N", help="Tokens kept for text and answer; default: 1024."),
     ] = None,
     max_model_len: Annotated[
-        int | None, typer.Option(help="Context in tokens; default: the model's own.")
+        int | None, typer.Option(metavar="N", help="Context in tokens; default: the model's own.")
     ] = None,
     max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Tokens per step; default: derived.")
+        int | None,
+        typer.Option(metavar="N", help="Tokens per step; default: derived from vLLM's default."),
     ] = None,
     max_num_seqs: Annotated[
-        int | None, typer.Option(help="Sequences per step; default: vLLM's.")
+        int | None, typer.Option(metavar="N", help="Sequences per step; default: left to vLLM.")
     ] = None,
     allow_under_reserve: Annotated[
-        bool, typer.Option(help="Emit a configuration that may run out of memory under load.")
+        bool,
+        typer.Option(
+            "--allow-under-reserve",
+            help="Emit a configuration that may run out of memory under load.",
+        ),
     ] = False,
     validate: Annotated[
-        str, typer.Option(help="How far to prove it: none, budget, startup or replay.")
+        str,
+        typer.Option(metavar="HOW", help="How far to prove it: none, budget, startup or replay."),
     ] = "replay",
     startup_budget: Annotated[
-        float, typer.Option(help="Seconds that profile and replay may each take here.")
+        float,
+        typer.Option(metavar="SECONDS", help="What profile and replay may each take here."),
     ] = 60.0,
     sample: Annotated[
-        int, typer.Option(help="Real items measured per modality; others by blank stand-ins.")
+        int,
+        typer.Option(
+            metavar="N", help="Real items measured per modality; others by blank stand-ins."
+        ),
     ] = 12,
-    seed: Annotated[int, typer.Option(help="Seed for choosing the sample.")] = 0,
-    strict: Annotated[bool, typer.Option(help="Exit 3 when anything had to be skipped.")] = False,
-    force: Annotated[bool, typer.Option(help="Overwrite results in --out.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print calibration.json.")] = False,
-    quiet: Annotated[bool, typer.Option(help="No progress and no summary.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the sample.")] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 3 when anything had to be skipped.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite results in --out.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print calibration.json to standard output.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
 ) -> None:
     """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
 
@@ -76,8 +111,8 @@ def run(
     from mmcalib.cli.options import job_of
     from mmcalib.cli.output import claim, finish, save
     from mmcalib.cli.progress import Terminal
-    from mmcalib.job.run import Outcome
     from mmcalib.job.run import run as run_job
+    from mmcalib.job.spec import Outcome
     from mmcalib.progress import Silent
 
     job = job_of(

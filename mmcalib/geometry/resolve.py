@@ -59,15 +59,16 @@ def resolve(
         fetched = (hub or HuggingFaceHub(env)).fetch(model, revision)
         return ResolvedModel(model, str(fetched), "hub", None, ())
     except HubUnavailable as reason:
-        note = f"not fetched from the hub: {reason}"
+        why = str(reason)
     geometry = find(model)
     if geometry is None:
         raise ModelError(
             f"{model} is not a local folder, not in the hub cache, the hub cannot be reached "
-            f"and no geometry is bundled for it ({note})",
+            f"and no geometry is bundled for it ({why})",
             hint="mmcalib models (lists what is bundled), or --model ./folder",
         )
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
+    note = f"using the bundled geometry, not the hub: {why}"
     return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *_doubts(geometry)))
 
 

@@ -13,11 +13,12 @@ from mmcalib.derive.policy import Policy
 from mmcalib.derive.spread import spread
 from mmcalib.engine.messages import Budget, ModelOpened, Replayed
 from mmcalib.geometry import ResolvedModel
+from mmcalib.job.burst import Burst
 from mmcalib.job.decide import Decision
 from mmcalib.job.evidence import evidence
-from mmcalib.job.prompts import Burst
-from mmcalib.job.prove import Started, mismatched
 from mmcalib.job.read import Corpus
+from mmcalib.job.replay import mismatched
+from mmcalib.job.startup import Started
 from mmcalib.report import calibration as c
 from mmcalib.version import __version__
 

@@ -8,7 +8,7 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import MODALITIES
 from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
-from mmcalib.derive.fit import Fit, fit, prompt_tokens
+from mmcalib.derive.fit import Fit, PromptTokens, fit, prompt_tokens
 from mmcalib.derive.policy import Policy
 from mmcalib.job.decide import Decision
 from mmcalib.job.read import Corpus
@@ -124,8 +124,17 @@ def _fits(prompts: PromptCensus, decision: Decision, policy: Policy) -> Iterator
 
 
 def longest_prompt(prompts: PromptCensus, decision: Decision, policy: Policy) -> Fit | None:
-    """The covered prompt with most media tokens against the context."""
+    """The covered prompt with most media tokens against the context.
+
+    Without requests: a prompt with as many of the largest items as the limits admit.
+    """
     tokens = {shape: cost.tokens for shape, cost in decision.table.costs.items()}
+    if not prompts.prompts():
+        return fit(
+            [_fullest(decision)],
+            policy.text_reserve_tokens,
+            decision.engine_args["max_model_len"],
+        )
     counted = (
         prompt_tokens(e.exemplar.origin, e.count, e.signature.shapes, tokens)
         for e in prompts.signatures()
@@ -136,6 +145,13 @@ def longest_prompt(prompts: PromptCensus, decision: Decision, policy: Policy) ->
         policy.text_reserve_tokens,
         decision.engine_args["max_model_len"],
     )
+
+
+def _fullest(decision: Decision) -> PromptTokens:
+    largest = {m: decision.table.heaviest(m) for m in decision.counts}
+    total = sum(decision.counts[m].value * cost.tokens for m, cost in largest.items() if cost)
+    most = ", ".join(f"{c.value} {m}" for m, c in decision.counts.items() if c.value)
+    return PromptTokens(f"a prompt of {most}, each the largest", 1, total)
 
 
 def _hints(decision: Decision) -> Iterator[Check]:

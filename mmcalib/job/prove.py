@@ -1,189 +1,63 @@
-"""Last step: the file through vLLM's parser, the engine for real, real prompts through it."""
+"""Last step: start the engine, replay real prompts, and start the default for comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import (
-    EngineStarted,
-    ParseServeConfig,
-    Replay,
-    Replayed,
-    ReplayPrompt,
-    ServeConfig,
-    StartEngine,
-)
-from mmcalib.errors import EngineError
-from mmcalib.geometry import Depths, cut_checkpoint
-from mmcalib.job.decide import Decision
-from mmcalib.job.prompts import Burst, burst
+from mmcalib.errors import EngineDied, EngineError
+from mmcalib.job import replay, startup
+from mmcalib.job.assemble import Findings
+from mmcalib.job.spec import Job
 from mmcalib.progress import Progress
 
-# Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
-# the peak of activations does not depend on depth.
-CUT_LAYERS = 2
-# The cut model keeps some KiB per token, so this holds the longest contexts in use.
-_KV_BYTES = 1 << 30
-# Answering a prompt also runs the language model over its tokens; per token that took at most
-# this much of the encoder's time on the bundled models.
-_ANSWER_SHARE = 2.5
-_WORKER = "mmcalib.engine.child.worker.Figures"
 
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The engine's figures, and the depths (text, encoder) that it ran with."""
-
-    figures: EngineStarted
-    depths: tuple[int, int]
-    true_depths: tuple[int, int]
-
-
-def round_trip(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
-    """Whether `vllm serve --config` reads the file as it was meant (R9), field by field."""
-    name = "config round trip"
+def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: Progress) -> None:
+    """Start and replay; a failure of the engine is a failed check, not an end of the job."""
     try:
-        parsed = host.ask(ParseServeConfig(str(path)), ServeConfig, "parsing the config file")
-    except EngineError as error:
-        return Check(name, "fail", error.message, "report this as a bug of mmcalib")
-    differing = [
-        f"{key}: wrote {engine_config.get(key)!r}, vLLM reads {parsed.engine_args.get(key)!r}"
-        for key in sorted({*engine_config, *parsed.engine_args})
-        if engine_config.get(key) != parsed.engine_args.get(key)
-    ]
-    if differing:
-        return Check(name, "fail", "; ".join(differing), "report this as a bug of mmcalib")
-    return Check(name, "pass", f"vLLM's own parser reads all {len(engine_config)} settings back")
-
-
-def start(
-    host: EngineHost,
-    model_path: Path,
-    engine_args: Mapping[str, Any],
-    scratch: Path,
-    budget_s: float,
-    device: str,
-    progress: Progress,
-) -> Started:
-    """Start the real engine with this configuration; raises EngineError where it does not.
-
-    Without a GPU the depth is cut, weights are dummies and kernels run eagerly.
-    """
-    args = {**engine_args, "model": str(model_path), "load_format": "dummy"}
-    args |= {"worker_extension_cls": _WORKER, "allowed_local_media_path": "/"}
-    depths = true = Depths(0, ())
-    if device == "cpu":
-        cut = cut_checkpoint(
-            model_path, scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
+        known.started = startup.start(
+            host,
+            Path(known.resolved.path),
+            known.decision.engine_args,
+            scratch,
+            job.startup_budget_s,
+            known.opened.device,
+            progress,
         )
-        depths, true = cut.depths, cut.true_depths
-        args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
-        args |= {"kv_cache_memory_bytes": _KV_BYTES}
-    request = StartEngine(args, (true.text_layers, true.encoder_layers), budget_s)
-    with progress.step("starting the engine"):
-        figures = host.ask(request, EngineStarted, "starting the engine")
-    return Started(
-        figures,
-        (depths.text_layers, depths.encoder_layers),
-        (true.text_layers, true.encoder_layers),
-    )
-
-
-def default_seconds(started: Started, decision: Decision) -> float | None:
-    """About how long the default configuration's encoder profile would take here; None where
-    nothing was timed. A lower bound where attention is quadratic in the item.
-    """
-    figures, budget = started.figures, decision.default_budget
-    tokens = min(budget.encoder_compute_budget, budget.encoder_cache_size)
-    if figures.encoder_seconds_per_token is not None:
-        return figures.encoder_seconds_per_token * tokens
-    profiled = decision.adequacy.profiled_tokens
-    return figures.profile_s * tokens / profiled if figures.profile_s and profiled else None
-
-
-def startup_checks(started: Started, decision: Decision) -> list[Check]:
-    """Whether the engine came up with the budget that was computed, and what its profile took."""
-    figures, budget = started.figures, decision.budget
-    limit = min(budget.encoder_compute_budget, budget.encoder_cache_size)
-    computed = f"{limit} tokens, {budget.profiled_items} {budget.profiled_modality}"
-    found = f"{figures.budget_tokens} tokens, {figures.profiled_items} {figures.profiled_modality}"
-    checks = [
-        Check(
-            "engine start",
-            "pass" if found == computed else "fail",
-            f"started on {figures.device} in {figures.start_s:.0f} s; encoder budget {found}"
-            + ("" if found == computed else f", computed {computed}"),
-        )
-    ]
-    if figures.activation_peak_bytes is None:
-        estimate = figures.profile_estimate_s or 0.0
-        checks.append(
-            Check(
-                "memory profile",
-                "skip",
-                f"encoding the profile's items would take about {estimate:.0f} s here, or more "
-                "memory than is free",
-                "--startup-budget SECONDS allows more, or run on a GPU machine",
+        known.checks += startup.startup_checks(known.started, known.decision)
+        if job.validate == "replay":
+            known.burst = replay.choose_burst(
+                known.corpus.prompts, known.decision, known.started, job.startup_budget_s
             )
-        )
-    else:
-        gib = figures.activation_peak_bytes / 2**30
-        checks.append(Check("memory profile", "pass", f"activation peak {gib:.2f} GiB, measured"))
-    return checks
+            known.replayed = replay.replay(host, known.burst, progress)
+            known.checks.append(replay.replay_check(known.burst, known.replayed))
+    except EngineError as error:
+        remedy = error.hint if isinstance(error, EngineDied) else "--validate budget starts nothing"
+        name = "replay" if known.started else "engine start"
+        known.checks.append(Check(name, "fail", error.message, remedy))
 
 
-def choose_burst(prompts: PromptCensus, decision: Decision, started: Started, s: float) -> Burst:
-    """The prompts to replay within about `s` seconds."""
-    rate = started.figures.encoder_seconds_per_token
-    affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
-    return burst(
-        prompts, decision.table, decision.counts, started.figures.budget_tokens, affordable
-    )
-
-
-def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
-    """Submit the burst to the started engine and wait for all answers."""
-    if not chosen.prompts:
-        return Replayed((), 0.0, 0)
-    with progress.step(f"replaying {len(chosen.prompts)} prompts"):
-        return host.ask(Replay(chosen.prompts), Replayed, "replaying prompts")
-
-
-def mismatched(prompts: tuple[ReplayPrompt, ...], replayed: Replayed) -> list[str]:
-    """Prompts whose items the engine counted otherwise than they were measured."""
-    measured = {prompt.origin: prompt.item_tokens for prompt in prompts}
-    return [
-        f"{answer.origin}: measured {measured[answer.origin]}, engine {answer.item_tokens}"
-        for answer in replayed.answers
-        if not answer.error and tuple(sorted(answer.item_tokens)) != measured[answer.origin]
-    ]
-
-
-def replay_check(chosen: Burst, replayed: Replayed) -> Check:
-    """No rejection, no failure, and the engine's token counts equal to the measured ones."""
-    rejected = [f"{a.origin}: {a.error}" for a in replayed.answers if a.error]
-    differing = mismatched(chosen.prompts, replayed)
-    step = replayed.largest_encoder_step_tokens
-    done = (
-        f"{len(chosen.prompts)} prompts answered in one burst, largest encoder step {step} tokens"
-    )
-    if chosen.left_out:
-        done += f"; {chosen.left_out} heavier ones left out for time"
-    if not chosen.prompts:
-        return Check(
-            "replay",
-            "skip",
-            f"all {chosen.left_out} prompts would take longer than the budget here",
-            "--startup-budget SECONDS allows more, or run on a GPU machine",
-        )
-    if rejected:
-        return Check("replay", "fail", "; ".join(rejected[:3]), "raise the limit that it names")
-    if differing:
-        return Check("replay", "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
-    return Check("replay", "warn" if chosen.left_out else "pass", done)
+def start_default(job: Job, known: Findings, scratch: Path, progress: Progress) -> Check:
+    """Start the default configuration too, for comparison, where its profile is affordable here."""
+    name, started, budget = "default config start", known.started, known.decision.default_budget
+    if started is None:
+        return Check(name, "skip", "the calibrated configuration did not start")
+    tokens = min(budget.encoder_compute_budget, budget.encoder_cache_size)
+    seconds = startup.default_seconds(started, known.decision)
+    if seconds is None or seconds > job.startup_budget_s:
+        about = f", at least {seconds:.0f} s at the cut depth here" if seconds else ""
+        detail = f"not started: its profile would encode {tokens} tokens{about}"
+        return Check(name, "skip", f"{detail}; its budget is computed")
+    args = {"max_model_len": known.opened.max_model_len}
+    path, device = Path(known.resolved.path), known.opened.device
+    try:
+        with EngineHost(on_said=progress.note) as host:
+            known.default_started = startup.start(
+                host, path, args, scratch / "default", job.startup_budget_s, device, progress
+            )
+    except EngineError as error:
+        return Check(name, "warn", f"the default configuration does not start: {error.message}")
+    peak = known.default_started.figures.activation_peak_bytes
+    found = f", activation peak {peak / 2**30:.2f} GiB" if peak is not None else ""
+    return Check(name, "pass", f"started too, for comparison{found}, measured")

@@ -16,20 +16,13 @@ from rich.console import Console
 from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.corpus.item import Skipped
 from mmcalib.errors import UsageError, VerdictError
-from mmcalib.job.run import Outcome
+from mmcalib.job.spec import Outcome
 from mmcalib.report.calibration import Calibration
 
 
-def leave(
-    found: Calibration,
-    out: Path,
-    *,
-    as_json: bool = False,
-    quiet: bool = False,
-    strict: bool = False,
-) -> str:
+def leave(found: Calibration, out: Path, **how: bool) -> str:
     console = Console(file=io.StringIO(), width=80)
-    finish(found, out, console, as_json=as_json, quiet=quiet, strict=strict)
+    finish(found, out, console, **{"as_json": False, "quiet": False, "strict": False, **how})
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

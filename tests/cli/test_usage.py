@@ -201,17 +201,8 @@ def test_requests_outside_the_allowed_root_are_a_usage_error(
     (tmp_path / "requests").mkdir()
     (tmp_path / "requests" / "r.jsonl").write_text(request(url))
     old = results(tmp_path / "out")
-    ended = cli(
-        "run",
-        "--model",
-        MODEL,
-        "--requests",
-        "requests/r.jsonl",
-        "--out",
-        "out",
-        "--force",
-        "--quiet",
-    )
+    words = ["--requests", "requests/r.jsonl", "--out", "out", "--force", "--quiet"]
+    ended = cli("run", "--model", MODEL, *words)
     assert ended.code == 2
     assert is_one_error(ended.err)
     assert "r.jsonl:1: " in ended.err

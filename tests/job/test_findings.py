@@ -23,11 +23,11 @@ def checks(
     policy: Policy | None = None,
     model: ModelOpened | None = None,
     files: dict[str, Any] | None = None,
-    unsupported: dict[str, int] | None = None,
+    left_out: dict[str, str] | None = None,
 ) -> dict[str, Check]:
     policy = policy or Policy()
     decision = decide(read, policy, model, files)
-    found = findings(read, unsupported or {}, decision, policy)
+    found = findings(read, left_out or {}, decision, policy)
     assert len({check.name for check in found}) == len(found)
     return {check.name: check for check in found}
 
@@ -76,9 +76,11 @@ def test_refused_items_are_counted_with_vllms_words(good: int, status: str) -> N
     assert "aspect ratio" in found.detail
 
 
-def test_modalities_that_the_model_does_not_take_are_named() -> None:
-    found = checks(corpus([A]), unsupported={"audio": 4, "video": 1})["modalities supported"]
-    assert (found.status, "4 audio, 1 video" in found.detail) == ("warn", True)
+def test_modalities_that_are_not_served_are_named_with_the_reason() -> None:
+    found = checks(corpus([A]), left_out={"audio": "4 audio items: the model does not take them"})
+    assert found["modalities served"].status == "warn"
+    assert "4 audio items" in found["modalities served"].detail
+    assert "modalities served" not in checks(corpus([A]))
 
 
 def test_prompts_beyond_the_context_fail_with_the_length_that_they_need() -> None:
@@ -186,22 +188,6 @@ def test_given_values_are_labelled_so() -> None:
 @pytest.mark.xfail(strict=True, raises=ValueError, reason="max() of no costs")
 def test_a_corpus_of_which_vllm_refuses_everything_is_an_answer() -> None:
     assert checks(corpus([SLIM]))["image items accepted"].status == "fail"
-
-
-@pytest.mark.xfail(strict=True, reason="items that are not served still size the step")
-def test_a_modality_switched_off_by_hand_needs_no_room() -> None:
-    read = corpus([ImageShape(2800, 2240), CLIP])
-    args = decide(read, Policy(count={"image": 0})).engine_args
-    assert (
-        args["max_num_batched_tokens"]
-        == decide(corpus([CLIP])).engine_args["max_num_batched_tokens"]
-    )
-
-
-@pytest.mark.xfail(strict=True, reason="items that are not served count as not admitted")
-def test_switching_off_all_that_the_corpus_holds_admits_it_not() -> None:
-    found = checks(corpus([A]), Policy(count={"image": 0}))["items admitted"]
-    assert "--max-num-batched-tokens" not in found.remedy
 
 
 @pytest.mark.xfail(strict=True, reason="fit is checked for requests alone")

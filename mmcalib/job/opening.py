@@ -1,0 +1,60 @@
+"""The model opened in vLLM, and the corpus as far as that model will serve it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ModelOpened, OpenModel
+from mmcalib.errors import CorpusError, EngineDied, EngineError, ModelError
+from mmcalib.geometry import ResolvedModel
+from mmcalib.job.read import Corpus
+from mmcalib.progress import Progress
+
+
+def open_model(
+    host: EngineHost, resolved: ResolvedModel, policy: Policy, progress: Progress
+) -> ModelOpened:
+    """Open the model in the child; a text-only one ends here."""
+    request = OpenModel(resolved.path, policy.max_model_len)
+    with progress.step("opening the model in vLLM"):
+        try:
+            return host.ask(request, ModelOpened, "opening the model")
+        except EngineDied:
+            raise
+        except EngineError as error:
+            if "not a multimodal model" in error.message:
+                raise ModelError(
+                    f"{resolved.id} takes no images, video or audio: there is nothing to calibrate",
+                    hint="mmcalib models (lists multimodal ones), or --model another",
+                ) from None
+            raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
+
+
+def served(corpus: Corpus, opened: ModelOpened, policy: Policy) -> tuple[Corpus, dict[str, str]]:
+    """The corpus without modalities that will not be served, and why each of those is left out."""
+    left_out = {
+        str(m): "the model does not take them" if m not in opened.modalities else "--count says 0"
+        for m in corpus.census.modalities()
+        if m not in opened.modalities or policy.count.get(m) == 0
+    }
+    if not left_out:
+        return corpus, {}
+    census = Census(e for e in corpus.census.shapes() if e.shape.modality not in left_out)
+    if not census.items():
+        takes = ", ".join(opened.modalities)
+        raise CorpusError(
+            f"nothing to measure: the corpus holds only {', '.join(left_out)} items; "
+            f"the model takes {takes}",
+            hint="--model one that takes them, or --data with other media",
+        )
+    prompts = PromptCensus(
+        entry
+        for entry in corpus.prompts.signatures()
+        if all(shape.modality not in left_out for shape in entry.signature.shapes)
+    )
+    reasons = {m: f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}  # type: ignore[arg-type]
+    return replace(corpus, census=census, prompts=prompts), reasons

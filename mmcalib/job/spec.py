@@ -1,0 +1,58 @@
+"""What a job is asked to do, and what it has found so far."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from mmcalib.corpus.item import Skipped
+from mmcalib.derive.policy import Policy
+from mmcalib.report.calibration import Calibration
+
+Validate = Literal["none", "budget", "startup", "replay"]
+VALIDATIONS: tuple[Validate, ...] = ("none", "budget", "startup", "replay")
+
+# Real items measured per modality: the extremes of each and a few more by chance.
+SAMPLE_PER_MODALITY = 12
+# Seconds that one profile and one replay may each take on this machine.
+STARTUP_BUDGET_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that a calibration is asked to do."""
+
+    model: str
+    data: Sequence[Path]
+    requests: Sequence[Path] = ()
+    allowed_root: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+    validate: Validate = "replay"
+    startup_budget_s: float = STARTUP_BUDGET_S
+    sample: int = SAMPLE_PER_MODALITY
+    seed: int = 0
+    cache_dir: Path | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run has so far: the calibration after each step, and everything skipped."""
+
+    calibration: Calibration | None = None
+    skipped: list[Skipped] = field(default_factory=list)
+    on_change: Callable[[Outcome], None] = lambda outcome: None
+
+    def now(self, calibration: Calibration | None) -> None:
+        self.calibration = calibration
+        self.on_change(self)
+
+
+def cache_dir() -> Path:
+    """Where materialised checkpoints are kept; `MMCALIB_CACHE_DIR` moves it."""
+    named = os.environ.get("MMCALIB_CACHE_DIR")
+    return Path(named) if named else platformdirs.user_cache_path("mmcalib")
