@@ -85,7 +85,7 @@ def run(
     startup_budget: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="What profile and replay may each take here."),
-    ] = 60.0,
+    ] = 90.0,
     sample: Annotated[
         int,
         typer.Option(

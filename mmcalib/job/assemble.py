@@ -212,6 +212,6 @@ def _replay(burst: Burst | None, replayed: Replayed | None) -> c.ReplayResult | 
         token_mismatches=len(mismatched(burst.prompts, replayed)),
         encoder_tokens=burst.encoder_tokens,
         largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,
-        left_out=burst.left_out,
+        left_out=burst.too_heavy,
         seconds=round(replayed.seconds, 2),
     )

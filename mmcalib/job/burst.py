@@ -19,13 +19,16 @@ _URL_PART = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Prompts to submit at once. `left_out` counts those that the time budget did not allow,
-    `encoder_tokens` sums the entries that their items take in the encoder cache.
+    """Prompts to submit at once; `encoder_tokens` sums the encoder-cache entries of their items.
+
+    `too_heavy` counts prompts left out because each alone exceeds the time budget. `fills_step`:
+    whether the burst holds as much as one step may encode, or all that there is.
     """
 
     prompts: tuple[ReplayPrompt, ...]
     encoder_tokens: int
-    left_out: int
+    too_heavy: int
+    fills_step: bool
 
 
 def burst(
@@ -35,27 +38,25 @@ def burst(
     step_tokens: int,
     affordable_tokens: float,
 ) -> Burst:
-    """The heaviest covered prompts first, until they hold more than one step may encode and each
-    modality is among them.
-
-    A prompt that would take the sum over `affordable_tokens` is left out, and counted.
+    """The heaviest covered prompts first, until they hold at least what one step may encode and
+    each modality is among them, within `affordable_tokens` in sum.
     """
+    candidates = list(_candidates(prompts, table, counts))
     chosen: list[ReplayPrompt] = []
-    tokens, left_out = 0, 0
+    tokens = 0
     missing = set(table.modalities())
-    for prompt, embeds, modalities in _candidates(prompts, table, counts):
-        filled = tokens > step_tokens
-        if filled and not missing:
-            break
-        if filled and not modalities & missing:
-            continue
-        if tokens + embeds > affordable_tokens:
-            left_out += 1
-            continue
-        chosen.append(prompt)
-        tokens += embeds
-        missing -= modalities
-    return Burst(tuple(chosen), tokens, left_out)
+    for prompt, embeds, modalities in candidates:
+        wanted = tokens < step_tokens or modalities & missing
+        if wanted and tokens + embeds <= affordable_tokens:
+            chosen.append(prompt)
+            tokens += embeds
+            missing -= modalities
+    return Burst(
+        prompts=tuple(chosen),
+        encoder_tokens=tokens,
+        too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
+        fills_step=tokens >= step_tokens or len(chosen) == len(candidates),
+    )
 
 
 def _candidates(

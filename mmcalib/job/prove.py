@@ -31,7 +31,11 @@ def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: 
                 known.corpus.prompts, known.decision, known.started, job.startup_budget_s
             )
             known.replayed = replay.replay(host, known.burst, progress)
-            known.checks.append(replay.replay_check(known.burst, known.replayed))
+            known.checks.append(
+                replay.replay_check(
+                    known.burst, known.replayed, known.started.figures.budget_tokens
+                )
+            )
     except EngineError as error:
         remedy = error.hint if isinstance(error, EngineDied) else "--validate budget starts nothing"
         name = "replay" if known.started else "engine start"

@@ -12,17 +12,20 @@ from mmcalib.job.startup import Started
 from mmcalib.progress import Progress
 
 # Answering a prompt also runs the language model over its tokens; per token that took at most
-# this much of the encoder's time on the bundled models.
-_ANSWER_SHARE = 2.5
+# this share of the encoder's time on the bundled models at the cut depth.
+_ANSWER_SHARE = 1.5
 
 
 def choose_burst(prompts: PromptCensus, decision: Decision, started: Started, s: float) -> Burst:
-    """The prompts to replay within about `s` seconds."""
-    rate = started.figures.encoder_seconds_per_token
+    """The prompts to replay within about `s` seconds, judged by the profile or, without one, by
+    the encoder's time for small items.
+    """
+    figures, profiled = started.figures, decision.adequacy.profiled_tokens
+    rate = figures.encoder_seconds_per_token
+    if figures.profile_s is not None and profiled:
+        rate = figures.profile_s / profiled
     affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
-    return burst(
-        prompts, decision.table, decision.counts, started.figures.budget_tokens, affordable
-    )
+    return burst(prompts, decision.table, decision.counts, figures.budget_tokens, affordable)
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
@@ -43,25 +46,27 @@ def mismatched(prompts: tuple[ReplayPrompt, ...], replayed: Replayed) -> list[st
     ]
 
 
-def replay_check(chosen: Burst, replayed: Replayed) -> Check:
+def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     """No rejection, no failure, and the engine's token counts equal to the measured ones."""
+    name, more = "replay", "--startup-budget SECONDS allows more, or run on a GPU machine"
+    if not chosen.prompts:
+        detail = f"all {chosen.too_heavy} prompts would take longer than --startup-budget here"
+        return Check(name, "skip", detail, more)
     rejected = [f"{a.origin}: {a.error}" for a in replayed.answers if a.error]
     differing = mismatched(chosen.prompts, replayed)
+    if rejected:
+        return Check(name, "fail", "; ".join(rejected[:3]), "raise the limit that it names")
+    if differing:
+        return Check(name, "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
     step = replayed.largest_encoder_step_tokens
     done = (
-        f"{len(chosen.prompts)} prompts answered in one burst, largest encoder step {step} tokens"
+        f"{len(chosen.prompts)} of the heaviest prompts answered in one burst, token counts as "
+        f"measured; largest encoder step {step} of {step_tokens} tokens"
     )
-    if chosen.left_out:
-        done += f"; {chosen.left_out} heavier ones left out for time"
-    if not chosen.prompts:
-        return Check(
-            "replay",
-            "skip",
-            f"all {chosen.left_out} prompts would take longer than the budget here",
-            "--startup-budget SECONDS allows more, or run on a GPU machine",
-        )
-    if rejected:
-        return Check("replay", "fail", "; ".join(rejected[:3]), "raise the limit that it names")
-    if differing:
-        return Check("replay", "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
-    return Check("replay", "warn" if chosen.left_out else "pass", done)
+    if chosen.too_heavy:
+        done += f"; {chosen.too_heavy} prompts too heavy for --startup-budget were left out"
+    elif not chosen.fills_step:
+        done += "; --startup-budget did not allow a burst that fills a step"
+    else:
+        return Check(name, "pass", done)
+    return Check(name, "warn", done, more)

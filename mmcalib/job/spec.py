@@ -20,7 +20,7 @@ VALIDATIONS: tuple[Validate, ...] = ("none", "budget", "startup", "replay")
 # Real items measured per modality: the extremes of each and a few more by chance.
 SAMPLE_PER_MODALITY = 12
 # Seconds that one profile and one replay may each take on this machine.
-STARTUP_BUDGET_S = 60.0
+STARTUP_BUDGET_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)

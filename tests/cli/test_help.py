@@ -32,7 +32,7 @@ def test_every_option_has_help_and_every_command_an_example(name: str, cli) -> N
 def test_options_are_spelled_with_dashes_and_their_help_is_a_sentence(name: str) -> None:
     for option in COMMANDS[name].params:
         assert all(spelling == spelling.lower() and "_" not in spelling for spelling in option.opts)
-        assert option.help.removesuffix("  [default: 1024]").endswith((".", ";")), option.opts
+        assert option.help.endswith("."), option.opts
 
 
 def test_the_root_shows_its_commands(cli) -> None:
@@ -65,7 +65,7 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     assert (shown["sample"], shown["seed"]) == (job.sample, job.seed)
     assert (shown["coverage"], shown["prefer"]) == (policy.coverage, policy.prefer)
     said = next(p.help for p in COMMANDS["run"].params if p.name == "text_reserve_tokens")
-    assert f"[default: {policy.text_reserve_tokens}]" in said
+    assert f"default: {policy.text_reserve_tokens}." in said
 
 
 def test_version(cli) -> None:

@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(cli, media, tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     ended = cli("run", "--model", MODEL, "--data", media, "--out", "file/out")
     assert ended.code == 1
-    assert ended.err.startswith("error: cannot make --out file/out: Not a directory")
+    assert ended.err.startswith("error: cannot write to --out file/out\n")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -173,7 +173,17 @@ def _most(modality: str, kwargs: Mapping[str, Any]) -> int:
     if modality == "audio":
         return AUDIO_TOKENS
     frames = FRAMES // 2 if modality == "video" else 1
-    return frames * max(1, cap(modality, kwargs) // UNIT)
+    across, down = _largest(cap(modality, kwargs))
+    return frames * across * down
+
+
+def _largest(most_px: int) -> tuple[int, int]:
+    """The most tokens within the cap that make a picture of a shape that is not refused."""
+    for cells in range(max(1, most_px // UNIT), 0, -1):
+        down = next(n for n in range(math.isqrt(cells), 0, -1) if cells % n == 0)
+        if cells // down <= 200 * down:
+            return cells // down, down
+    return 1, 1
 
 
 def _dummy(modality: str, kwargs: Mapping[str, Any], hint: Mapping[str, int]) -> int:
@@ -181,9 +191,8 @@ def _dummy(modality: str, kwargs: Mapping[str, Any], hint: Mapping[str, int]) ->
     if modality == "audio":
         return _audio(min(hint.get("length", ANY * AUDIO_HZ), AUDIO_TOKENS * SAMPLES_PER_TOKEN))
     pixels = cap(modality, kwargs)
-    cells = max(1, pixels // UNIT)
-    down = next(n for n in range(math.isqrt(cells), 0, -1) if cells % n == 0)
-    width = min(hint.get("width", ANY * EDGE), cells // down * EDGE)
-    height = min(hint.get("height", ANY * EDGE), down * EDGE)
+    across, down = _largest(pixels)
+    width = min(hint.get("width", across * EDGE), across * EDGE)
+    height = min(hint.get("height", down * EDGE), down * EDGE)
     frames = min(hint.get("num_frames", FRAMES), FRAMES) if modality == "video" else 2
     return math.ceil(frames / 2) * grid(width, height, pixels)

@@ -190,10 +190,15 @@ def test_a_corpus_of_which_vllm_refuses_everything_is_an_answer() -> None:
     assert checks(corpus([SLIM]))["image items accepted"].status == "fail"
 
 
-@pytest.mark.xfail(strict=True, reason="fit is checked for requests alone")
-def test_an_item_longer_than_the_context_fails_without_requests_too() -> None:
-    found = checks(corpus([ImageShape(2800, 2240)]), Policy(max_model_len=4096))
-    assert verdict(found.values()) == "fail"
+def test_without_requests_a_prompt_of_the_largest_items_must_fit() -> None:
+    large = corpus([ImageShape(2800, 2240), A])
+    one = checks(large, Policy(max_model_len=9024))["prompts fit"]
+    assert one.status == "pass"
+    assert "8000 tokens of media + 1024" in one.detail
+    assert checks(large, Policy(max_model_len=9023))["prompts fit"].status == "fail"
+    two = checks(large, Policy(max_model_len=9024, count={"image": 2}))["prompts fit"]
+    assert two.status == "fail"
+    assert "16000 tokens of media" in two.detail
 
 
 @pytest.mark.xfail(strict=True, reason="the cap is dropped without a word")
