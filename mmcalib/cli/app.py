@@ -18,7 +18,6 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="mmcalib",
-    help="Right-size vLLM for the media you really serve.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ import typer
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List the models whose geometry is bundled: they calibrate offline, without weights.
+    """List models that calibrate offline and without weights.
 
     Example: mmcalib models --json
     """
@@ -33,3 +34,4 @@ def models(
     width = max(len(geometry.id) for geometry in known)
     for geometry in known:
         print(f"{geometry.id:<{width}}  {', '.join(geometry.modalities)}")
+    print("what each cannot promise: mmcalib models --json", file=sys.stderr)

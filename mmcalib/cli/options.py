@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -32,6 +33,8 @@ def job_of(
         raise UsageError("nothing to calibrate for", hint="--data DIR or --requests FILE.jsonl")
     if allowed_root is not None and not allowed_root.is_dir():
         raise UsageError(f"--allowed-local-media-path {allowed_root} is not a folder")
+    if not 0 <= startup_budget_s < math.inf:
+        raise UsageError("--startup-budget must be a number of seconds, 0 or more")
     if sample < 1:
         raise UsageError("--sample must be at least 1: the heaviest item is always measured")
     return Job(

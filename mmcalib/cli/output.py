@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def claim(out: Path, *, force: bool) -> None:
 
     Nothing is made or removed yet: the job may still turn out to be impossible.
     """
+    try:
+        out.exists()
+    except OSError as error:
+        raise UsageError(f"--out: {error.strerror}", hint="--out another folder") from error
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file", hint="--out another folder")
     if out.is_dir() and any(out.iterdir()) and not force:
@@ -61,21 +66,21 @@ def finish(
     `engine.yaml` is written only when the verdict is pass.
     """
     written = ["calibration.json", "report.md", "skipped.jsonl"]
-    serve = f"vllm serve --config {out / 'engine.yaml'}"
+    serve = f"vllm serve --config {shlex.quote(str(out / 'engine.yaml'))}"
     if calibration.verdict == "pass":
         write_text(out / "engine.yaml", engine_yaml(calibration, serve))
         written.insert(0, "engine.yaml")
     write_text(out / "report.md", markdown(calibration, serve))
     if as_json:
-        sys.stdout.write(calibration.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(calibration.to_json() + "\n")
     if not quiet:
         summary(calibration, console)
-        console.print(f"written to {out}: {', '.join(written)}", markup=False)
+        console.print(f"written to {out}: {', '.join(written)}", markup=False, soft_wrap=True)
     if calibration.verdict == "fail":
         failed = next(check for check in calibration.checks if check.status == "fail")
         raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
     if not quiet:
-        console.print(f"serve with: {serve}", markup=False, style="bold")
+        console.print(f"serve with: {serve}", markup=False, style="bold", soft_wrap=True)
     if strict and calibration.corpus.skipped:
         raise VerdictError(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",

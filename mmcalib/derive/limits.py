@@ -60,7 +60,7 @@ def hint_is_honest(modality: Modality, budget: Budget, heaviest: ItemCost) -> bo
     item that vLLM budgets for, which in turn is at least the corpus' largest.
     """
     dummy = budget.dummies.get(modality)
-    if dummy is None:
+    if dummy is None or modality not in budget.max_tokens_per_item:
         return False
     most = budget.max_tokens_per_item[modality]
     return dummy.embeds >= most and most >= heaviest.embeds

@@ -173,8 +173,8 @@ def _point(known: Findings, explored: Any) -> c.FrontierPoint:
         share_downscaled=round(point.share_downscaled, 6),
         worst_retention=round(point.worst_retention, 6),
         encoder_budget_tokens=min(budget.encoder_compute_budget, budget.encoder_cache_size),
-        items_per_batch=budget.profiled_items,
-        chosen=explored.chosen,
+        profiled_items=budget.profiled_items,
+        chosen=explored.chosen and point.knob not in known.decision.ineffective,
     )
 
 

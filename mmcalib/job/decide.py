@@ -19,6 +19,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget, Budget, Knob, ModelOpened
 from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.measure import Sample, measure, remeasure
 from mmcalib.progress import Progress
 
@@ -45,6 +46,7 @@ class Decision:
     hints: dict[Modality, Hint]
     refused_hints: dict[Modality, str]
     default_budget: Budget
+    default_error: str
     budget: Budget
     adequacy: Adequacy
     engine_args: dict[str, Any]
@@ -70,7 +72,7 @@ class Decider:
         default, unreadable = measure(self._host, census, DEFAULT, sample, self._progress)
         counts = self._counts(default, prompts)
         plain = limits.limit_mm_per_prompt(counts, {})
-        default_budget = self._budget({})
+        default_budget, default_error = self._default_budget()
         explored = [e for knob in self._knobs(default) for e in self._explore(knob, default, plain)]
         ineffective = tuple(knob for knob in self._knobs(default) if not _moves(knob, explored))
         chosen = [e.point for e in explored if e.chosen and e.point.knob not in ineffective]
@@ -96,6 +98,7 @@ class Decider:
             hints=hints,
             refused_hints=refused,
             default_budget=default_budget,
+            default_error=default_error,
             budget=budget,
             adequacy=adequacy(budget, {m: c.value for m, c in counts.items()}),
             engine_args=engine_args,
@@ -118,7 +121,9 @@ class Decider:
             return Count(given, f"given: --count {modality}={given}", "given")
         present = table.of(modality)
         if not present:
-            return Count(0, f"no {modality} in the corpus", "computed")
+            refused = any(r.shape.modality == modality for r in table.refusals)
+            why = f"vLLM refuses every {modality} of the corpus"
+            return Count(0, why if refused else f"no {modality} in the corpus", "computed")
         if not prompts.prompts():
             reason = "no request structure given; --requests or --count says how many"
             return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
@@ -127,13 +132,16 @@ class Decider:
         if value == 0:
             reason = f"no covered request carries a {modality}, but the corpus holds some"
             return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
-        share = "most of any request" if coverage == 1 else f"covers {coverage:.1%} of requests"
+        total = prompts.prompts()
+        share = f"the most in any of {total} requests"
+        if coverage < 1:
+            share = f"covers {coverage:.1%} of {total} requests"
         origin = min(
             entry.exemplar.origin
             for entry in prompts.signatures()
             if entry.signature.items(modality) >= value
         )
-        return Count(value, f"{share}, of {prompts.prompts()}", "computed", origin)
+        return Count(value, share, "computed", origin)
 
     def _knobs(self, table: CostTable) -> list[Knob]:
         return [knob for knob in self._opened.knobs if table.of(knob.modality)]
@@ -177,11 +185,28 @@ class Decider:
             return self._policy.max_num_batched_tokens
         wanted = self._opened.serve_defaults["max_num_batched_tokens"]
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
-        largest = max(self._budget(plain).max_tokens_per_item.values(), default=0)
+        largest = max(self._roomy(plain).max_tokens_per_item.values(), default=0)
         real = max((cost.embeds for cost in table.costs.values()), default=0)
         return limits.max_num_batched_tokens(
             wanted, largest, real, chunks_mm_input=self._opened.chunks_mm_input
         )
+
+    def _default_budget(self) -> tuple[Budget, str]:
+        """Of vLLM's defaults, and its words where it refuses to start with them."""
+        try:
+            return self._budget({}), ""
+        except EngineDied:
+            raise
+        except EngineError as error:
+            return self._roomy({}), error.message
+
+    def _roomy(self, args: Mapping[str, Any]) -> Budget:
+        """With a step of the whole context: for the largest item, which does not depend on it. A
+        model that cannot chunk multimodal input refuses a step that does not hold one.
+        """
+        if self._opened.chunks_mm_input:
+            return self._budget(args)
+        return self._budget({**args, "max_num_batched_tokens": self._opened.max_model_len})
 
     def _budget(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
         request = AskBudget({"model": self._path, **args}, build_dummy)
@@ -206,11 +231,11 @@ class Decider:
                 if limits.hint_is_honest(modality, budget, heaviest):
                     hints[modality] = hint
                     break
-                dummy, most = budget.dummies[modality], budget.max_tokens_per_item[modality]
-                why = (
-                    f"vLLM would profile {dummy.embeds} tokens "
-                    f"where one item may take {max(most, heaviest.embeds)}"
-                )
+                dummy = budget.dummies.get(modality)
+                most = max(heaviest.embeds, budget.max_tokens_per_item.get(modality, 0))
+                why = "vLLM profiles no item of its own for it"
+                if dummy is not None:
+                    why = f"vLLM would profile {dummy.embeds} tokens where one item may take {most}"
             if modality not in hints:
                 refused[modality] = why
         return hints, refused

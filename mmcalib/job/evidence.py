@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib.census.shapes import Modality
-from mmcalib.derive.costs import ItemCost
+from mmcalib.derive.costs import heaviest
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import ModelOpened
+from mmcalib.engine.messages import Knob, ModelOpened
 from mmcalib.job.decide import Decision
 from mmcalib.report.calibration import Evidence
 
@@ -52,23 +52,36 @@ def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
 
 def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
     for explored in decision.explored:
-        point = explored.point
-        if not explored.chosen or point.value == point.knob.value:
+        point, knob = explored.point, explored.point.knob
+        if not explored.chosen or point.value == knob.value or knob in decision.ineffective:
             continue
-        if point.knob in decision.ineffective:
-            continue
-        heaviest = decision.table.heaviest(point.knob.modality)
+        largest = decision.table.heaviest(knob.modality)
         yield Evidence(
-            setting=f"mm_processor_kwargs.{point.knob.name}",
+            setting=f"mm_processor_kwargs.{knob.name}",
             value=point.value,
             label="given" if policy.max_tokens_per_item is not None else "measured",
-            reason=f"{_why(decision, explored.point.items_downscaled, policy)}; default "
-            f"{point.knob.value}",
-            exemplar=heaviest.exemplar if isinstance(heaviest, ItemCost) else "",
+            reason=f"{_why(point.items_downscaled, policy)}; {_scale(knob, point.value)}",
+            exemplar=largest.exemplar if largest else "",
         )
+        for name, value in knob.companions.items():
+            yield Evidence(
+                setting=f"mm_processor_kwargs.{'.'.join((*knob.path[:-1], name))}",
+                value=min(value, point.value),
+                label="computed",
+                reason=f"the processor's own; it must stand beside {knob.path[-1]}",
+            )
 
 
-def _why(decision: Decision, downscaled: int, policy: Policy) -> str:
+def _scale(knob: Knob, value: int) -> str:
+    """The value against its default, in tokens where it means some: raw pixels say little."""
+    if knob.unit_tokens is None:
+        return f"default {knob.value}"
+    per = "pair of frames" if knob.modality == "video" else knob.modality
+    tokens, default = value // knob.unit_tokens, knob.value // knob.unit_tokens
+    return f"{tokens} tokens per {per}, default {default}"
+
+
+def _why(downscaled: int, policy: Policy) -> str:
     if policy.max_tokens_per_item is not None:
         return f"--max-tokens-per-item {policy.max_tokens_per_item}: {downscaled} items downscaled"
     if policy.prefer == "throughput":
@@ -90,14 +103,14 @@ def _batched(decision: Decision, opened: ModelOpened, policy: Policy) -> Evidenc
     value = decision.engine_args["max_num_batched_tokens"]
     budget = decision.budget
     most = max(budget.max_tokens_per_item.values(), default=0)
-    heaviest = max(decision.table.costs.values(), key=lambda cost: cost.embeds)
+    largest = heaviest(decision.table.costs.values())
     base = opened.serve_defaults["max_num_batched_tokens"]
     if policy.max_num_batched_tokens is not None:
         label, reason, exemplar = "given", "given: --max-num-batched-tokens", ""
-    elif heaviest.embeds > most:
-        label, exemplar = "computed", heaviest.exemplar
+    elif largest is not None and largest.embeds > most:
+        label, exemplar = "computed", largest.exemplar
         reason = (
-            f"the encoder cache must hold the largest item, {heaviest.embeds} tokens; "
+            f"the encoder cache must hold the largest item, {largest.embeds} tokens; "
             f"rounded up to whole items of {most}, which is what vLLM profiles"
         )
     elif most and value % most == 0 and value != base:
@@ -105,7 +118,7 @@ def _batched(decision: Decision, opened: ModelOpened, policy: Policy) -> Evidenc
         reason = f"vLLM's default here, {base}, rounded up to whole items of {most} tokens"
     else:
         label, exemplar = "assumed", ""
-        reason = f"vLLM's default on {opened.device}; larger GPUs default to more, and so may you"
+        reason = f"vllm serve's default on this machine ({opened.device}); others have others"
     return Evidence(
         setting="max_num_batched_tokens",
         value=value,

@@ -8,6 +8,7 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import MODALITIES
 from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
+from mmcalib.derive.costs import heaviest
 from mmcalib.derive.fit import Fit, PromptTokens, fit, prompt_tokens
 from mmcalib.derive.policy import Policy
 from mmcalib.job.decide import Decision
@@ -22,8 +23,9 @@ def findings(
     """In the order in which they would hurt; `left_out` says why a modality is not served."""
     found = [_readable(corpus), _agreement(decision), *_refused(decision)]
     found += [_left_out(left_out)] if left_out else []
-    found += [_admitted(decision), *_fits(corpus.prompts, decision, policy)]
-    found += [*_hints(decision), *_ineffective(decision), _adequate(decision, policy)]
+    found += [*_admitted(decision), *_rejected(corpus.prompts, decision)]
+    found += [*_fits(corpus.prompts, decision, policy), *_default(decision)]
+    found += [*_hints(decision), *_ineffective(decision, policy), _adequate(decision, policy)]
     return found
 
 
@@ -43,9 +45,9 @@ def _agreement(decision: Decision) -> Check:
     table = decision.default_table
     name = "stand-ins agree"
     if not table.mismatches:
-        return Check(
-            name, "pass", f"{table.compared} real items cost what blanks of their shape cost"
-        )
+        count = table.compared
+        detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
+        return Check(name, "pass", detail)
     shown = "; ".join(
         f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})"
         for m in table.mismatches[:_SHOWN]
@@ -86,22 +88,43 @@ def _left_out(left_out: dict[str, str]) -> Check:
     )
 
 
-def _admitted(decision: Decision) -> Check:
+def _admitted(decision: Decision) -> Iterator[Check]:
     """The encoder cache must hold each item whole, or its request ends with HTTP 400."""
     budget = decision.budget
     limit = min(budget.encoder_cache_size, budget.encoder_compute_budget)
     over = [c for c in decision.table.costs.values() if c.embeds > limit]
-    largest = max(decision.table.costs.values(), key=lambda cost: cost.embeds)
+    largest = heaviest(decision.table.costs.values())
+    if largest is None:
+        return
     if over:
-        return Check(
+        yield Check(
             "items admitted",
             "fail",
             f"{sum(c.count for c in over)} items exceed the encoder cache of {limit} tokens; "
             f"{largest.exemplar} takes {largest.embeds}",
             f"--max-num-batched-tokens {largest.embeds} or more",
         )
+        return
     detail = f"largest item {largest.embeds} tokens, encoder cache {limit}: {largest.exemplar}"
-    return Check("items admitted", "pass", detail)
+    yield Check("items admitted", "pass", detail)
+
+
+def _rejected(prompts: PromptCensus, decision: Decision) -> Iterator[Check]:
+    """Requests with more items than the limits admit end with HTTP 400."""
+    over = [
+        entry
+        for entry in prompts.signatures()
+        if any(entry.signature.items(m) > c.value for m, c in decision.counts.items())
+    ]
+    if over:
+        first = over[0].exemplar.origin
+        yield Check(
+            "requests admitted",
+            "warn",
+            f"{sum(entry.count for entry in over)} of {prompts.prompts()} requests carry more "
+            f"items than the limits admit, such as {first}: vLLM will reject them",
+            "--coverage 1, --count more, or split them",
+        )
 
 
 def _fits(prompts: PromptCensus, decision: Decision, policy: Policy) -> Iterator[Check]:
@@ -162,11 +185,29 @@ def _hints(decision: Decision) -> Iterator[Check]:
         yield Check(f"{modality} size hint", "pass", detail)
     for modality, why in decision.refused_hints.items():
         yield Check(
-            f"{modality} size hint", "pass", f"left out on purpose: with the corpus' size {why}"
+            f"{modality} size hint", "pass", f"none emitted: with the corpus' largest size {why}"
         )
 
 
-def _ineffective(decision: Decision) -> Iterator[Check]:
+def _default(decision: Decision) -> Iterator[Check]:
+    if decision.default_error:
+        yield Check(
+            "default configuration",
+            "warn",
+            f"vLLM refuses to start with its defaults: {decision.default_error}",
+        )
+
+
+def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:
+    turned = {explored.point.knob.modality for explored in decision.explored}
+    for modality in decision.table.modalities():
+        if policy.max_tokens_per_item is not None and modality not in turned:
+            yield Check(
+                f"{modality} cap",
+                "warn",
+                f"--max-tokens-per-item has no effect on {modality} items: the model's processor "
+                "has no option that makes them smaller",
+            )
     for knob in decision.ineffective:
         yield Check(
             f"{knob.name} has effect",
@@ -179,8 +220,8 @@ def _adequate(decision: Decision, policy: Policy) -> Check:
     """R4, in tokens."""
     found = decision.adequacy
     detail = (
-        f"profiled {found.profiled_tokens} of the {found.worst_step_tokens} tokens that one step "
-        f"may encode: {found.ratio:.2f}"
+        f"vLLM's startup profile encodes {found.profiled_tokens} tokens, one step at most "
+        f"{found.worst_step_tokens}: {found.ratio:.2f}"
     )
     if found.passes:
         return Check("adequately reserved", "pass", detail)

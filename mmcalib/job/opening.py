@@ -46,9 +46,9 @@ def served(corpus: Corpus, opened: ModelOpened, policy: Policy) -> tuple[Corpus,
     census = Census(e for e in corpus.census.shapes() if e.shape.modality not in left_out)
     if not census.items():
         takes = ", ".join(opened.modalities)
+        only = ", ".join(f"{m} items ({why})" for m, why in left_out.items())
         raise CorpusError(
-            f"nothing to measure: the corpus holds only {', '.join(left_out)} items; "
-            f"the model takes {takes}",
+            f"nothing to measure: the corpus holds only {only}; the model takes {takes}",
             hint="--model one that takes them, or --data with other media",
         )
     prompts = PromptCensus(

@@ -12,6 +12,9 @@ from mmcalib.job.assemble import Findings
 from mmcalib.job.spec import Job
 from mmcalib.progress import Progress
 
+# The comparison is worth less time than the proof; and the estimate is a lower bound.
+_COMPARISON_SHARE = 1 / 4
+
 
 def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: Progress) -> None:
     """Start and replay; a failure of the engine is a failed check, not an end of the job."""
@@ -44,12 +47,12 @@ def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: 
 
 def start_default(job: Job, known: Findings, scratch: Path, progress: Progress) -> Check:
     """Start the default configuration too, for comparison, where its profile is affordable here."""
-    name, started, budget = "default config start", known.started, known.decision.default_budget
+    name, started, budget = "default for comparison", known.started, known.decision.default_budget
     if started is None:
         return Check(name, "skip", "the calibrated configuration did not start")
     tokens = min(budget.encoder_compute_budget, budget.encoder_cache_size)
     seconds = startup.default_seconds(started, known.decision)
-    if seconds is None or seconds > job.startup_budget_s:
+    if seconds is None or seconds > job.startup_budget_s * _COMPARISON_SHARE:
         about = f", at least {seconds:.0f} s at the cut depth here" if seconds else ""
         detail = f"not started: its profile would encode {tokens} tokens{about}"
         return Check(name, "skip", f"{detail}; its budget is computed")

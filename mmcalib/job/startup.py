@@ -80,8 +80,10 @@ def startup_checks(started: Started, decision: Decision) -> list[Check]:
     """Whether the engine came up with the budget that was computed, and what its profile took."""
     figures, budget = started.figures, decision.budget
     limit = min(budget.encoder_compute_budget, budget.encoder_cache_size)
-    computed = f"{limit} tokens, {budget.profiled_items} {budget.profiled_modality}"
-    found = f"{figures.budget_tokens} tokens, {figures.profiled_items} {figures.profiled_modality}"
+    computed = f"{limit} tokens, {budget.profiled_items} × {budget.profiled_modality}"
+    found = (
+        f"{figures.budget_tokens} tokens, {figures.profiled_items} × {figures.profiled_modality}"
+    )
     checks = [
         Check(
             "engine start",

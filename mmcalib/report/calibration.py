@@ -146,7 +146,7 @@ class FrontierPoint(_Part):
     share_downscaled: float
     worst_retention: float
     encoder_budget_tokens: int
-    items_per_batch: int
+    profiled_items: int
     chosen: bool
     label: Label = "measured"
 

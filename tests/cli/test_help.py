@@ -42,7 +42,6 @@ def test_the_root_shows_its_commands(cli) -> None:
     assert set(COMMANDS) >= {"run", "models"}
 
 
-@pytest.mark.xfail(strict=True, reason="Typer(help=...) hides the docstring of the callback")
 def test_the_root_has_an_example(cli) -> None:
     assert "Example: mmcalib run" in cli("--help").out
 

@@ -88,7 +88,6 @@ def test_json_is_printed_for_a_no_as_well(tmp_path: Path, capsys) -> None:
     assert json.loads(capsys.readouterr().out)["verdict"] == "fail"
 
 
-@pytest.mark.xfail(strict=True, reason="prints model_dump_json; to_json takes any name")
 def test_json_is_printed_whatever_the_names(tmp_path: Path, capsys) -> None:
     leave(named(NAMES["not utf-8"]), tmp_path, as_json=True, quiet=True)
     json.loads(capsys.readouterr().out)
@@ -117,7 +116,6 @@ def test_names_of_any_kind_reach_every_file(name: str, tmp_path: Path) -> None:
         (tmp_path / file).read_bytes().decode("utf-8", errors="strict")
 
 
-@pytest.mark.xfail(strict=True, reason="the command is not quoted")
 def test_the_serve_command_can_be_pasted_whatever_the_folder(tmp_path: Path) -> None:
     out = tmp_path / "my results"
     out.mkdir()
@@ -125,7 +123,6 @@ def test_the_serve_command_can_be_pasted_whatever_the_folder(tmp_path: Path) -> 
     assert f"'{out}/engine.yaml'" in said
 
 
-@pytest.mark.xfail(strict=True, reason="a long path is broken into lines")
 def test_the_serve_command_is_one_line(tmp_path: Path) -> None:
     out = tmp_path / ("x" * 90)
     out.mkdir()

@@ -57,7 +57,10 @@ def test_media_that_the_model_does_not_take(tmp_path: Path, engine_cache: Path) 
         *("run", "--model", model, "--data", tmp_path / "media", "--out", tmp_path / "out"),
     )
     assert done.returncode == 1
-    assert "the corpus holds only image items; the model takes audio" in done.stderr
+    assert (
+        "the corpus holds only image items (the model does not take them); the model takes audio"
+        in done.stderr
+    )
 
 
 def test_a_request_longer_than_the_context_is_a_no(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from corpora import corpus, decide
 from fake_host import AUDIO_TOKENS, INERT, KNOBS, TOKENS, UNIT, budget, opened
 from hypothesis import given, settings
@@ -256,7 +255,6 @@ def test_the_default_is_what_vllm_would_do_with_the_modalities_that_are_served()
     assert decision.budget.encoder_compute_budget < 2200
 
 
-@pytest.mark.xfail(strict=True, raises=Exception, reason="asks vLLM before raising the value")
 def test_a_model_that_cannot_chunk_gets_room_for_a_whole_item() -> None:
     decision = decide(corpus([ImageShape(2800, 1400)]), model=opened(chunks=False))
     assert decision.engine_args["max_num_batched_tokens"] >= 5000

@@ -183,7 +183,7 @@ def _point(
         share_downscaled=downscaled,
         worst_retention=retention,
         encoder_budget_tokens=budget,
-        items_per_batch=batch,
+        profiled_items=batch,
         chosen=chosen,
     )
 

@@ -44,7 +44,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     profile_s = peak = None
     fits = estimate_bytes <= _MEMORY_SHARE * psutil.virtual_memory().available
     if estimate_s <= request.profile_budget_s and fits:
-        say(f"profiling {budget['items']} {budget['modality'] or 'text'} item(s), {tokens} tokens")
+        say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
         profile_s, peak = _ask(llm, "mmcalib_profile")
     text_layers, encoder_layers = request.true_layers
     return llm, EngineStarted(
