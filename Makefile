@@ -22,7 +22,8 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=...);
 	$(BIN)/python datasets/materialise.py sample
 	@start=$$(date +%s); \
 	set -x; \
-	$(BIN)/mmcalib run --model $(MODEL) --data sample --requests sample/requests.jsonl --out out --force; \
+	$(BIN)/mmcalib run --model $(MODEL) --data sample/image --data sample/video \
+		--requests sample/requests.jsonl --out out --force; \
 	{ status=$$?; set +x; } 2>/dev/null; \
 	echo "demo: the job took $$(($$(date +%s) - start)) s"; \
 	exit $$status
