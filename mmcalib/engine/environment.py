@@ -17,7 +17,7 @@ def child_environment(base: Mapping[str, str], *, offline: bool) -> dict[str, st
     usage statistics are off, and `offline` keeps transformers from asking a hub for local models.
     """
     env = dict(base)
-    path = [str(SHIM), str(PACKAGE_ROOT), *filter(None, [base.get("PYTHONPATH")])]
+    path = [str(SHIM), *filter(None, [base.get("PYTHONPATH")]), str(PACKAGE_ROOT)]
     env["PYTHONPATH"] = os.pathsep.join(path)
     env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     env["VLLM_LOGGING_STREAM"] = "ext://sys.stderr"

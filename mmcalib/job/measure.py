@@ -31,7 +31,8 @@ def measure(
     blanks = [Blank(shape.modality, shape) for shape in counts]
     with progress.step("measuring costs", len(blanks) + len(sample)) as task:
         by_shape = dict(zip(counts, _ask(host, setting, blanks, task), strict=True))
-        chosen = [*sample, *_costliest(counts, by_shape, {shape for shape, _ in sample})]
+        safe = [(shape, path) for shape, path in sample if not _too_large(by_shape[shape])]
+        chosen = [*safe, *_costliest(counts, by_shape, {shape for shape, _ in safe})]
         task.total(len(blanks) + len(chosen))
         files = [File(shape.modality, path) for shape, path in chosen]
         real = list(zip(chosen, _ask(host, setting, files, task), strict=True))
@@ -58,6 +59,11 @@ def _costliest(
         if answer.cost and (best is None or answer.cost.embeds > _embeds(by_shape[best])):
             heaviest[shape.modality] = shape
     return [(s, counts[s].exemplars[0]) for s in heaviest.values() if s not in known]
+
+
+def _too_large(answer: Measured) -> bool:
+    """Whether the stand-in was refused for want of memory: the real one would take as much."""
+    return "GiB of host memory" in answer.refusal
 
 
 def _embeds(answer: Measured) -> int:

@@ -35,7 +35,8 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
         )
     cache = job.cache_dir or cache_dir()
     with tempfile.TemporaryDirectory(prefix="mmcalib-") as name:
-        resolved = resolve(job.model, cache_dir=cache)
+        with progress.step("finding the model"):
+            resolved = resolve(job.model, cache_dir=cache)
         corpus = read(
             job.data,
             job.requests,

@@ -114,3 +114,12 @@ def test_settings_do_not_leak_into_each_other(qwen: Lab) -> None:
     qwen.cost(image(4032, 3024), mm_processor_kwargs=CAP_512)
     assert qwen.cost(image(4032, 3024)).tokens == first.tokens
     assert DEFAULT.key != Setting(CAP_512).key
+
+
+def test_a_video_larger_than_memory_is_refused_and_the_host_lives_on(qwen: Lab) -> None:
+    """768 sampled frames of 16384×16384 pixels are 618 GB before they are copied once."""
+    monster = Blank("video", VideoShape(60_000, 25.0, 2400.0, 16_384, 16_384))
+    refused, fine = qwen.costs(monster, image(300, 300))
+    assert isinstance(refused, str)
+    assert "GiB of host memory" in refused
+    assert isinstance(fine, Cost)

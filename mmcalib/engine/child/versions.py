@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import psutil
 from vllm.multimodal import video as vllm_video
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
@@ -49,6 +51,21 @@ def audio_rate_hz(processor: Any) -> int | None:
     return int(rate) if rate else None
 
 
+# Frames as loaded, made contiguous, resized and cut into patches, all at once at the worst.
+_COPIES_OF_FRAMES = 4
+_MEMORY_SHARE = 0.8
+
+
+def require_host_memory(needed_bytes: int) -> None:
+    """Refuse what would get this process killed. Raises MemoryError with both figures."""
+    free = psutil.virtual_memory().available
+    if needed_bytes > _MEMORY_SHARE * free:
+        raise MemoryError(
+            f"processing it takes about {needed_bytes / 2**30:.0f} GiB of host memory, "
+            f"{free / 2**30:.0f} GiB are free here"
+        )
+
+
 @contextmanager
 def blank_videos(shape: VideoShape) -> Iterator[None]:
     """While open, every video that vLLM's loaders decode is a blank one of this shape.
@@ -73,7 +90,9 @@ def blank_videos(shape: VideoShape) -> Iterator[None]:
         frames = loader.compute_frames_index_to_sample(
             source=source, target=target, **sampling_kwargs
         )
-        pixels = np.zeros((len(frames), shape.height_px, shape.width_px, 3), dtype=np.uint8)
+        size = (len(frames), shape.height_px, shape.width_px, 3)
+        require_host_memory(math.prod(size) * _COPIES_OF_FRAMES)
+        pixels = np.zeros(size, dtype=np.uint8)
         return pixels, source, frames, frames
 
     original = vllm_video.decode_video
