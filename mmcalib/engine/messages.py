@@ -193,7 +193,8 @@ class StartEngine:
 class EngineStarted:
     """Figures read from inside the worker; bytes and seconds. None where not measured.
 
-    `*_full_*` figures are scaled from the cut depth to the true one: computed, not measured.
+    `*_full_*` figures are scaled to the true depth: computed where the depth was cut. The peak is
+    read on the CPU backend only.
     """
 
     device: str

@@ -6,7 +6,7 @@ from the facts in `facts/*.json`, where every number carries its status and its 
 
 from mmcalib.geometry.catalogue import bundled, find
 from mmcalib.geometry.checkpoint import materialise
-from mmcalib.geometry.cut import CutCheckpoint, cut_checkpoint
+from mmcalib.geometry.cut import CutCheckpoint, cut_checkpoint, read_config
 from mmcalib.geometry.cut_config import cut_depth
 from mmcalib.geometry.depth import Depths, depths
 from mmcalib.geometry.fact import Fact, Geometry, Status
@@ -25,5 +25,6 @@ __all__ = [
     "depths",
     "find",
     "materialise",
+    "read_config",
     "resolve",
 ]

