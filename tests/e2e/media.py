@@ -7,6 +7,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+import soundfile
 from PIL import Image
 
 
@@ -43,4 +44,12 @@ def requests(path: Path, *prompts: list[tuple[str, str]]) -> Path:
             content.append({"type": kind, kind: {"url": url}})
         lines.append(json.dumps({"messages": [{"role": "user", "content": content}]}))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def sound(path: Path, seconds: float, rate_hz: int) -> Path:
+    """A WAV of a rising tone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    time_s = np.arange(round(seconds * rate_hz)) / rate_hz
+    soundfile.write(path, 0.3 * np.sin(2 * np.pi * (200 + 50 * time_s) * time_s), rate_hz)
     return path

@@ -1,0 +1,42 @@
+"""Clips, whose model has no option that shrinks them, and whose default can be started here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmcalib.report.calibration import Calibration
+from tests.e2e.command import mmcalib
+from tests.e2e.media import requests, sound
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+def test_clips_of_any_rate_are_calibrated_and_the_default_is_started_too(
+    tmp_path: Path, engine_cache: Path
+) -> None:
+    media = tmp_path / "media"
+    sound(media / "telephone.wav", 12.0, 8_000)
+    sound(media / "music.wav", 3.5, 44_100)
+    asked = requests(
+        tmp_path / "requests.jsonl",
+        [("audio", "media/telephone.wav"), ("audio", "media/music.wav")],
+        [("audio", "media/music.wav")],
+    )
+    words = ("run", "--model", "Qwen/Qwen2-Audio-7B-Instruct", "--requests", asked)
+    done = mmcalib(engine_cache, *words, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    calibration = Calibration.load(tmp_path / "out/calibration.json")
+    checks = {check.name: check for check in calibration.checks}
+    # 25 tokens a second; a shorter clip than the model's 30 s still reserves for 30 s.
+    assert calibration.corpus.modalities["audio"].tokens.max == 300
+    assert calibration.engine_config["limit_mm_per_prompt"] == {"audio": 2}
+    assert calibration.budget.calibrated.max_tokens_per_item == {"audio": 750}
+    assert calibration.engine_config["max_num_batched_tokens"] % 750 == 0
+    assert "one item may take 750" in checks["audio size hint"].detail
+    assert checks["replay"].status == "pass"
+    assert checks["default for comparison"].status == "pass"
+    for memory in (calibration.memory.default, calibration.memory.calibrated):
+        assert memory.activation_peak_bytes is not None
+        assert memory.labels["activation_peak_bytes"] == "measured"
