@@ -85,7 +85,8 @@ class Census:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(str(step) for step in first["loc"])
             raise CorpusError(
-                f"not a census: {where}: {first['msg']}", hint="mmcalib scan --data DIR --json"
+                f"not a census: {where}: {first['msg']}",
+                hint="what Census.to_json gave can be read, nothing else",
             ) from error
         return Census(
             ShapeCount(entry.shape, entry.count, tuple(entry.exemplars)) for entry in entries
