@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ def policy_of(
     prefer: str,
     coverage: float,
     text_reserve_tokens: int | None,
+    media_io_kwargs: str | None = None,
     **more: Any,
 ) -> Policy:
     """The policy that the options say. Raises UsageError."""
@@ -72,8 +74,29 @@ def policy_of(
         coverage=coverage,
         count=dict(_count(words) for words in count),
         text_reserve_tokens=reserve,
+        media_io_kwargs=_media_io_kwargs(media_io_kwargs),
         **more,
     )
+
+
+def _media_io_kwargs(words: str | None) -> dict[str, dict[str, Any]]:
+    """JSON of modality -> options, as `vllm serve --media-io-kwargs` takes it."""
+    if words is None:
+        return {}
+    try:
+        given = json.loads(words)
+    except ValueError:
+        given = None
+    wrong = not isinstance(given, dict) or any(
+        modality not in MODALITIES or not isinstance(options, dict)
+        for modality, options in given.items()
+    )
+    if wrong:
+        raise UsageError(
+            f"--media-io-kwargs {words}: not JSON of options per modality",
+            hint="""--media-io-kwargs '{"video": {"fps": 1}}'""",
+        )
+    return dict(given)
 
 
 def _one_of(option: str, given: str, choices: Sequence[str]) -> str:

@@ -71,6 +71,13 @@ def run(
     max_num_seqs: Annotated[
         int | None, typer.Option(metavar="N", help="Sequences per step; default: left to vLLM.")
     ] = None,
+    media_io_kwargs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='What the server will load media with, such as \'{"video": {"fps": 1}}\'.',
+        ),
+    ] = None,
     allow_under_reserve: Annotated[
         bool,
         typer.Option(
@@ -128,6 +135,7 @@ def run(
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
+        media_io_kwargs=media_io_kwargs,
         allow_under_reserve=allow_under_reserve,
         validate=validate,
         startup_budget_s=startup_budget,

@@ -11,7 +11,7 @@ from mmcalib.census.shapes import AudioShape, Shape
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import Knob
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.setting import DEFAULT, Setting
 
 # Caps that people use and can compare with, in tokens per image or frame.
 _LADDER_TOKENS = (256, 512, 768, 1024, 1280, 2048, 4096, 8192, 16384)
@@ -22,7 +22,7 @@ class Point:
     """One candidate value of a knob and what it does to the items of the knob's modality."""
 
     knob: Knob
-    value: int
+    value: int | float
     setting: Setting
     max_tokens: int
     p50_tokens: int
@@ -35,13 +35,18 @@ class Point:
         return self.items_downscaled / self.items if self.items else 0.0
 
 
-def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[int]:
-    """Values to try, ascending, the default last. Tiles one by one; areas on a ladder of tokens,
-    plus the areas at which the corpus' own heaviest shapes just fit.
+Value = int | float
+
+
+def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
+    """Values to try, ascending, the default last. Frames as the knob says; tiles one by one; areas
+    on a ladder of tokens, plus the areas at which the corpus' own heaviest shapes just fit.
     """
     unit = knob.unit_tokens
+    if knob.steps:
+        return list(knob.steps)
     if unit is None:
-        return list(range(1, knob.value + 1))
+        return list(range(1, int(knob.value) + 1))
     costs = default.of(knob.modality)
     wanted = {unit * tokens for tokens in _LADDER_TOKENS}
     wanted |= {area for cost in costs for area in _areas(cost, unit)} if costs else set()
@@ -77,15 +82,17 @@ def _thinned(values: list[int], policy: Policy, unit: int) -> list[int]:
     return sorted({*own, *(value for value in values if value in ladder)})
 
 
-def at(knob: Knob, value: int) -> Setting:
-    """The setting that gives the knob this value; the default value is the default setting."""
+def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
+    """The setting that gives the knob this value on top of `base`; its default value changes
+    nothing.
+    """
     if value == knob.value:
-        return Setting()
+        return base
     inner: Any = value
     for depth, key in enumerate(reversed(knob.path)):
         companions = knob.companions if depth == 0 else {}
         inner = {key: inner, **{name: min(v, value) for name, v in companions.items()}}
-    return Setting(mm_processor_kwargs=inner)
+    return merged([base, Setting(**{knob.argument: inner})])
 
 
 def merged(settings: Iterable[Setting]) -> Setting:
@@ -106,7 +113,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
             into[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def exceeding(knob: Knob, value: int, default: CostTable) -> list[Shape]:
+def exceeding(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
     """Shapes that the cap may change: all for tiles; for areas those that do not fit under it."""
     costs = default.of(knob.modality)
     if knob.unit_tokens is None:
@@ -114,7 +121,7 @@ def exceeding(knob: Knob, value: int, default: CostTable) -> list[Shape]:
     return [c.shape for c in costs if min(_areas(c, knob.unit_tokens), default=0) > value]
 
 
-def point(knob: Knob, value: int, table: CostTable, default: CostTable) -> Point:
+def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:
     """What the value does, compared item by item with the default setting. An item that vLLM
     refuses under it keeps nothing.
     """
@@ -154,8 +161,11 @@ def choose(points: Sequence[Point], policy: Policy) -> Point:
     """The point to take, of points in ascending order of value.
 
     quality: the smallest value that downscales nothing. throughput: the smallest that leaves at
-    least half of the items whole. `max_tokens_per_item`: the largest value within it.
+    least half of the items whole. `max_tokens_per_item`: the largest value within it. How many
+    frames the loader keeps is shown and never chosen: that is for the user to say.
     """
+    if points[0].knob.argument == "media_io_kwargs":
+        return points[-1]
     if policy.max_tokens_per_item is not None:
         unit = points[0].knob.unit_tokens
         within = [

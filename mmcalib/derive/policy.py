@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from mmcalib.census.shapes import Modality
 
@@ -20,7 +20,8 @@ class Policy:
 
     `count` overrides the items per prompt of a modality. `coverage` is the share of prompts whose
     item count must be admitted. `max_tokens_per_item` caps every image and video frame outright.
-    The three engine values are passed on where given and derived where None.
+    The three engine values are passed on where given and derived where None; `media_io_kwargs` is
+    what the server will load media with, as vLLM spells it.
     """
 
     prefer: Prefer = "quality"
@@ -32,3 +33,4 @@ class Policy:
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     allow_under_reserve: bool = False
+    media_io_kwargs: Mapping[str, Any] = field(default_factory=dict)

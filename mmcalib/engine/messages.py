@@ -27,19 +27,22 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One option of the model's processor that changes what an item of `modality` costs.
+    """One option of the model's processor or loader that changes what an item of `modality` costs.
 
-    `path` is where it goes inside `mm_processor_kwargs`, outermost first; `value` its default;
-    `unit_tokens` how many of its units make one token, None where tokens do not follow from it;
-    `companions` are values that must stand beside it (the other edge of a size).
+    `path` is where it goes inside `argument`, outermost first; `value` its default; `unit_tokens`
+    how many of its units make one token, None where tokens do not follow from it; `companions` are
+    values that must stand beside it (the other edge of a size); `steps` are the values worth
+    trying, ascending to the default, where neither tokens nor tiles say which.
     """
 
     name: str
     modality: Modality
     path: tuple[str, ...]
-    value: int
+    value: int | float
     unit_tokens: int | None
     companions: dict[str, int] = field(default_factory=dict)
+    argument: Literal["mm_processor_kwargs", "media_io_kwargs"] = "mm_processor_kwargs"
+    steps: tuple[int | float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

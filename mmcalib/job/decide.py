@@ -18,7 +18,7 @@ from mmcalib.derive.limits import Count, Hint
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget, Budget, Knob, ModelOpened
-from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.engine.setting import Setting
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.measure import Sample, measure, remeasure
 from mmcalib.progress import Progress
@@ -69,16 +69,17 @@ class Decider:
 
     def decide(self, census: Census, prompts: PromptCensus, sample: Sample) -> Decision:
         """Measure under the default, explore each knob, choose, and settle limits and budget."""
-        default, unreadable = measure(self._host, census, DEFAULT, sample, self._progress)
+        base = Setting(media_io_kwargs=self._policy.media_io_kwargs)
+        default, unreadable = measure(self._host, census, base, sample, self._progress)
         counts = self._counts(default, prompts)
         plain = limits.limit_mm_per_prompt(counts, {})
         default_budget, default_error = self._default_budget()
         explored = [e for knob in self._knobs(default) for e in self._explore(knob, default, plain)]
         ineffective = tuple(knob for knob in self._knobs(default) if not _moves(knob, explored))
         chosen = [e.point for e in explored if e.chosen and e.point.knob not in ineffective]
-        setting = frontier.merged(point.setting for point in chosen)
+        setting = frontier.merged([base, *(point.setting for point in chosen)])
         table = default
-        if setting != DEFAULT:
+        if setting != base:
             table, more = measure(self._host, census, setting, sample, self._progress)
             unreadable += [s for s in more if s not in unreadable]
         engine_args = self._engine_args(setting, plain, table)
@@ -144,7 +145,14 @@ class Decider:
         return Count(value, share, "computed", origin)
 
     def _knobs(self, table: CostTable) -> list[Knob]:
-        return [knob for knob in self._opened.knobs if table.of(knob.modality)]
+        """Those that concern the corpus, and that the user has not turned."""
+        given = self._policy.media_io_kwargs
+        return [
+            knob
+            for knob in self._opened.knobs
+            if table.of(knob.modality)
+            and not (knob.argument == "media_io_kwargs" and knob.path[0] in given)
+        ]
 
     def _explore(self, knob: Knob, default: CostTable, plain: Mapping[str, Any]) -> list[Explored]:
         """Every candidate of one knob, costed and budgeted, with the policy's choice marked."""
@@ -152,8 +160,9 @@ class Decider:
         tables, points = [], []
         with self._progress.step(f"trying {knob.name}", len(values)) as task:
             for value in values:
-                setting = frontier.at(knob, value)
-                changed = frontier.exceeding(knob, value, default) if setting != DEFAULT else []
+                setting = frontier.at(knob, value, default.setting)
+                unmoved = setting == default.setting
+                changed = [] if unmoved else frontier.exceeding(knob, value, default)
                 table = remeasure(self._host, default, setting, changed)
                 tables.append(table)
                 points.append(frontier.point(knob, value, table, default))

@@ -17,6 +17,14 @@ def evidence(decision: Decision, opened: ModelOpened, policy: Policy) -> Iterato
     for modality in decision.counts:
         yield from _limit(decision, modality)
     yield from _caps(decision, policy)
+    for media, options in policy.media_io_kwargs.items():
+        for name, value in options.items():
+            yield Evidence(
+                setting=f"media_io_kwargs.{media}.{name}",
+                value=value,
+                label="given",
+                reason="given: --media-io-kwargs",
+            )
     yield _context(decision, policy)
     yield _batched(decision, opened, policy)
     if policy.max_num_seqs is not None:
@@ -57,7 +65,7 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
             continue
         largest = decision.table.heaviest(knob.modality)
         yield Evidence(
-            setting=f"mm_processor_kwargs.{knob.name}",
+            setting=f"{knob.argument}.{knob.name}",
             value=point.value,
             label="given" if policy.max_tokens_per_item is not None else "measured",
             reason=f"{_why(point.items_downscaled, policy)}; {_scale(knob, point.value)}",
@@ -72,12 +80,12 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
             )
 
 
-def _scale(knob: Knob, value: int) -> str:
+def _scale(knob: Knob, value: int | float) -> str:
     """The value against its default, in tokens where it means some: raw pixels say little."""
     if knob.unit_tokens is None:
         return f"default {knob.value}"
     per = "pair of frames" if knob.modality == "video" else knob.modality
-    tokens, default = value // knob.unit_tokens, knob.value // knob.unit_tokens
+    tokens, default = (round(v // knob.unit_tokens) for v in (value, knob.value))
     return f"{tokens} tokens per {per}, default {default}"
 
 

@@ -199,7 +199,8 @@ def _default(decision: Decision) -> Iterator[Check]:
 
 
 def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:
-    turned = {explored.point.knob.modality for explored in decision.explored}
+    knobs = [explored.point.knob for explored in decision.explored]
+    turned = {knob.modality for knob in knobs if knob.argument == "mm_processor_kwargs"}
     for modality in decision.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
             yield Check(

@@ -140,7 +140,7 @@ class FrontierPoint(_Part):
 
     knob: str
     modality: str
-    value: int
+    value: int | float
     max_tokens: int
     p50_tokens: int
     share_downscaled: float

@@ -13,7 +13,7 @@ MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
 
 def number(value: float | None) -> str:
     """With thousands separators; a dash where there is nothing."""
-    return "—" if value is None else f"{value:,.0f}"
+    return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"
 
 
 def gib(value: int | None) -> str:

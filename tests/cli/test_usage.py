@@ -232,3 +232,15 @@ def test_a_traceback_only_for_those_who_ask(cli, monkeypatch) -> None:
     monkeypatch.setenv("MMCALIB_DEBUG", "1")
     with pytest.raises(MmcalibError, match="nothing to calibrate for"):
         cli("run", "--model", MODEL)
+
+
+@pytest.mark.parametrize("words", ["{", "[]", '{"video": 4}', '{"smell": {}}', "null"])
+def test_media_options_are_json_per_modality(words: str) -> None:
+    with pytest.raises(UsageError, match="--media-io-kwargs") as caught:
+        job_of(**{**job_words(), "media_io_kwargs": words})
+    assert "fps" in caught.value.hint
+
+
+def test_media_options_reach_the_policy() -> None:
+    job = job_of(**{**job_words(), "media_io_kwargs": '{"video": {"fps": 1}}'})
+    assert job.policy.media_io_kwargs == {"video": {"fps": 1}}

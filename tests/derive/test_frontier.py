@@ -210,3 +210,39 @@ def test_the_choice_is_the_same_whatever_the_order_of_the_corpus(sizes) -> None:
         return frontier.choose(found, Policy()).value
 
     assert chosen(sizes) == chosen(sizes[::-1])
+
+
+FRAMES = Knob(
+    "video.fps",
+    "video",
+    ("video", "fps"),
+    2,
+    None,
+    argument="media_io_kwargs",
+    steps=(0.25, 0.5, 1, 2),
+)
+
+
+def test_frames_are_tried_at_the_steps_of_the_knob() -> None:
+    assert frontier.candidates(FRAMES, sized([(64, 64)]), Policy()) == [0.25, 0.5, 1, 2]
+
+
+def test_a_frame_setting_goes_to_the_loader_and_keeps_what_was_given() -> None:
+    base = Setting(media_io_kwargs={"video": {"max_duration": 60}})
+    setting = frontier.at(FRAMES, 0.5, base)
+    assert setting.media_io_kwargs == {"video": {"max_duration": 60, "fps": 0.5}}
+    assert setting.mm_processor_kwargs == {}
+    assert frontier.at(FRAMES, 2, base) == base
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(), Policy(prefer="throughput"), Policy(max_tokens_per_item=1)]
+)
+def test_how_many_frames_are_kept_is_never_chosen(policy: Policy) -> None:
+    shape = VideoShape(100, 25.0, 4.0, 640, 480)
+    default = table(cost(shape, 1000))
+    points = [
+        frontier.point(FRAMES, value, table(cost(shape, tokens)), default)
+        for value, tokens in ((0.5, 1000), (1, 1000), (2, 1000))
+    ]
+    assert frontier.choose(points, policy).value == 2

@@ -30,11 +30,12 @@ def test_the_model_is_described_as_vllm_sees_it(qwen: Lab) -> None:
     assert opened.max_model_len == 128_000
     assert opened.video_loader == "qwen2_vl"
     assert opened.audio_rate_hz is None
-    assert {knob.name for knob in opened.knobs} == {
+    areas = [knob for knob in opened.knobs if knob.argument == "mm_processor_kwargs"]
+    assert {knob.name for knob in areas} == {
         "images_kwargs.size.longest_edge",
         "videos_kwargs.size.longest_edge",
     }
-    assert all(knob.unit_tokens == 28 * 28 for knob in opened.knobs)
+    assert all(knob.unit_tokens == 28 * 28 for knob in areas)
 
 
 def test_an_item_is_costed_in_tokens_embeds_and_bytes(qwen: Lab) -> None:
@@ -123,3 +124,12 @@ def test_a_video_larger_than_memory_is_refused_and_the_host_lives_on(qwen: Lab) 
     assert isinstance(refused, str)
     assert "GiB of host memory" in refused
     assert isinstance(fine, Cost)
+
+
+def test_the_frame_knob_is_the_one_that_the_model_s_loader_heeds(qwen: Lab) -> None:
+    """Qwen2-VL's loader samples by fps and ignores num_frames, whatever a config says."""
+    knob = next(k for k in qwen.opened.knobs if k.argument == "media_io_kwargs")
+    assert (knob.name, knob.value, knob.steps) == ("video.fps", 2, (0.25, 0.5, 1, 2))
+    video = Blank("video", VideoShape(250, 25.0, 10.0, 640, 272))
+    assert qwen.cost(video, media_io_kwargs={"video": {"num_frames": 8}}).sampled[0] == 20
+    assert qwen.cost(video, media_io_kwargs={"video": {"fps": 0.5}}).sampled[0] == 4

@@ -258,3 +258,11 @@ def test_the_default_is_what_vllm_would_do_with_the_modalities_that_are_served()
 def test_a_model_that_cannot_chunk_gets_room_for_a_whole_item() -> None:
     decision = decide(corpus([ImageShape(2800, 1400)]), model=opened(chunks=False))
     assert decision.engine_args["max_num_batched_tokens"] >= 5000
+
+
+def test_the_server_s_media_options_are_measured_under_and_passed_on() -> None:
+    given = {"video": {"num_frames": 4}}
+    decision = decide(corpus([ImageShape(280, 280)]), Policy(media_io_kwargs=given))
+    assert decision.default_table.setting.media_io_kwargs == given
+    assert decision.setting.media_io_kwargs == given
+    assert decision.engine_args["media_io_kwargs"] == given

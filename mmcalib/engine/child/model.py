@@ -59,7 +59,7 @@ class OpenedModel:
             architecture=self.config.architecture,
             modalities=modalities,
             max_model_len=self.config.max_model_len,
-            knobs=tuple(find_knobs(default)),
+            knobs=tuple(find_knobs(default, self.under)),
             serve_defaults={
                 "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_num_seqs": scheduler.max_num_seqs,
