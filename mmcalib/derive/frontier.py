@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.census.shapes import AudioShape, Shape
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.census.shapes import AudioShape, Shape, VideoShape
+from mmcalib.derive.costs import CostTable, ItemCost, heaviest
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import Knob
 from mmcalib.engine.setting import DEFAULT, Setting
 
+# Of the corpus' own areas only the largest decide without loss.
+_OWN = 4
 # Caps that people use and can compare with, in tokens per image or frame.
 _LADDER_TOKENS = (256, 512, 768, 1024, 1280, 2048, 4096, 8192, 16384)
 
@@ -40,7 +42,8 @@ Value = int | float
 
 def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
     """Values to try, ascending, the default last. Frames as the knob says; tiles one by one; areas
-    on a ladder of tokens, plus the areas at which the corpus' own heaviest shapes just fit.
+    on a ladder of tokens, plus those at which the corpus' own heaviest shapes just fit: as single
+    pictures, and as the stack of frames that some processors bound instead.
     """
     unit = knob.unit_tokens
     if knob.steps:
@@ -48,17 +51,16 @@ def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
     if unit is None:
         return list(range(1, int(knob.value) + 1))
     costs = default.of(knob.modality)
-    wanted = {unit * tokens for tokens in _LADDER_TOKENS}
-    wanted |= {area for cost in costs for area in _areas(cost, unit)} if costs else set()
-    if policy.max_tokens_per_item is not None:
-        wanted.add(unit * policy.max_tokens_per_item)
+    areas = {area for cost in costs for area in _areas(cost, unit)}
+    volumes = {volume for cost in costs for volume in _volumes(cost, unit)}
+    ceiling = max(areas | volumes, default=0)
+    ladder = {unit * tokens for tokens in _LADDER_TOKENS if unit * tokens <= ceiling}
+    wanted = {*ladder, *sorted(areas)[-_OWN:], *sorted(volumes)[-_OWN:]}
     floor = max(knob.companions.values(), default=unit)
-    ceiling = max((area for cost in costs for area in _areas(cost, unit)), default=0)
-    kept = {value for value in wanted if floor <= value < knob.value and value <= ceiling}
+    kept = {value for value in wanted if value >= floor}
     if policy.max_tokens_per_item is not None:
         kept.add(unit * policy.max_tokens_per_item)
-    smaller = sorted(value for value in kept if value < knob.value)
-    return [*_thinned(smaller, policy, unit), knob.value]
+    return [*sorted(value for value in kept if value < knob.value), knob.value]
 
 
 def _areas(cost: ItemCost, unit: int) -> tuple[int, ...]:
@@ -73,13 +75,11 @@ def _areas(cost: ItemCost, unit: int) -> tuple[int, ...]:
     return nearest, above
 
 
-def _thinned(values: list[int], policy: Policy, unit: int) -> list[int]:
-    """The ladder, and of the corpus' own areas the largest few: those decide without loss."""
-    ladder = {unit * tokens for tokens in _LADDER_TOKENS}
-    if policy.max_tokens_per_item is not None:
-        ladder.add(unit * policy.max_tokens_per_item)
-    own = [value for value in values if value not in ladder][-4:]
-    return sorted({*own, *(value for value in values if value in ladder)})
+def _volumes(cost: ItemCost, unit: int) -> tuple[int, ...]:
+    """The same for all frames that the loader keeps of a video."""
+    if not isinstance(cost.shape, VideoShape) or not cost.sampled:
+        return ()
+    return tuple(area * cost.sampled[0] for area in _areas(cost, unit))
 
 
 def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
@@ -119,6 +119,13 @@ def exceeding(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
     if knob.unit_tokens is None:
         return [cost.shape for cost in costs]
     return [c.shape for c in costs if min(_areas(c, knob.unit_tokens), default=0) > value]
+
+
+def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
+    """The costliest shape that should not change: if it does, the cap means something else."""
+    rest = [cost for cost in default.of(knob.modality) if cost.shape not in set(changed)]
+    most = heaviest(rest)
+    return most.shape if most else None
 
 
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:

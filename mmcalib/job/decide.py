@@ -160,10 +160,7 @@ class Decider:
         tables, points = [], []
         with self._progress.step(f"trying {knob.name}", len(values)) as task:
             for value in values:
-                setting = frontier.at(knob, value, default.setting)
-                unmoved = setting == default.setting
-                changed = [] if unmoved else frontier.exceeding(knob, value, default)
-                table = remeasure(self._host, default, setting, changed)
+                table = self._under(knob, value, default)
                 tables.append(table)
                 points.append(frontier.point(knob, value, table, default))
                 task.advance()
@@ -173,6 +170,24 @@ class Decider:
             args = self._engine_args(point.setting, plain, table)
             explored.append(Explored(point, self._budget(args), point is chosen))
         return explored
+
+    def _under(self, knob: Knob, value: int | float, default: CostTable) -> CostTable:
+        """The costs at one value. Shapes that fit under a cap are not measured again, except one
+        that would tell if they had to be.
+        """
+        setting = frontier.at(knob, value, default.setting)
+        if setting == default.setting:
+            return default
+        changed = frontier.exceeding(knob, value, default)
+        witness = frontier.witness(knob, default, changed)
+        if witness is None:
+            return remeasure(self._host, default, setting, changed)
+        table = remeasure(self._host, default, setting, [*changed, witness])
+        now = table.costs.get(witness)
+        if now is not None and now.tokens == default.costs[witness].tokens:
+            return table
+        every = [cost.shape for cost in default.of(knob.modality)]
+        return remeasure(self._host, default, setting, every)
 
     def _engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], table: CostTable

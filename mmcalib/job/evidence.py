@@ -81,12 +81,13 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
 
 
 def _scale(knob: Knob, value: int | float) -> str:
-    """The value against its default, in tokens where it means some: raw pixels say little."""
-    if knob.unit_tokens is None:
+    """The value against its default, for images in tokens: raw pixels say little. Of videos some
+    processors bound each frame and others all frames together, so pixels it is.
+    """
+    if knob.unit_tokens is None or knob.modality == "video":
         return f"default {knob.value}"
-    per = "pair of frames" if knob.modality == "video" else knob.modality
     tokens, default = (round(v // knob.unit_tokens) for v in (value, knob.value))
-    return f"{tokens} tokens per {per}, default {default}"
+    return f"{tokens} tokens per {knob.modality}, default {default}"
 
 
 def _why(downscaled: int, policy: Policy) -> str:

@@ -25,7 +25,12 @@ def findings(
     found += [_left_out(left_out)] if left_out else []
     found += [*_admitted(decision), *_rejected(corpus.prompts, decision)]
     found += [*_fits(corpus.prompts, decision, policy), *_default(decision)]
-    found += [*_hints(decision), *_ineffective(decision, policy), _adequate(decision, policy)]
+    found += [
+        *_kept_whole(decision, policy),
+        *_hints(decision),
+        *_ineffective(decision, policy),
+        _adequate(decision, policy),
+    ]
     return found
 
 
@@ -196,6 +201,26 @@ def _default(decision: Decision) -> Iterator[Check]:
             "warn",
             f"vLLM refuses to start with its defaults: {decision.default_error}",
         )
+
+
+def _kept_whole(decision: Decision, policy: Policy) -> Iterator[Check]:
+    """The final setting, measured as a whole, against what was promised knob by knob."""
+    if policy.prefer != "quality" or policy.max_tokens_per_item is not None:
+        return
+    before, after = decision.default_table.costs, decision.table.costs
+    smaller = [c for shape, c in after.items() if c.tokens < before[shape].tokens]
+    if smaller:
+        worst = min(smaller, key=lambda cost: cost.tokens / before[cost.shape].tokens)
+        yield Check(
+            "items kept whole",
+            "fail",
+            f"{sum(c.count for c in smaller)} items are downscaled, such as {worst.exemplar}: "
+            f"{worst.tokens} of {before[worst.shape].tokens} tokens",
+            "--prefer throughput allows it; else report this as a bug of mmcalib",
+        )
+    elif decision.setting != decision.default_table.setting:
+        detail = "under the chosen setting every item costs what it costs by default"
+        yield Check("items kept whole", "pass", detail)
 
 
 def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:

@@ -246,3 +246,18 @@ def test_how_many_frames_are_kept_is_never_chosen(policy: Policy) -> None:
         for value, tokens in ((0.5, 1000), (1, 1000), (2, 1000))
     ]
     assert frontier.choose(points, policy).value == 2
+
+
+def test_the_witness_is_the_costliest_that_should_not_change() -> None:
+    default = sized([(2800, 2800), (280, 280), (560, 560)])
+    changed = frontier.exceeding(AREA, 1000 * UNIT, default)
+    assert frontier.witness(AREA, default, changed) == ImageShape(560, 560)
+    assert frontier.witness(AREA, default, [cost.shape for cost in default.costs.values()]) is None
+
+
+def test_the_stack_of_a_video_s_frames_is_tried_as_well() -> None:
+    knob = replace(AREA, modality="video", value=10**9)
+    shape = VideoShape(100, 25.0, 4.0, 280, 280)
+    clip = replace(cost(shape, 400), sampled=(8, 280, 280))
+    values = frontier.candidates(knob, table(clip), Policy())
+    assert {100 * UNIT, 8 * 100 * UNIT} <= set(values)

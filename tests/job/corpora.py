@@ -41,12 +41,13 @@ def decide(
     policy: Policy | None = None,
     model: ModelOpened | None = None,
     files: Mapping[str, Shape | None] | None = None,
+    host: type[FakeHost] = FakeHost,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
     policy, model = policy or Policy(), model or opened()
     if policy.max_model_len is not None:
         model = replace(model, max_model_len=policy.max_model_len)
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
-    host = FakeHost(model, {**known, **(files or {})})
-    decider = Decider(host, model, "/models/pretend", policy, Silent())
+    there = host(model, {**known, **(files or {})})
+    decider = Decider(there, model, "/models/pretend", policy, Silent())
     return decider.decide(read.census, read.prompts, choose(read.census, 12, 0))

@@ -85,12 +85,27 @@ class FakeHost:
             elif isinstance(shape, ImageShape) and _slim(shape) > 200:
                 yield Measured(index, None, "absolute aspect ratio must be smaller than 200")
             else:
-                yield Measured(index, cost(shape, request.setting.mm_processor_kwargs))
+                yield Measured(index, self.cost(shape, request.setting.mm_processor_kwargs))
+
+    def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+        return cost(shape, kwargs)
 
     def _shape(self, subject: Blank | File) -> Shape | None:
         if isinstance(subject, Blank):
             return subject.shape
         return self._files[subject.path]
+
+
+class VolumeHost(FakeHost):
+    """Whose video cap bounds all frames together, as Qwen3-VL's does, under the same name."""
+
+    def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+        if not isinstance(shape, VideoShape):
+            return cost(shape, kwargs)
+        kept = min(FRAMES, shape.num_frames)
+        whole = cap("video", kwargs) if kwargs else TOKENS["video"] * UNIT * FRAMES
+        each = max(4 * UNIT, whole // kept)
+        return cost(shape, {"videos_kwargs": {"size": {"longest_edge": each}}})
 
 
 def cap(modality: str, kwargs: Mapping[str, Any]) -> int:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from corpora import corpus, decide
-from fake_host import AUDIO_TOKENS, INERT, KNOBS, TOKENS, UNIT, budget, opened
+from fake_host import (
+    AUDIO_TOKENS,
+    INERT,
+    KNOBS,
+    TOKENS,
+    UNIT,
+    VolumeHost,
+    area_knob,
+    budget,
+    opened,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -266,3 +277,15 @@ def test_the_server_s_media_options_are_measured_under_and_passed_on() -> None:
     assert decision.default_table.setting.media_io_kwargs == given
     assert decision.setting.media_io_kwargs == given
     assert decision.engine_args["media_io_kwargs"] == given
+
+
+def test_a_cap_that_bounds_all_frames_together_is_found_by_measuring() -> None:
+    """The same option means an area in one processor and a volume in the next."""
+    video = replace(area_knob("video"), value=768 * 32 * UNIT)
+    clips = [VideoShape(300, 30.0, 10.0, 640, 280), VideoShape(60, 30.0, 2.0, 160, 120)]
+    decision = decide(corpus(clips), model=opened(knobs=(video,)), host=VolumeHost)
+    before = {shape: cost.tokens for shape, cost in decision.default_table.costs.items()}
+    assert {shape: cost.tokens for shape, cost in decision.table.costs.items()} == before
+    size = decision.engine_args["mm_processor_kwargs"]["videos_kwargs"]["size"]
+    # 640×280 are 23×10 cells, and 32 frames of them are kept.
+    assert size["longest_edge"] == 23 * 10 * 32 * UNIT
