@@ -17,13 +17,14 @@ _ANSWER_SHARE = 1.5
 
 
 def choose_burst(prompts: PromptCensus, decision: Decision, started: Started, s: float) -> Burst:
-    """The prompts to replay within about `s` seconds, judged by the profile or, without one, by
-    the encoder's time for small items.
+    """The prompts to replay within about `s` seconds, judged by what the profile took or, where it
+    was left out for time, was estimated to take.
     """
     figures, profiled = started.figures, decision.adequacy.profiled_tokens
     rate = figures.encoder_seconds_per_token
-    if figures.profile_s is not None and profiled:
-        rate = figures.profile_s / profiled
+    spent = figures.profile_estimate_s if figures.profile_s is None else figures.profile_s
+    if spent and profiled:
+        rate = spent / profiled
     affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
     return burst(prompts, decision.table, decision.counts, figures.budget_tokens, affordable)
 
@@ -64,7 +65,7 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
         f"measured; largest encoder step {step} of {step_tokens} tokens"
     )
     if chosen.too_heavy:
-        done += f"; {chosen.too_heavy} prompts too heavy for --startup-budget were left out"
+        done += f"; left out as too heavy for --startup-budget: {chosen.too_heavy}"
     elif not chosen.fills_step:
         done += "; --startup-budget did not allow a burst that fills a step"
     else:

@@ -17,8 +17,6 @@ from mmcalib.progress import Progress
 # Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
 # the peak of activations does not depend on depth.
 CUT_LAYERS = 2
-# The cut model keeps some KiB per token, so this holds the longest contexts in use.
-_KV_BYTES = 1 << 30
 _WORKER = "mmcalib.engine.child.worker.Figures"
 
 
@@ -54,7 +52,6 @@ def start(
         )
         here = cut.depths
         args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
-        args |= {"kv_cache_memory_bytes": _KV_BYTES}
     request = StartEngine(args, (true.text_layers, true.encoder_layers), budget_s)
     with progress.step("starting the engine"):
         figures = host.ask(request, EngineStarted, "starting the engine")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmcalib.engine.child import versions
+from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.model import OpenedModel
 from mmcalib.engine.child.processor import Processor
@@ -41,13 +42,6 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
         process_s=done - loaded,
         sampled=sampled,
     )
-
-
-def root_cause(error: BaseException) -> str:
-    """The innermost message of a chain of errors, on one line: the outer ones only say where."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def tensor_bytes(item: Any) -> int:

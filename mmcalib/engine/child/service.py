@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mmcalib.engine import messages as m
+from mmcalib.engine.child.causes import what_failed
 from mmcalib.engine.child.model import OpenedModel
 
 
@@ -71,10 +72,4 @@ def serve(pipe: Connection) -> None:
             service.say(service.answer(request))
         except Exception as error:  # noqa: BLE001 - whatever vLLM raises becomes one clear line
             traceback.print_exc()
-            service.say(m.Failed(error=_one_line(error), where=type(error).__name__))
-
-
-def _one_line(error: Exception) -> str:
-    """The message of the error, or of what caused it when it says nothing itself."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 500 else text[:497] + "..."
+            service.say(m.Failed(error=what_failed(error), where=type(error).__name__))

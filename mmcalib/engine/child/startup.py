@@ -9,7 +9,9 @@ from typing import Any
 import psutil
 from PIL import Image
 from vllm import LLM
+from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
 
 from mmcalib.engine.child.versions import weights_as_loaded
 from mmcalib.engine.child.weights import at_depth
@@ -21,6 +23,7 @@ _PROBE_SIDES_PX = (280, 560, 1120)
 # Attention that is quadratic in the item makes the larger probe cost at least half more per token;
 # less than this is noise of the machine.
 _QUADRATIC_FROM = 1.4
+_LEAST_KV_BYTES = 256 << 20
 # Of the host memory that is free, how much a profile may be expected to take.
 _MEMORY_SHARE = 0.7
 
@@ -31,16 +34,19 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     The profile runs only where its estimate stays within the request's budget and free memory.
     """
     say("loading the model into the engine")
+    # The allocator's events are traced on the CPU; a GPU's allocator is read another way.
+    traced = current_platform.is_cpu()
+    args = dict(request.engine_args)
+    if traced:
+        args["kv_cache_memory_bytes"] = _kv_cache_bytes(args)
     started = time.perf_counter()
     with weights_as_loaded() as sizes:
-        llm = LLM(**request.engine_args)
+        llm = LLM(**args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
     budget = _ask(llm, "mmcalib_budget")
     tokens = budget["max_tokens"] * budget["items"]
     seconds_per_token, estimate_s, estimate_bytes = None, 0.0, 0.0
-    # The allocator's events are traced on the CPU; a GPU's allocator is read another way.
-    traced = current_platform.is_cpu()
     if traced and budget["modality"] in ("image", "video"):
         say("timing the encoder on small items")
         seconds_per_token, estimate_s, estimate_bytes = _estimate(llm, tokens)
@@ -65,6 +71,19 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         profiled_modality=budget["modality"],
         profiled_items=budget["items"],
     )
+
+
+def _kv_cache_bytes(args: dict[str, Any]) -> int:
+    """Room for one request of the whole context and a quarter more, as vLLM asks for at a start.
+
+    The formula is that of full attention, an upper bound for every other kind.
+    """
+    config = EngineArgs(**args).create_engine_config(UsageContext.LLM_CLASS)
+    model, parallel = config.model_config, config.parallel_config
+    heads, size = model.get_num_kv_heads(parallel), model.get_head_size()
+    per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
+    context_tokens: int = model.max_model_len
+    return max(_LEAST_KV_BYTES, per_token * context_tokens * 5 // 4)
 
 
 def _ask(llm: Any, method: str, *args: Any) -> Any:

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from mmcalib.engine.child.causes import root_cause, what_failed
+
+
+def chained(*words: str) -> BaseException:
+    """An error caused by the next one, and so on."""
+    first, *rest = words
+    error = ValueError(first)
+    error.__cause__ = chained(*rest) if rest else None
+    return error
+
+
+def test_the_inmost_message_comes_first_and_the_outermost_stays() -> None:
+    error = chained("Failed to apply P on data=...", "while encoding", "no such token:\n <unk>")
+    assert root_cause(error) == "no such token: <unk>"
+    assert what_failed(error) == "no such token: <unk> (in: Failed to apply P on data=...)"
+
+
+def test_one_message_is_said_once_and_none_by_its_name() -> None:
+    assert what_failed(chained("refused: too large", "too large")) == "refused: too large"
+    assert what_failed(KeyError()) == "KeyError"
+    assert len(what_failed(chained("x" * 2000))) == 500
