@@ -40,9 +40,18 @@ class Findings:
     replayed: Replayed | None = None
 
 
-def assemble(known: Findings) -> c.Calibration:
-    """The calibration as far as it is known."""
+_UNFINISHED = Check(
+    "run finished",
+    "fail",
+    "the run has not come to its end: later steps are missing here",
+    "mmcalib run again, with --force",
+)
+
+
+def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
+    """The calibration as far as it is known. An unfinished one says so, and its verdict is fail."""
     decision, opened = known.decision, known.opened
+    checks = known.checks if finished else [*known.checks, _UNFINISHED]
     return c.Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool=c.Tool(mmcalib=__version__, **opened.versions),
@@ -69,8 +78,8 @@ def assemble(known: Findings) -> c.Calibration:
         memory=_memories(known),
         frontier=[_point(known, explored) for explored in decision.explored],
         startup=_startup(known),
-        checks=[_check(check) for check in known.checks],
-        verdict=verdict(known.checks),
+        checks=[_check(check) for check in checks],
+        verdict=verdict(checks),
     )
 
 

@@ -108,7 +108,9 @@ def test_an_interrupt_leaves_partial_results_and_no_process(
     process.send_signal(sign)
     process.communicate(timeout=30)
     assert process.returncode == 128 + sign
-    assert json.loads(calibration.read_text())["schema_version"] == 1
+    partial = json.loads(calibration.read_text())
+    assert partial["verdict"] == "fail"
+    assert partial["checks"][-1]["name"] == "run finished"
     assert "broken.png" in (out / "skipped.jsonl").read_text()
     assert not (out / "engine.yaml").exists()
     for child in children:
