@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.census.census import shape_order
@@ -78,6 +78,33 @@ class PromptCensus:
             if covered >= needed:
                 return items
         return 0
+
+    def covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
+        """Items per modality that together admit at least `share` of the prompts.
+
+        Prompts with fewest items are admitted first, so that a larger share never gives less of
+        any modality.
+        """
+        per_prompt = sorted(
+            (tuple(e.signature.items(m) for m in modalities), e.count)
+            for e in self._counts.values()
+        )
+        needed = math.ceil(round(share * self.prompts(), 9))
+        most, covered = (0,) * len(modalities), 0
+        for items, prompts in sorted(per_prompt, key=lambda entry: sum(entry[0])):
+            if covered >= needed:
+                break
+            most = tuple(map(max, most, items))
+            covered += prompts
+        return dict(zip(modalities, most, strict=True))
+
+    def admitted(self, counts: Mapping[Modality, int]) -> int:
+        """The number of prompts that carry no more items of any of the modalities."""
+        return sum(
+            entry.count
+            for entry in self._counts.values()
+            if all(entry.signature.items(m) <= most for m, most in counts.items())
+        )
 
     def histogram(self, modality: Modality) -> Counter[int]:
         """Number of items of `modality` in a prompt -> number of such prompts."""

@@ -26,12 +26,17 @@ class RequestsSource:
 
     Relative paths start at the file's own folder. Media must lie below `allowed_root` (default:
     that folder), links resolved; else UsageError. Inline media are written to `scratch` and are
-    items like the others. Remote media are not fetched. The file is read line by line, once per
-    call.
+    items like the others. Remote media are not fetched. `label` names the file in the origins of
+    its requests (default: its name). The file is read line by line, once per call.
     """
 
     def __init__(
-        self, path: str | Path, *, allowed_root: str | Path | None = None, scratch: Path
+        self,
+        path: str | Path,
+        *,
+        allowed_root: str | Path | None = None,
+        scratch: Path,
+        label: str | None = None,
     ) -> None:
         self.path = Path(path)
         if not self.path.is_file():
@@ -42,6 +47,7 @@ class RequestsSource:
         self._folder = os.path.dirname(os.path.realpath(self.path))
         self._root = os.path.realpath(allowed_root) if allowed_root else self._folder
         self._scratch = scratch
+        self._label = label or self.path.name
 
     def items(self) -> Iterator[Item | Skipped]:
         """Every file that a request names, once, even where the request is otherwise unusable."""
@@ -82,7 +88,7 @@ class RequestsSource:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if text.strip():
-                    yield f"{self.path.name}:{number}", text
+                    yield f"{self._label}:{number}", text
 
     def _prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         items: list[Item] = []

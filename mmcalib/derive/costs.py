@@ -55,13 +55,18 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """All costs under one setting, by shape."""
+    """All costs under one setting, by shape.
+
+    `compared` real items were loaded and held against their stand-ins; `failed` of each modality
+    could not be loaded by vLLM, though a stand-in of their shape could.
+    """
 
     setting: Setting
     costs: dict[Shape, ItemCost]
     refusals: tuple[Refusal, ...] = ()
     mismatches: tuple[Mismatch, ...] = ()
-    compared: int = field(default=0)
+    compared: int = 0
+    failed: dict[Modality, int] = field(default_factory=dict)
 
     def of(self, modality: Modality) -> list[ItemCost]:
         """The costs of one modality, by shape order of measurement."""

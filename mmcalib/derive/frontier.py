@@ -13,6 +13,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import Knob
 from mmcalib.engine.setting import DEFAULT, Setting
 
+_THROUGHPUT_SHARE = 0.5
 # Of the corpus' own areas only the largest decide without loss.
 _OWN = 4
 # Caps that people use and can compare with, in tokens per image or frame.
@@ -31,6 +32,7 @@ class Point:
     items: int
     items_downscaled: int
     worst_retention: float
+    items_enlarged: int = 0
 
     @property
     def share_downscaled(self) -> float:
@@ -145,6 +147,11 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
         items=sum(count for count, _ in kept),
         items_downscaled=sum(count for count, _ in smaller),
         worst_retention=min((share for _, share in smaller), default=1.0),
+        items_enlarged=sum(
+            c.count
+            for c in default.of(knob.modality)
+            if c.shape in now and now[c.shape].tokens > c.tokens
+        ),
     )
 
 
@@ -182,5 +189,7 @@ def choose(points: Sequence[Point], policy: Policy) -> Point:
             or (unit is None and p.max_tokens <= policy.max_tokens_per_item)
         ]
         return within[-1] if within else points[0]
-    allowed = 0.5 if policy.prefer == "throughput" else 0.0
-    return next(p for p in points if p.share_downscaled <= allowed)
+    if policy.prefer == "throughput":
+        return next(p for p in points if p.share_downscaled <= _THROUGHPUT_SHARE)
+    # A cap can also enlarge: the rule that shrinks very slim pictures overshoots.
+    return next(p for p in points if not p.items_downscaled and not p.items_enlarged)

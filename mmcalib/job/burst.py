@@ -65,7 +65,12 @@ def _candidates(
     """Covered prompts by weight; made-up ones of the heaviest items where there are no requests."""
     asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
     if not asked:
-        asked = [_of_item(cost, counts) for m in table.modalities() for cost in _top(table, m)]
+        asked = [_of_item(cost) for m in table.modalities() for cost in _top(table, m)]
+    else:
+        # Files that no request mentions are served too: the heaviest must get through.
+        named = {s for e in prompts.signatures() for s in e.signature.shapes}
+        largest = [table.heaviest(m) for m in table.modalities() if counts[m].value]
+        asked += [_of_item(cost) for cost in largest if cost and cost.shape not in named]
     yield from sorted(asked, key=lambda candidate: (-candidate[1], candidate[0].origin))
 
 
@@ -91,9 +96,7 @@ def _of_request(
     return prompt, sum(cost.embeds for cost in costs), modalities
 
 
-def _of_item(
-    cost: ItemCost, counts: Mapping[Modality, Count]
-) -> tuple[ReplayPrompt, int, set[Modality]]:
+def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, set[Modality]]:
     kind = _URL_PART[cost.shape.modality]
     part = {"type": kind, kind: {"url": Path(cost.exemplar).resolve().as_uri()}}
     content = [{"type": "text", "text": "Describe this."}, part]

@@ -122,14 +122,17 @@ class Decider:
             return Count(given, f"given: --count {modality}={given}", "given")
         present = table.of(modality)
         if not present:
-            refused = any(r.shape.modality == modality for r in table.refusals)
-            why = f"vLLM refuses every {modality} of the corpus"
-            return Count(0, why if refused else f"no {modality} in the corpus", "computed")
+            why = f"no {modality} in the corpus"
+            if any(r.shape.modality == modality for r in table.refusals):
+                why = f"vLLM refuses every {modality} of the corpus"
+            elif modality in table.failed:
+                why = f"vLLM can load no {modality} of the corpus"
+            return Count(0, why, "computed")
         if not prompts.prompts():
             reason = "no request structure given; --requests or --count says how many"
             return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
         coverage = self._policy.coverage
-        value = prompts.items_per_prompt(modality, coverage)
+        value = prompts.covering(tuple(self._opened.modalities), coverage)[modality]
         if value == 0:
             reason = f"no covered request carries a {modality}, but the corpus holds some"
             return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)

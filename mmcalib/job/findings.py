@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import MODALITIES
-from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import heaviest
 from mmcalib.derive.fit import Fit, PromptTokens, fit, prompt_tokens
 from mmcalib.derive.policy import Policy
+from mmcalib.job import corpus_checks
 from mmcalib.job.decide import Decision
 from mmcalib.job.read import Corpus
-
-_SHOWN = 3
 
 
 def findings(
     corpus: Corpus, left_out: dict[str, str], decision: Decision, policy: Policy
 ) -> list[Check]:
     """In the order in which they would hurt; `left_out` says why a modality is not served."""
-    found = [_readable(corpus), _agreement(decision), *_refused(decision)]
-    found += [_left_out(left_out)] if left_out else []
+    found = [
+        corpus_checks.readable(corpus),
+        corpus_checks.agreement(decision),
+        *corpus_checks.refused(decision),
+    ]
+    found += [corpus_checks.unserved(left_out)] if left_out else []
     found += [*_admitted(decision), *_rejected(corpus.prompts, decision)]
     found += [*_fits(corpus.prompts, decision, policy), *_default(decision)]
     found += [
@@ -32,65 +33,6 @@ def findings(
         _adequate(decision, policy),
     ]
     return found
-
-
-def _readable(corpus: Corpus) -> Check:
-    if not corpus.skipped:
-        return Check("corpus readable", "pass", f"all {corpus.files} files read")
-    first = corpus.skipped[0]
-    return Check(
-        "corpus readable",
-        "warn",
-        f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}",
-        "skipped.jsonl lists them with reasons",
-    )
-
-
-def _agreement(decision: Decision) -> Check:
-    table = decision.default_table
-    name = "stand-ins agree"
-    if not table.mismatches:
-        count = table.compared
-        detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
-        return Check(name, "pass", detail)
-    shown = "; ".join(
-        f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})"
-        for m in table.mismatches[:_SHOWN]
-    )
-    return Check(
-        name,
-        "warn",
-        f"{len(table.mismatches)} of {table.compared} sampled items differ; the real one counts: "
-        f"{shown}",
-        "raise --sample to measure more real items",
-    )
-
-
-def _refused(decision: Decision) -> Iterator[Check]:
-    """Odd items are the user's affair; most of a modality refused is a broken installation."""
-    table = decision.default_table
-    for modality in MODALITIES:
-        refused = [r for r in table.refusals if r.shape.modality == modality]
-        if not refused:
-            continue
-        items, taken = sum(r.count for r in refused), sum(c.count for c in table.of(modality))
-        first = refused[0]
-        yield Check(
-            f"{modality} items accepted",
-            "fail" if items > taken else "warn",
-            f"vLLM refuses {items} of {items + taken} whatever the limits, such as "
-            f"{first.exemplar} ({first.shape}): {first.reason}",
-            "remove or convert them, or install what the reason names: such requests will fail",
-        )
-
-
-def _left_out(left_out: dict[str, str]) -> Check:
-    return Check(
-        "modalities served",
-        "warn",
-        f"left out: {'; '.join(left_out.values())}",
-        "requests with them will be rejected",
-    )
 
 
 def _admitted(decision: Decision) -> Iterator[Check]:
@@ -163,21 +105,27 @@ def longest_prompt(prompts: PromptCensus, decision: Decision, policy: Policy) ->
             policy.text_reserve_tokens,
             decision.engine_args["max_model_len"],
         )
-    counted = (
+    counted = [
         prompt_tokens(e.exemplar.origin, e.count, e.signature.shapes, tokens)
         for e in prompts.signatures()
         if all(e.signature.items(m) <= c.value for m, c in decision.counts.items())
-    )
+    ]
+    # Files that no request mentions are served too, at least each on its own.
+    served = [decision.table.heaviest(m) for m, c in decision.counts.items() if c.value]
+    alone = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
     return fit(
-        (prompt for prompt in counted if prompt is not None),
+        [*(prompt for prompt in counted if prompt is not None), *alone],
         policy.text_reserve_tokens,
         decision.engine_args["max_model_len"],
     )
 
 
 def _fullest(decision: Decision) -> PromptTokens:
-    largest = {m: decision.table.heaviest(m) for m in decision.counts}
-    total = sum(decision.counts[m].value * cost.tokens for m, cost in largest.items() if cost)
+    total = 0
+    for modality, count in decision.counts.items():
+        largest = decision.table.heaviest(modality)
+        unseen = decision.budget.max_tokens_per_item.get(modality, 0)
+        total += count.value * (largest.tokens if largest else unseen)
     most = ", ".join(f"{c.value} {m}" for m, c in decision.counts.items() if c.value)
     return PromptTokens(f"a prompt of {most}, each the largest", 1, total)
 
@@ -191,6 +139,49 @@ def _hints(decision: Decision) -> Iterator[Check]:
     for modality, why in decision.refused_hints.items():
         yield Check(
             f"{modality} size hint", "pass", f"none emitted: with the corpus' largest size {why}"
+        )
+
+
+def _caps_held(decision: Decision, policy: Policy) -> Iterator[Check]:
+    """A cap that was asked for and that no value of the model's option reaches."""
+    cap = policy.max_tokens_per_item
+    for explored in decision.explored:
+        point, knob = explored.point, explored.point.knob
+        of_images = knob.modality == "image" and knob.argument == "mm_processor_kwargs"
+        if cap is not None and explored.chosen and of_images and point.max_tokens > cap:
+            yield Check(
+                "image cap held",
+                "warn",
+                f"--max-tokens-per-item {cap}: the least that {knob.name} allows is "
+                f"{point.max_tokens} tokens",
+                "ask for no less than that",
+            )
+
+
+def _unseen(decision: Decision) -> Iterator[Check]:
+    """Modalities that were asked for with --count and of which the corpus has no item."""
+    for modality, count in decision.counts.items():
+        if count.value and not decision.table.of(modality):
+            most = decision.budget.max_tokens_per_item.get(modality, 0)
+            yield Check(
+                f"{modality} measured",
+                "warn",
+                f"--count admits {count.value} {modality} items and the corpus holds none: vLLM's "
+                f"own largest, {most} tokens, is reserved for",
+                f"add {modality} files to --data",
+            )
+
+
+def _refused_now(decision: Decision) -> Iterator[Check]:
+    """Items that vLLM takes by default and refuses under the chosen setting."""
+    gone = [c for s, c in decision.default_table.costs.items() if s not in decision.table.costs]
+    if gone:
+        yield Check(
+            "items still accepted",
+            "fail",
+            f"{sum(c.count for c in gone)} items are refused under the chosen setting, such as "
+            f"{gone[0].exemplar}",
+            "--max-tokens-per-item larger",
         )
 
 
@@ -208,7 +199,7 @@ def _kept_whole(decision: Decision, policy: Policy) -> Iterator[Check]:
     if policy.prefer != "quality" or policy.max_tokens_per_item is not None:
         return
     before, after = decision.default_table.costs, decision.table.costs
-    smaller = [c for shape, c in after.items() if c.tokens < before[shape].tokens]
+    smaller = [c for s, c in after.items() if s in before and c.tokens < before[s].tokens]
     if smaller:
         worst = min(smaller, key=lambda cost: cost.tokens / before[cost.shape].tokens)
         yield Check(
@@ -255,6 +246,6 @@ def _adequate(decision: Decision, policy: Policy) -> Check:
         "adequately reserved",
         "warn" if policy.allow_under_reserve else "fail",
         f"under-reserved: {detail}; the engine would start and may run out of memory under load",
-        "--max-tokens-per-item smaller, --max-num-batched-tokens a multiple of the largest item, "
-        "or --allow-under-reserve",
+        "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
+        "--max-tokens-per-item, or --allow-under-reserve",
     )

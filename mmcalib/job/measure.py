@@ -98,6 +98,7 @@ def _table(
     refusals: list[Refusal] = []
     mismatches: list[Mismatch] = []
     unreadable: list[Skipped] = []
+    failed: dict[Modality, int] = {}
     for shape, entry in counts.items():
         answer = by_shape[shape]
         if answer.cost is None:
@@ -109,6 +110,7 @@ def _table(
         blank = costs.get(shape)
         if answer.cost is None:
             if blank is not None:
+                failed[shape.modality] = failed.get(shape.modality, 0) + 1
                 unreadable.append(Skipped(path, f"vLLM cannot load it: {answer.refusal}"))
                 _forget(costs, blank, path, counts[shape])
             continue
@@ -121,7 +123,7 @@ def _table(
         ):
             refusals = [refusal for refusal in refusals if refusal.shape != shape]
             mismatches.append(_mismatch(shape, path, answer.cost, blank))
-    table = CostTable(setting, costs, tuple(refusals), tuple(mismatches), compared)
+    table = CostTable(setting, costs, tuple(refusals), tuple(mismatches), compared, failed)
     return table, unreadable
 
 

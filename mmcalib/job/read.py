@@ -66,8 +66,16 @@ def read(
     Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
     leads outside the allowed root.
     """
+    names = [path.name for path in requests]
     sources: list[Source] = [
-        RequestsSource(path, allowed_root=allowed_root, scratch=scratch) for path in requests
+        RequestsSource(
+            path,
+            allowed_root=allowed_root,
+            scratch=scratch,
+            # Origins tell requests apart: two files of one name go by their paths.
+            label=path.name if names.count(path.name) == 1 else str(path),
+        )
+        for path in requests
     ]
     sources += [FolderSource(path) for path in data]
     taken = take(sources, look=Reader(), progress=progress)
