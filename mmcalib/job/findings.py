@@ -27,6 +27,9 @@ def findings(
     found += [*_admitted(decision), *_rejected(corpus.prompts, decision)]
     found += [*_fits(corpus.prompts, decision, policy), *_default(decision)]
     found += [
+        *_caps_held(decision, policy),
+        *_unseen(decision),
+        *_refused_now(decision),
         *_kept_whole(decision, policy),
         *_hints(decision),
         *_ineffective(decision, policy),

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.item import Prompt
 
 A, B, C = ImageShape(1, 1), ImageShape(2, 1), AudioShape(5, 8000)
+CLIP = VideoShape(8, 8.0, 1.0, 64, 64)
 PROMPTS = st.lists(
     st.tuples(st.lists(st.sampled_from([A, B, C]), max_size=3), st.text(max_size=2)), max_size=9
 )
@@ -60,3 +61,17 @@ def test_the_quantile_covers_its_share(counts: list[int], quantile: float) -> No
     most = census([([A] * n, "") for n in counts]).items_per_prompt("image", quantile)
     assert sum(n <= most for n in counts) / len(counts) >= quantile - 1e-9
     assert most == 0 or sum(n < most for n in counts) / len(counts) < quantile
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12),
+    st.floats(0.01, 1),
+    st.floats(0.01, 1),
+)
+def test_a_joint_cover_admits_its_share_and_grows_with_it(pairs, one: float, two: float) -> None:
+    taken = census([([A] * images + [CLIP] * videos, "") for images, videos in pairs])
+    less, more = (taken.covering(("image", "video"), share) for share in sorted((one, two)))
+    assert taken.admitted(less) / len(pairs) >= min(one, two) - 1e-9
+    assert all(less[modality] <= more[modality] for modality in less)
+    whole = taken.covering(("image", "video"), 1.0)
+    assert whole == {m: taken.items_per_prompt(m) for m in ("image", "video")}

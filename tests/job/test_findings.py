@@ -210,3 +210,43 @@ def test_a_cap_that_no_knob_can_keep_is_said() -> None:
 def test_requests_beyond_a_given_count_are_said() -> None:
     found = checks(corpus([], [[A], [A] * 5]), Policy(count={"image": 2}))
     assert any("1 " in c.detail and c.status in ("warn", "fail") for c in found.values())
+
+
+def test_media_that_vllm_cannot_load_fail_the_verdict() -> None:
+    """Other libraries read them, so no header tells; switched off would be the wrong answer."""
+    found = checks(corpus([A, CLIP]), files={path_of(CLIP): None})
+    assert found["video items load"].status == "fail"
+    assert "1 of 1 sampled video items" in found["video items load"].detail
+    decision = decide(corpus([A, CLIP]), files={path_of(CLIP): None})
+    assert decision.counts["video"].reason == "vLLM can load no video of the corpus"
+
+
+def test_one_file_of_many_that_vllm_cannot_load_does_not() -> None:
+    others = [VideoShape(8, 8.0, 1.0, 280 + 28 * n, 280) for n in range(3)]
+    found = checks(corpus([A, CLIP, *others]), files={path_of(CLIP): None})
+    assert "video items load" not in found
+
+
+def test_a_file_that_no_request_mentions_must_fit_too() -> None:
+    large = ImageShape(2800, 2240)
+    found = checks(corpus([large], [[A]]), Policy(max_model_len=9023))["prompts fit"]
+    assert found.status == "fail"
+    assert path_of(large) in found.detail
+
+
+def test_coverage_is_of_requests_and_not_of_each_modality() -> None:
+    requests = [*[[A, CLIP]] * 8, [A, A, A, CLIP], [A, CLIP, CLIP]]
+    admitted = checks(corpus([], requests), Policy(coverage=0.9))["requests admitted"]
+    assert "1 of 10 requests" in admitted.detail
+
+
+def test_a_cap_below_what_the_model_can_reach_is_said() -> None:
+    model = opened(knobs=(INERT,))
+    found = checks(corpus([ImageShape(2800, 2800)]), Policy(max_tokens_per_item=64), model)
+    assert "image cap" in " ".join(found)
+
+
+def test_a_count_of_what_the_corpus_lacks_is_said() -> None:
+    found = checks(corpus([A]), Policy(count={"video": 3}))
+    assert found["video measured"].status == "warn"
+    assert "3 video items" in found["video measured"].detail
