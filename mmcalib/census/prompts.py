@@ -23,6 +23,10 @@ class PromptSignature:
         """How many of its items are of `modality`."""
         return sum(shape.modality == modality for shape in self.shapes)
 
+    def within(self, counts: Mapping[Modality, int]) -> bool:
+        """Whether it carries no more items of any of the modalities."""
+        return all(self.items(modality) <= most for modality, most in counts.items())
+
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
@@ -100,11 +104,7 @@ class PromptCensus:
 
     def admitted(self, counts: Mapping[Modality, int]) -> int:
         """The number of prompts that carry no more items of any of the modalities."""
-        return sum(
-            entry.count
-            for entry in self._counts.values()
-            if all(entry.signature.items(m) <= most for m, most in counts.items())
-        )
+        return sum(e.count for e in self._counts.values() if e.signature.within(counts))
 
     def histogram(self, modality: Modality) -> Counter[int]:
         """Number of items of `modality` in a prompt -> number of such prompts."""

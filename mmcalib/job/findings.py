@@ -61,11 +61,8 @@ def _admitted(decision: Decision) -> Iterator[Check]:
 
 def _rejected(prompts: PromptCensus, decision: Decision) -> Iterator[Check]:
     """Requests with more items than the limits admit end with HTTP 400."""
-    over = [
-        entry
-        for entry in prompts.signatures()
-        if any(entry.signature.items(m) > c.value for m, c in decision.counts.items())
-    ]
+    counts = {m: count.value for m, count in decision.counts.items()}
+    over = [entry for entry in prompts.signatures() if not entry.signature.within(counts)]
     if over:
         first = over[0].exemplar.origin
         yield Check(
@@ -108,10 +105,11 @@ def longest_prompt(prompts: PromptCensus, decision: Decision, policy: Policy) ->
             policy.text_reserve_tokens,
             decision.engine_args["max_model_len"],
         )
+    counts = {m: count.value for m, count in decision.counts.items()}
     counted = [
         prompt_tokens(e.exemplar.origin, e.count, e.signature.shapes, tokens)
         for e in prompts.signatures()
-        if all(e.signature.items(m) <= c.value for m, c in decision.counts.items())
+        if e.signature.within(counts)
     ]
     # Files that no request mentions are served too, at least each on its own.
     served = [decision.table.heaviest(m) for m, c in decision.counts.items() if c.value]
