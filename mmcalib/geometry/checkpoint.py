@@ -47,8 +47,9 @@ def checkpoint_files(
     config = cut_depth(
         geometry.values("config"), text_layers=text_layers, encoder_layers=encoder_layers
     )
-    special = geometry.values("tokens")
-    template = chat_template(geometry.values("chat"), geometry.values("placeholders"))
+    special, words = geometry.values("tokens"), geometry.values("words")
+    chat = geometry.values("chat")
+    template = chat_template(chat, geometry.values("placeholders")) if chat else None
     documents = {
         "config.json": config,
         **{
@@ -56,8 +57,10 @@ def checkpoint_files(
             for section, file in SECTION_FILES.items()
             if section in geometry.sections
         },
-        "tokenizer.json": tokenizer_json(special, _vocab_size(config)),
-        "tokenizer_config.json": tokenizer_config(geometry.values("tokenizer"), special, template),
+        "tokenizer.json": tokenizer_json(special, words, _vocab_size(config)),
+        "tokenizer_config.json": tokenizer_config(
+            geometry.values("tokenizer"), special, words, template
+        ),
     }
     return {name: _encode(document) for name, document in documents.items()}
 

@@ -14,6 +14,7 @@ SECTIONS = (
     "video_preprocessor",
     "processor",
     "tokens",
+    "words",
     "tokenizer",
     "placeholders",
     "chat",

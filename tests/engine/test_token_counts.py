@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.shapes import ImageShape
+from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.geometry import bundled
 from tests.engine.conftest import Lab
@@ -62,6 +62,51 @@ def test_asserted_tensor_shapes_hold(lab: Callable[[str], Lab], shared: Path) ->
         assert cost.tensor_bytes == shape[0] * shape[1] + 3 * 8, fact
         checked += 1
     assert checked >= 3
+
+
+# What published startup logs say of the largest item: exactly, or between the two counts that give
+# the logged number of profiled items. Not here: Gemma 3's 257 to 264, of versions that counted the
+# tokens around the 256 embeddings too, and Qwen3-VL's video of 0.11, which had another formula.
+LOGGED = [
+    ("Qwen/Qwen2.5-VL-72B-Instruct", "image", {}, (16_384, 16_384)),
+    ("Qwen/Qwen2.5-VL-72B-Instruct", "video", {}, (114_688, 114_688)),
+    ("Qwen/Qwen3-VL-8B-Instruct", "image", {}, (16_384, 16_384)),
+    ("Qwen/Qwen3-VL-8B-Instruct", "image", {"max_pixels": 1_003_520}, (980, 980)),
+    ("llava-hf/llava-v1.6-mistral-7b-hf", "image", {}, (2731, 3276)),
+    ("openai/whisper-large-v3", "audio", {}, (1500, 1500)),
+]
+
+
+@pytest.mark.parametrize(("model_id", "modality", "kwargs", "bounds"), LOGGED)
+def test_the_largest_item_is_what_startup_logs_say(
+    lab: Callable[[str], Lab],
+    model_id: str,
+    modality: str,
+    kwargs: dict[str, Any],
+    bounds: tuple[int, int],
+) -> None:
+    budget = lab(model_id).budget(build_dummy=False, mm_processor_kwargs=kwargs)
+    assert bounds[0] <= budget.max_tokens_per_item[modality] <= bounds[1]
+
+
+def test_a_video_of_llava_onevision_is_196_tokens_a_frame(lab: Callable[[str], Lab]) -> None:
+    """As vLLM's own test of the 0.5B asserts: 32 frames and one token more, whatever the size."""
+    onevision = lab("llava-hf/llava-onevision-qwen2-7b-ov-hf")
+    for shape in (VideoShape(100, 25.0, 4.0, 1280, 720), VideoShape(120, 30.0, 4.0, 176, 144)):
+        cost = onevision.cost(Blank("video", shape))
+        assert (cost.sampled[0], cost.embeds) == (32, 32 * 196 + 1)
+
+
+OTHER_THAN_QWEN = sorted(BUNDLED - {i for i in BUNDLED if i.startswith("Qwen/")})
+
+
+@pytest.mark.parametrize("model_id", OTHER_THAN_QWEN)
+def test_a_dummy_item_is_as_large_as_the_budget(lab: Callable[[str], Lab], model_id: str) -> None:
+    """Proves that the bundled processor numbers and special tokens fit each other."""
+    budget = lab(model_id).budget(limit_mm_per_prompt={"video": 0})
+    found = {modality: dummy.embeds for modality, dummy in budget.dummies.items()}
+    assert found
+    assert found == {modality: budget.max_tokens_per_item[modality] for modality in found}
 
 
 def _measured(lab: Lab, fact: dict[str, Any]) -> int:

@@ -36,13 +36,33 @@ def test_the_same_bytes_twice(geometry: Geometry, tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"a", "b"}
 
 
+# InternVL's processor reads config.json. No Qwen2(.5) repository has a file for videos: the video
+# processor, and with it vLLM's video loader, follows from preprocessor_config.json.
+MORE_FILES = {
+    "InternVLChatModel": set(),
+    "Gemma3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "LlavaNextForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "LlavaOnevisionForConditionalGeneration": {
+        "preprocessor_config.json",
+        "processor_config.json",
+    },
+    "Qwen3VLForConditionalGeneration": {
+        "preprocessor_config.json",
+        "video_preprocessor_config.json",
+    },
+    "Qwen3VLMoeForConditionalGeneration": {
+        "preprocessor_config.json",
+        "video_preprocessor_config.json",
+    },
+}
+
+
 @each_model
 def test_the_files_of_the_real_repository(geometry: Geometry, tmp_path: Path) -> None:
     names = {p.name for p in materialise(geometry, tmp_path / "m").iterdir()}
     own = {"config.json", "tokenizer.json", "tokenizer_config.json"}
-    # InternVL's processor reads config.json. No Qwen2(.5) repository has a file for videos: the
-    # video processor, and with it vLLM's video loader, follows from preprocessor_config.json.
-    assert names - own == (set() if "InternVL" in geometry.id else {"preprocessor_config.json"})
+    more: set[str] = MORE_FILES.get(geometry.architecture, {"preprocessor_config.json"})
+    assert names == own | more
 
 
 @each_model
@@ -72,7 +92,9 @@ def test_an_unwritable_place_is_an_output_error(tmp_path: Path) -> None:
 def test_special_tokens_have_their_true_ids(geometry: Geometry, tmp_path: Path) -> None:
     tokenizer = read(materialise(geometry, tmp_path / "m"), "tokenizer.json")
     added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    assert added == geometry.values("tokens")
+    special = {t["content"]: t["id"] for t in tokenizer["added_tokens"] if t["special"]}
+    assert special == geometry.values("tokens")
+    assert added == {**special, **geometry.values("words")}
     vocab = tokenizer["model"]["vocab"]
     assert added.items() <= vocab.items()
     assert sorted(vocab.values()) == list(range(len(vocab)))
@@ -88,6 +110,12 @@ def test_special_tokens_have_their_true_ids(geometry: Geometry, tmp_path: Path) 
         ("Qwen2-Audio-7B-Instruct", "<|AUDIO|>", 151646),
         ("Qwen2.5-Omni-7B", "<|IMAGE|>", 151655),
         ("InternVL2-2B", "<IMG_CONTEXT>", 92546),
+        ("Qwen3-VL-8B-Instruct", "<|video_pad|>", 151656),
+        ("gemma-3-4b-it", "<image_soft_token>", 262144),
+        ("llava-onevision-qwen2-7b-ov-hf", "<video>", 151647),
+        ("llava-v1.6-mistral-7b-hf", "<image>", 32000),
+        ("whisper-large-v3", "<|startoftranscript|>", 50258),
+        ("whisper-large-v3", "<|notimestamps|>", 50364),
     ],
 )
 def test_placeholder_ids(model_id: str, token: str, token_id: int) -> None:
@@ -139,3 +167,29 @@ def test_the_internvl_template_leaves_placeholders_to_vllm(tmp_path: Path) -> No
     assert render(folder, [{"role": "user", "content": "<image>\nHi"}]) == (
         "<s><|im_start|>user\n<image>\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+CHAT = [
+    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q?"}]},
+    {"role": "assistant", "content": "A"},
+    {"role": "user", "content": "B"},
+]
+
+
+def test_the_gemma_template_calls_the_assistant_model(tmp_path: Path) -> None:
+    assert render(materialise(known("gemma-3-4b-it"), tmp_path / "m"), CHAT) == (
+        "<bos><start_of_turn>user\n<start_of_image>Q?<end_of_turn>\n"
+        "<start_of_turn>model\nA<end_of_turn>\n"
+        "<start_of_turn>user\nB<end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
+def test_the_mistral_template_has_no_role_names(tmp_path: Path) -> None:
+    assert render(materialise(known("llava-v1.6-mistral-7b-hf"), tmp_path / "m"), CHAT) == (
+        "<s>[INST] <image>Q? [/INST]A</s>[INST] B [/INST]"
+    )
+
+
+def test_a_model_that_does_not_chat_has_no_template(tmp_path: Path) -> None:
+    folder = materialise(known("whisper-large-v3"), tmp_path / "m")
+    assert "chat_template" not in read(folder, "tokenizer_config.json")

@@ -6,10 +6,20 @@ from mmcalib.geometry.fact import STATUSES, parse_geometry
 IDS = {
     "Qwen/Qwen2.5-VL-3B-Instruct",
     "Qwen/Qwen2.5-VL-7B-Instruct",
+    "Qwen/Qwen2.5-VL-72B-Instruct",
+    "Qwen/Qwen3-VL-2B-Instruct",
+    "Qwen/Qwen3-VL-4B-Instruct",
+    "Qwen/Qwen3-VL-8B-Instruct",
+    "Qwen/Qwen3-VL-30B-A3B-Instruct",
     "Qwen/Qwen2-VL-2B-Instruct",
     "Qwen/Qwen2-Audio-7B-Instruct",
     "Qwen/Qwen2.5-Omni-7B",
     "OpenGVLab/InternVL2-2B",
+    "google/gemma-3-4b-it",
+    "google/gemma-3-27b-it",
+    "llava-hf/llava-onevision-qwen2-7b-ov-hf",
+    "llava-hf/llava-v1.6-mistral-7b-hf",
+    "openai/whisper-large-v3",
 }
 
 each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
@@ -32,7 +42,7 @@ def test_every_fact_has_a_status_and_a_source(geometry: Geometry) -> None:
 def test_what_is_not_found_says_what_it_follows_from(geometry: Geometry) -> None:
     openings = {
         "inferred": ("sibling", "fine-tune", "arithmetic", "transformers", "vLLM"),
-        "transformers-default": ("Qwen2Config",),
+        "transformers-default": ("Qwen2Config", "MistralConfig"),
         "stand-in": ("mmcalib's choice", "vLLM"),
     }
     for name, fact in geometry.doubtful():
@@ -49,8 +59,32 @@ def test_doubts_are_spoken_out(geometry: Geometry) -> None:
 
 
 @each_model
-def test_a_placeholder_per_modality(geometry: Geometry) -> None:
-    assert set(geometry.values("placeholders")) == set(geometry.modalities)
+def test_a_placeholder_per_modality_where_the_model_chats(geometry: Geometry) -> None:
+    chats = bool(geometry.values("chat"))
+    assert set(geometry.values("placeholders")) == (set(geometry.modalities) if chats else set())
+    assert chats or "no chat template" in " ".join(geometry.cannot_promise)
+
+
+# Numbers that the processor's class would fill in otherwise, and wrongly.
+@pytest.mark.parametrize(
+    ("model_id", "section", "name", "value"),
+    [
+        ("gemma-3-4b-it", "preprocessor", "size", {"height": 896, "width": 896}),
+        ("whisper-large-v3", "preprocessor", "feature_size", 128),
+        ("whisper-large-v3", "config", "num_mel_bins", 128),
+        (
+            "Qwen3-VL-8B-Instruct",
+            "video_preprocessor",
+            "size",
+            {"longest_edge": 25_165_824, "shortest_edge": 4096},
+        ),
+        ("llava-onevision-qwen2-7b-ov-hf", "preprocessor", "image_mean", [0.5, 0.5, 0.5]),
+    ],
+)
+def test_what_differs_from_the_class(model_id: str, section: str, name: str, value: object) -> None:
+    geometry = find(model_id)
+    assert geometry is not None
+    assert geometry.values(section)[name] == value
 
 
 @each_model
