@@ -19,6 +19,7 @@ PACKAGE = ROOT / "mmcalib"
 ORDER = (
     {"errors", "progress", "version"},
     {"media", "corpus", "census"},
+    {"gpus"},
     {"geometry"},
     {"engine", "rehearsal"},
     {"derive"},

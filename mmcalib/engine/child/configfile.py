@@ -19,7 +19,8 @@ def parse(request: ParseServeConfig) -> ServeConfig:
 
     Raises ValueError with the parser's own complaint for a file that `vllm serve` would refuse.
     """
-    with_file = _arguments(["serve", "--config", request.path])
+    config = ["--config", request.path] if request.path else []
+    with_file = _arguments(["serve", *config, *request.flags])
     without = _arguments(["serve", str(with_file["model"])])
     changed = {
         name: value

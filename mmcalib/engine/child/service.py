@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmcalib.engine import messages as m
 from mmcalib.engine.child.causes import what_failed
-from mmcalib.engine.child.model import OpenedModel
+
+if TYPE_CHECKING:
+    from mmcalib.engine.child.model import OpenedModel
+    from mmcalib.rehearsal.install import Stage
 
 
 class Service:
-    """State of one child: the opened model and, after a start, the engine."""
+    """State of one child: the opened model and, after a start, the engine; or an imaginary GPU."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._model: OpenedModel | None = None
         self._engine: Any = None
+        self._stage: Stage | None = None
 
     def say(self, answer: Any) -> None:
         self._pipe.send_bytes(m.REPLY.dump_json(answer))
@@ -32,6 +36,8 @@ class Service:
         """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
         match request:
             case m.OpenModel():
+                from mmcalib.engine.child.model import OpenedModel
+
                 self._model = OpenedModel(request)
                 return self._model.describe()
             case m.Measure():
@@ -57,6 +63,13 @@ class Service:
                 from mmcalib.engine.child.replay import replay
 
                 return replay(self._engine, request)
+            case m.Rehearse():
+                from mmcalib.rehearsal.install import install
+
+                self._stage = self._stage or install(request.gpu)
+                from mmcalib.rehearsal.rehearse import rehearse
+
+                return rehearse(self._stage, request)
         raise TypeError(f"unknown request {type(request).__name__}")
 
 

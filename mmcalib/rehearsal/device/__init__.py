@@ -1,0 +1,1 @@
+"""An imaginary GPU: its tensors, its memory, and what its kernels take for themselves."""

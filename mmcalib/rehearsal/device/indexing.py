@@ -1,0 +1,37 @@
+"""Indexing by a mask: how many entries it picks must be known before the result has a shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from mmcalib.rehearsal.device.imaginary import ImaginaryGpu
+
+aten = torch.ops.aten
+_INDEXED = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
+_MASKS = (torch.bool, torch.uint8)
+
+
+def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with every mask of known value turned into positions, as torch does first."""
+    if func not in _INDEXED:
+        return args
+    indices: list[Any] = []
+    for index in args[1]:
+        if index is None or index.dtype not in _MASKS:
+            indices.append(index)
+            continue
+        mask = gpu.values.of(index) if isinstance(index, FakeTensor) else index
+        if mask is None:
+            indices.append(index)
+        else:
+            indices += [gpu.made_of(p, "aten.nonzero") for p in mask.nonzero(as_tuple=True)]
+    return (args[0], indices, *args[2:])

@@ -1,0 +1,213 @@
+"""Memory that an operation takes inside its CUDA kernel, gone again when it returns.
+
+A fake tensor shows what goes in and what comes out. What is left out here takes little (reductions,
+softmax: partial results of some MiB at most) or is unknown (cuDNN's choice for a convolution).
+Read from pytorch's aten/src/ATen/native/cuda/ as of torch 2.13, and from CUB 3.0 and 3.5; sizes out
+of CUB are exact but for the scratch of its look-back, which depends on the GPU's tuning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+INT64_BYTES = 8
+# INT_MAX: a longer sort is cut into batches of whole rows (SortStable.cu).
+_INT_MAX = 2**31 - 1
+# Sort.h, should_use_small_sort: such rows are sorted in place.
+SMALL_SORT_ROW = 4096
+# SortStable.cu, do_launch_stable_sort_kernel: "rough heuristics where even a single sort occupies
+# GPU", and the number of rows from which one segmented sort takes them all.
+LARGE_SORT_ROW = 1_000_000
+SEGMENTED_SORT_ROWS = 128
+# TensorTopK.cu, should_use_multiblock: fewer slices than the first number are split among blocks
+# from the second length on.
+_MULTIBLOCK = (
+    *((21, 20000), (41, 10000), (81, 8000), (200, 5000), (800, 3000)),
+    *((4001, 800), (1 << 32, 400)),
+)
+# TensorTopK.cu: threads per block, radix digits, and get_items_per_thread's limits; the wave is an
+# H100's 132 multiprocessors with 6 blocks each, where another GPU's only shifts the middle range.
+_TOPK_THREADS, _TOPK_DIGITS, _TOPK_ITEMS, _TOPK_WAVE_BLOCKS = 256, 256, (4, 64), 132 * 6
+# CUB's onesweep: 256 digits of 4 B for each tile; a tile is 3,072 (sm_80) to 5,376 (sm_90) items
+# of 8 B. Its scan and select, and so nonzero, keep 16 B for some thousand items: left out.
+_ONESWEEP_TILE, _ONESWEEP_TILE_BYTES = 5376, 1024
+
+
+def scratch_bytes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Bytes that aten's `name`, without overload, takes for itself on these arguments; often 0.
+
+    Tensors are whatever has torch's `shape`, `stride()`, `element_size()` and `is_contiguous()`.
+    """
+    sizing = _SIZINGS.get(name)
+    if sizing is None or not args or not hasattr(args[0], "shape") or not _numel(args[0]):
+        return 0
+    return sizing(args, kwargs)
+
+
+def sort_scratch_bytes(numel: int, row_length: int, element_bytes: int) -> int:
+    """torch.sort along dense rows, stable or not: index arrays and CUB's buffers.
+
+    Sort.cpp `sort_cuda_kernel`, SortStable.cu. Rows of a 128-row batch or more cost 8 B of indices
+    and, for the ping-pong of a segmented radix sort, one element and 8 B of indices again.
+    """
+    if row_length <= SMALL_SORT_ROW:
+        return INT64_BYTES * row_length
+    count = min(numel, _INT_MAX) // row_length * row_length
+    rows = count // row_length
+    if rows == 1 or row_length >= LARGE_SORT_ROW:
+        return INT64_BYTES * row_length + _radix_sort_bytes(row_length, element_bytes, INT64_BYTES)
+    if rows < SEGMENTED_SORT_ROWS:
+        # Two arrays of (row, index) as int2, the sorted keys that nobody wants, and the sort.
+        pairs = 2 * INT64_BYTES * count
+        return pairs + element_bytes * count + _radix_sort_bytes(count, element_bytes, INT64_BYTES)
+    # dispatch_segmented_radix_sort.cuh, InvokePasses: "3rd keys buffer", "3rd values buffer".
+    return INT64_BYTES * count + (element_bytes + INT64_BYTES) * count
+
+
+def topk_scratch_bytes(numel: int, row_length: int, k: int, element_bytes: int) -> int:
+    """torch.topk over contiguous rows: digit counts, and a sort of the k where it is not small.
+
+    TensorTopK.cu `mbtopk::launch`, TensorTopK.cpp.
+    """
+    rows = numel // row_length
+    counting = 0
+    if next(row_length >= least for below, least in _MULTIBLOCK if rows < below):
+        fewest, most = _TOPK_ITEMS
+        items = min(max(-(-numel // (_TOPK_WAVE_BLOCKS * _TOPK_THREADS)), fewest), most)
+        blocks = rows * -(-row_length // (items * _TOPK_THREADS))
+        per_row = 3 * element_bytes + 12 + 4 * _TOPK_DIGITS
+        counting = rows * per_row + blocks * (2 * _TOPK_DIGITS + 8)
+    if k <= SMALL_SORT_ROW:
+        return counting
+    sorted_copies = rows * k * (element_bytes + INT64_BYTES)
+    return max(counting, sorted_copies + sort_scratch_bytes(rows * k, k, element_bytes))
+
+
+def masked_scatter_scratch_bytes(numel: int, *, mask_expands: bool) -> int:
+    """masked_scatter_: an int64 prefix sum as long as `self`, and the mask written out.
+
+    IndexKernel.cpp `masked_scatter__cuda`, IndexKernel.cu `launch_masked_scatter_kernel`.
+    """
+    return INT64_BYTES * numel + (numel if mask_expands else 0)
+
+
+def index_put_scratch_bytes(indices: int) -> int:
+    """index_put_ with accumulate: four int64 arrays and a radix sort of pairs.
+
+    Indexing.cu `index_put_with_sort_kernel`; the values are copied besides if they must expand.
+    """
+    return 4 * INT64_BYTES * indices + _radix_sort_bytes(indices, INT64_BYTES, INT64_BYTES)
+
+
+def _sort(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    self = args[0]
+    dim = kwargs.get("dim", args[1] if len(args) > 1 and type(args[1]) is int else -1)
+    if not self.shape:
+        return 0
+    numel, row_length, width = _numel(self), self.shape[dim], _width(self)
+    own = sort_scratch_bytes(numel, row_length, width)
+    dense = numel == 1 + sum(
+        (size - 1) * step for size, step in zip(self.shape, self.stride(), strict=True)
+    )
+    if row_length <= SMALL_SORT_ROW or (dense and self.stride(dim) == 1):
+        return own
+    # Turned so that rows are dense: the input, and both results before they are turned back.
+    return own + numel * (2 * width + INT64_BYTES)
+
+
+def _topk(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    self = args[0]
+    if not self.shape:
+        return 0
+    k = kwargs.get("k", args[1] if len(args) > 1 else 0)
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
+    numel, width = _numel(self), _width(self)
+    return _copy_bytes(self) + topk_scratch_bytes(numel, self.shape[dim], k, width)
+
+
+def _cumulate(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """ReduceOps.cpp `impl_func_cum_ops` converts; ScanUtils.cuh `scan_dim` wants dense rows."""
+    self, numel = args[0], _numel(args[0])
+    dtype = kwargs.get("dtype")
+    widens = dtype is None and not self.dtype.is_floating_point and _width(self) < 8
+    nbytes = _copy_bytes(self)
+    if widens or (dtype is not None and dtype != self.dtype):
+        nbytes = numel * (INT64_BYTES if dtype is None else dtype.itemsize)
+    return nbytes
+
+
+def _masked_scatter(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    self, mask = args[0], kwargs.get("mask", args[1] if len(args) > 1 else None)
+    source = kwargs.get("source", args[2] if len(args) > 2 else None)
+    numel = _numel(self)
+    expands = mask is not None and (_numel(mask) != numel or not mask.is_contiguous())
+    copied = 0 if source is None else _copy_bytes(source)
+    return copied + masked_scatter_scratch_bytes(numel, mask_expands=expands)
+
+
+def _index_put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    if not kwargs.get("accumulate", len(args) > 3 and args[3]) or len(args) < 3:
+        return 0
+    self, tensors, values = args[0], [one for one in args[1] if one is not None], args[2]
+    indices = max((_numel(one) for one in tensors), default=0)
+    taken = zip(self.shape, [*args[1], *[None] * len(self.shape)], strict=False)
+    whole = indices * prod(int(size) for size, index in taken if index is None)
+    copied = 0 if _numel(values) == whole and values.is_contiguous() else whole
+    return copied * _width(values) + index_put_scratch_bytes(indices)
+
+
+def _multinomial(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Distributions.cpp `multinomial_out`: one exponential draw for each probability.
+
+    MultinomialKernel.cu has three such arrays if several are drawn with replacement.
+    """
+    draws = args[1] if len(args) > 1 else kwargs.get("num_samples", 1)
+    again = args[2] if len(args) > 2 else kwargs.get("replacement", False)
+    arrays = 3 if again and draws > 1 else 1
+    return arrays * _numel(args[0]) * _width(args[0])
+
+
+def _unique(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """UniqueCub.cu `UniqueCub`: the values sorted, and with an inverse two arrays of indices."""
+    numel, width = _numel(args[0]), _width(args[0])
+    if kwargs.get("return_inverse", len(args) > 2 and args[2]):
+        return numel * (width + 2 * INT64_BYTES) + _radix_sort_bytes(numel, width, INT64_BYTES)
+    return numel * width + _radix_sort_bytes(numel, width, 0)
+
+
+def _numel(tensor: Any) -> int:
+    return prod(tensor.shape)
+
+
+def _width(tensor: Any) -> int:
+    return int(tensor.element_size())
+
+
+def _copy_bytes(tensor: Any) -> int:
+    """What `.contiguous()` allocates."""
+    return 0 if tensor.is_contiguous() else _numel(tensor) * _width(tensor)
+
+
+def _radix_sort_bytes(count: int, key_bytes: int, value_bytes: int) -> int:
+    """dispatch_radix_sort.cuh `InvokeOnesweep`, where no input may be overwritten."""
+    tiles = -(-count // _ONESWEEP_TILE)
+    return count * (key_bytes + value_bytes) + tiles * _ONESWEEP_TILE_BYTES
+
+
+_SIZINGS = {
+    "sort": _sort,
+    "topk": _topk,
+    "cumsum": _cumulate,
+    "cumsum_": _cumulate,
+    "cumprod": _cumulate,
+    "masked_scatter": _masked_scatter,
+    "masked_scatter_": _masked_scatter,
+    "index_put": _index_put,
+    "index_put_": _index_put,
+    "_index_put_impl_": _index_put,
+    "multinomial": _multinomial,
+    "_unique": _unique,
+    "_unique2": _unique,
+}

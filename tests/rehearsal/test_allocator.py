@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcalib.errors import UsageError
+from mmcalib.rehearsal.device.allocator import MIB, CachingAllocator, parse_settings
+
+KIB = 1 << 10
+
+
+def test_sizes_are_rounded_to_512_bytes() -> None:
+    allocator = CachingAllocator()
+    for nbytes, size in [(1, 512), (512, 512), (513, 1024), (MIB, MIB)]:
+        assert allocator.size_of(allocator.allocate(nbytes)) == size
+
+
+def test_nothing_asked_is_nothing_taken() -> None:
+    allocator = CachingAllocator()
+    assert allocator.allocate(0) == 0
+    allocator.free(0)
+    assert allocator.allocated_bytes == allocator.reserved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "segment_bytes"),
+    [
+        (1, 2 * MIB),
+        (MIB, 2 * MIB),
+        (MIB + 1, 20 * MIB),
+        (10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB),
+        (10 * MIB + 1, 12 * MIB),
+        (100 * MIB, 100 * MIB),
+        (101 * MIB, 102 * MIB),
+    ],
+)
+def test_a_first_request_takes_a_segment(nbytes: int, segment_bytes: int) -> None:
+    allocator = CachingAllocator()
+    allocator.allocate(nbytes)
+    assert allocator.reserved_bytes == segment_bytes
+
+
+def test_a_large_remainder_of_at_most_one_mebibyte_stays_with_its_block() -> None:
+    allocator = CachingAllocator()
+    kept = allocator.allocate(11 * MIB)
+    split = allocator.allocate(13 * MIB - 512)
+    assert allocator.size_of(kept) == 12 * MIB
+    assert allocator.size_of(split) == 13 * MIB - 512
+    assert allocator.reserved_bytes == 26 * MIB
+
+
+def test_a_small_remainder_is_split_from_512_bytes_on() -> None:
+    allocator = CachingAllocator()
+    allocator.allocate(MIB)
+    rest = allocator.allocate(MIB - 512)
+    assert allocator.size_of(rest) == MIB - 512
+    allocator.allocate(512)
+    assert allocator.reserved_bytes == 2 * MIB
+
+
+def test_weights_count_as_more_than_their_bytes() -> None:
+    """A log has 15.6271 GiB for Qwen2.5-VL-7B whose tensors are 15.568: 0.38 % of remainders."""
+    allocator = CachingAllocator()
+    mlp, attention, norm = 18944 * 3584 * 2, 3584 * 4608 * 2 + 4608 * 2, 3584 * 2
+    layer = [2 * mlp, mlp, attention, 3584 * 3584 * 2, norm, norm]
+    for nbytes in layer * 28:
+        allocator.allocate(nbytes)
+    tensors = 28 * sum(layer)
+    assert 1.001 < allocator.allocated_bytes / tensors < 1.01
+    assert allocator.reserved_bytes / tensors < 1.02
+
+
+def test_the_best_fit_is_the_smallest_then_the_lowest() -> None:
+    allocator = CachingAllocator()
+    blocks = [allocator.allocate(size * MIB) for size in (40, 30, 30)]
+    for block in blocks:
+        allocator.free(block)
+    assert allocator.allocate(30 * MIB) == blocks[1]
+    assert allocator.allocate(25 * MIB) == blocks[2]
+
+
+def test_a_freed_block_merges_with_both_neighbours() -> None:
+    allocator = CachingAllocator()
+    blocks = [allocator.allocate(5 * MIB) for _ in range(4)]
+    assert allocator.reserved_bytes == 20 * MIB
+    for index in (0, 2, 1, 3):
+        allocator.free(blocks[index])
+    assert allocator.allocate(20 * MIB) == blocks[0]
+    assert allocator.reserved_bytes == 20 * MIB
+
+
+def test_empty_cache_returns_only_wholly_free_segments() -> None:
+    allocator = CachingAllocator()
+    first, second = allocator.allocate(5 * MIB), allocator.allocate(5 * MIB)
+    whole = allocator.allocate(64 * MIB)
+    allocator.free(whole)
+    allocator.free(first)
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 20 * MIB
+    allocator.free(second)
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0
+
+
+def test_peaks_are_of_blocks_and_segments_and_start_again() -> None:
+    allocator = CachingAllocator()
+    allocator.free(allocator.allocate(101 * MIB))
+    allocator.empty_cache()
+    assert allocator.allocated_peak_bytes == 102 * MIB
+    assert allocator.reserved_peak_bytes == 102 * MIB
+    allocator.reset_peak()
+    assert allocator.allocated_peak_bytes == allocator.reserved_peak_bytes == 0
+
+
+class TestMaxSplit:
+    """With the limit of 20 MiB that vLLM 0.32 sets while it loads and profiles."""
+
+    def test_a_block_at_the_limit_is_kept_from_smaller_requests(self) -> None:
+        allocator = CachingAllocator(max_split_bytes=20 * MIB)
+        allocator.free(allocator.allocate(20 * MIB))
+        allocator.allocate(12 * MIB)
+        assert allocator.reserved_bytes == 32 * MIB
+
+    def test_so_is_a_freed_segment_of_twenty_mebibytes(self) -> None:
+        allocator = CachingAllocator(max_split_bytes=20 * MIB)
+        allocator.free(allocator.allocate(5 * MIB))
+        allocator.allocate(5 * MIB)
+        assert allocator.reserved_bytes == 40 * MIB
+
+    def test_a_smaller_block_is_split_as_ever(self) -> None:
+        allocator = CachingAllocator(max_split_bytes=20 * MIB)
+        allocator.free(allocator.allocate(18 * MIB))
+        assert allocator.size_of(allocator.allocate(12 * MIB)) == 12 * MIB
+        assert allocator.reserved_bytes == 18 * MIB
+
+    def test_an_oversize_request_takes_a_block_whole(self) -> None:
+        allocator = CachingAllocator(max_split_bytes=20 * MIB)
+        allocator.free(allocator.allocate(60 * MIB))
+        assert allocator.size_of(allocator.allocate(40 * MIB + 512)) == 60 * MIB
+        assert allocator.allocated_bytes == 60 * MIB
+
+    def test_an_oversize_request_keeps_what_its_new_segment_has_left(self) -> None:
+        nbytes = 3584 * 3584 * 2  # 24.5 MiB, a 7B model's attention output
+        free = CachingAllocator()
+        assert free.size_of(free.allocate(nbytes)) == nbytes
+        limited = CachingAllocator(max_split_bytes=20 * MIB)
+        assert limited.size_of(limited.allocate(nbytes)) == 26 * MIB
+
+    def test_but_none_that_is_twenty_mebibytes_larger(self) -> None:
+        allocator = CachingAllocator(max_split_bytes=20 * MIB)
+        allocator.free(allocator.allocate(60 * MIB))
+        assert allocator.size_of(allocator.allocate(40 * MIB)) == 40 * MIB
+        assert allocator.reserved_bytes == 100 * MIB
+
+    def test_lifted_it_no_longer_matters(self) -> None:
+        allocator = CachingAllocator(max_split_bytes=20 * MIB)
+        allocator.free(allocator.allocate(60 * MIB))
+        allocator.max_split_bytes = None
+        allocator.allocate(12 * MIB)
+        assert allocator.reserved_bytes == 60 * MIB
+
+
+class TestPrivatePools:
+    def test_a_pool_does_not_share_segments(self) -> None:
+        allocator = CachingAllocator()
+        allocator.free(allocator.allocate(64 * MIB))
+        allocator.begin_pool("graphs")
+        inside = allocator.allocate(64 * MIB)
+        allocator.end_pool("graphs")
+        assert allocator.reserved_bytes == 128 * MIB
+        allocator.free(inside)
+        allocator.allocate(64 * MIB)
+        assert allocator.reserved_bytes == 128 * MIB
+
+    def test_its_segments_outlive_empty_cache_until_its_last_use_is_given_up(self) -> None:
+        allocator = CachingAllocator()
+        for _ in range(2):
+            allocator.begin_pool("graphs")
+            allocator.free(allocator.allocate(64 * MIB))
+            allocator.end_pool("graphs")
+        assert allocator.reserved_bytes == 64 * MIB
+        for left in (64 * MIB, 0):
+            allocator.release_pool("graphs")
+            allocator.empty_cache()
+            assert allocator.reserved_bytes == left
+
+    def test_an_output_that_lives_on_holds_its_segment(self) -> None:
+        allocator = CachingAllocator()
+        allocator.begin_pool("graphs")
+        output = allocator.allocate(1 * KIB)
+        allocator.end_pool("graphs")
+        allocator.release_pool("graphs")
+        allocator.empty_cache()
+        assert allocator.reserved_bytes == 2 * MIB
+        allocator.free(output)
+        allocator.empty_cache()
+        assert allocator.reserved_bytes == 0
+
+    def test_the_innermost_of_nested_pools_serves(self) -> None:
+        allocator = CachingAllocator()
+        allocator.begin_pool("weights")
+        allocator.begin_pool("graphs")
+        allocator.free(allocator.allocate(64 * MIB))
+        allocator.end_pool("graphs")
+        allocator.allocate(64 * MIB)
+        assert allocator.reserved_bytes == 128 * MIB
+
+    def test_the_common_cache_stays_while_a_pool_is_open(self) -> None:
+        allocator = CachingAllocator()
+        allocator.free(allocator.allocate(64 * MIB))
+        allocator.begin_pool("graphs")
+        allocator.empty_cache()
+        assert allocator.reserved_bytes == 64 * MIB
+
+    def test_misuse_is_an_error(self) -> None:
+        allocator = CachingAllocator()
+        with pytest.raises(ValueError, match="no use to give up"):
+            allocator.release_pool("graphs")
+        allocator.begin_pool("graphs")
+        with pytest.raises(ValueError, match="already open"):
+            allocator.begin_pool("graphs")
+        allocator.end_pool("graphs")
+        allocator.release_pool("graphs")
+        with pytest.raises(ValueError, match="cannot be used again"):
+            allocator.begin_pool("graphs")
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("", None),
+        ("max_split_size_mb:20", 20 * MIB),
+        ("expandable_segments:False, max_split_size_mb:512", 512 * MIB),
+        ("pinned_use_background_threads:True", None),
+    ],
+)
+def test_settings(text: str, limit: int | None) -> None:
+    assert parse_settings(text) == limit
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_split_size_mb:19",
+        "max_split_size_mb",
+        "expandable_segments:True",
+        "max_split_size_mb:20,roundup_power2_divisions:[256:1,512:2,>:8]",
+    ],
+)
+def test_settings_that_are_not_replayed(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_settings(text)
+
+
+SIZES = st.one_of(
+    st.integers(1, 2 * MIB), st.integers(MIB, 12 * MIB), st.integers(9 * MIB, 80 * MIB)
+)
+LIMITS = st.sampled_from([None, 20 * MIB, 40 * MIB])
+STEPS = st.lists(st.tuples(st.sampled_from("aaaffel"), SIZES, LIMITS), max_size=60)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_whatever_happens_the_books_balance(steps: list[tuple[str, int, int | None]]) -> None:
+    allocator = CachingAllocator()
+    live: dict[int, int] = {}
+    for kind, nbytes, limit in steps:
+        if kind == "a":
+            live[allocator.allocate(nbytes)] = nbytes
+        elif kind == "f" and live:
+            address = sorted(live)[nbytes % len(live)]
+            del live[address]
+            allocator.free(address)
+        elif kind == "e":
+            allocator.empty_cache()
+        elif kind == "l":
+            allocator.max_split_bytes = limit
+        spans = sorted((address, allocator.size_of(address)) for address in live)
+        assert all(left + size <= right for (left, size), (right, _) in pairwise(spans))
+        assert all(allocator.size_of(address) >= asked for address, asked in live.items())
+        assert allocator.allocated_bytes == sum(size for _, size in spans)
+        assert allocator.allocated_bytes <= allocator.reserved_bytes
+        assert allocator.allocated_bytes <= allocator.allocated_peak_bytes
+        idle = sorted(allocator._idle)
+        for block in (allocator._idle[address] for address in idle):
+            assert block.after is None or block.after.address in live
+    for address in live:
+        allocator.free(address)
+    allocator.empty_cache()
+    assert allocator.allocated_bytes == allocator.reserved_bytes == 0
+
+
+def test_twenty_thousand_operations_take_less_than_a_second() -> None:
+    allocator = CachingAllocator(max_split_bytes=20 * MIB)
+    started = time.perf_counter()
+    live = [allocator.allocate((index * 7919) % (3 * MIB)) for index in range(5000)]
+    for index in range(5000):
+        allocator.free(live[(index * 37) % 5000])
+        live[(index * 37) % 5000] = allocator.allocate((index * 104729) % (30 * MIB))
+    for address in live:
+        allocator.free(address)
+    assert time.perf_counter() - started < 1
+    assert allocator.allocated_bytes == 0

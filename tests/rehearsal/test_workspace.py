@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from mmcalib.rehearsal.device.allocator import MIB, CachingAllocator
+from mmcalib.rehearsal.device.workspace import (
+    KIB,
+    Workspaces,
+    cublas_workspace_bytes,
+    cublaslt_workspace_bytes,
+    parse_workspace_config,
+)
+
+COMMON = 8 * MIB + 128 * KIB
+
+
+@pytest.mark.parametrize(
+    ("capability", "torch_version", "expected"),
+    [
+        ((7, 5), (2, 13), COMMON),
+        ((8, 0), (2, 8), COMMON),
+        ((8, 9), (2, 13), COMMON),
+        ((9, 0), (2, 8), 32 * MIB),
+        ((9, 0), (2, 13), 32 * MIB),
+        ((10, 0), (2, 8), COMMON),
+        ((10, 0), (2, 11), COMMON),
+        ((10, 0), (2, 12), 32 * MIB),
+        ((10, 3), (2, 13), 32 * MIB),
+        ((12, 0), (2, 13), 32 * MIB),
+        ((11, 0), (2, 13), COMMON),
+        ((11, 0), (2, 14), 32 * MIB),
+    ],
+)
+def test_default_sizes(
+    capability: tuple[int, int], torch_version: tuple[int, int], expected: int
+) -> None:
+    assert cublas_workspace_bytes(capability, torch_version) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (":4096:2:16:8", COMMON),
+        (":4096:8", 32 * MIB),
+        (":16:8", 128 * KIB),
+        (":0:0", 0),
+        ("nonsense", None),
+        ("", None),
+    ],
+)
+def test_config(text: str, expected: int | None) -> None:
+    assert parse_workspace_config(text) == expected
+
+
+def test_a_config_overrides_the_default_and_nonsense_does_not() -> None:
+    assert cublas_workspace_bytes((9, 0), (2, 13), ":16:8") == 128 * KIB
+    assert cublas_workspace_bytes((9, 0), (2, 13), "nonsense") == 32 * MIB
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "size_config", "expected"),
+    [
+        ((2, 8), None, MIB),
+        ((2, 11), None, MIB),
+        ((2, 11), "32768", 32 * MIB),
+        ((2, 11), "nonsense", MIB),
+        ((2, 12), None, 0),
+        ((2, 13), "4096", 0),
+    ],
+)
+def test_cublaslt(torch_version: tuple[int, int], size_config: str | None, expected: int) -> None:
+    assert cublaslt_workspace_bytes(torch_version, size_config) == expected
+
+
+@dataclass
+class Books:
+    allocator: CachingAllocator = field(default_factory=CachingAllocator)
+
+
+def test_one_workspace_for_each_stream_and_library() -> None:
+    books = Books()
+    workspaces = Workspaces(books, (9, 0), (2, 11))
+    for operation in ("aten.mm.default", "aten.bmm.default", "mm", "aten::baddbmm"):
+        workspaces.use(operation)
+    assert books.allocator.allocated_bytes == 32 * MIB
+    workspaces.use("aten.addmm.default")
+    assert books.allocator.allocated_bytes == 33 * MIB
+    workspaces.use("aten.mm.default", stream=1)
+    assert books.allocator.allocated_bytes == 65 * MIB
+    workspaces.clear()
+    assert books.allocator.allocated_bytes == 0
+
+
+def test_libraries_share_it_from_torch_2_12_on() -> None:
+    books = Books()
+    workspaces = Workspaces(books, (9, 0), (2, 13))
+    workspaces.use("aten.addmm.default")
+    workspaces.use("aten.mm.default")
+    assert books.allocator.allocated_bytes == 32 * MIB
+
+
+def test_a_convolution_needs_none_nor_a_device_without_capability() -> None:
+    books = Books()
+    Workspaces(books, (9, 0)).use("aten.convolution.default")
+    Workspaces(books, None).use("aten.mm.default")
+    assert books.allocator.allocated_bytes == 0
