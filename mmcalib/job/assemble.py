@@ -13,6 +13,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.derive.spread import spread
 from mmcalib.engine.messages import Budget, ModelOpened, Replayed
 from mmcalib.geometry import ResolvedModel
+from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.burst import Burst
 from mmcalib.job.decide import Decision
 from mmcalib.job.evidence import evidence
@@ -41,6 +42,7 @@ class Findings:
     burst: Burst | None = None
     replayed: Replayed | None = None
     predicted: Predicted | None = None
+    gpu: Gpu | None = None
 
 
 _UNFINISHED = Check(
@@ -69,7 +71,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
             limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
             mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
             media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
-            evidence=list(evidence(decision, opened, known.policy)),
+            evidence=list(evidence(decision, opened, known.policy, known.gpu)),
         ),
         engine_config=engine_config(known.resolved, decision.engine_args),
         budget=c.Budgets(

@@ -8,6 +8,7 @@ from typing import Final
 from mmcalib.engine.messages import Budget, Rehearsed
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.cross_check import disagreement, estimate_bytes
 from mmcalib.report import calibration as c
 from mmcalib.report.rehearsal import PeakTensor, Phase, Rehearsal
 from mmcalib.version import __version__
@@ -98,6 +99,8 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
             )
             for phase in found.phases
         ],
+        encoder_estimate_bytes=estimate_bytes(found, model.path),
+        cross_check=disagreement(found, model.path),
         assumptions=[*found.assumptions, *model.notes],
         seconds=round(found.seconds, 2),
     )

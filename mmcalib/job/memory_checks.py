@@ -6,6 +6,7 @@ from typing import Final
 
 from mmcalib.derive.checks import Check, Status
 from mmcalib.engine.messages import Rehearsed
+from mmcalib.job.cross_check import disagreement
 from mmcalib.job.predict import Predicted
 from mmcalib.job.startup import Started
 
@@ -23,7 +24,7 @@ def gained(before: Rehearsed | None, after: Rehearsed) -> str:
     return f"{now}; default {_gib(before.kv_cache_bytes)}, {before.kv_cache_tokens:,} tokens"
 
 
-def memory_checks(predicted: Predicted, started: Started | None) -> list[Check]:
+def memory_checks(predicted: Predicted, started: Started | None, model_path: str) -> list[Check]:
     """Whether the calibrated configuration would start on the GPU, and how what was predicted
     compares with what was then measured.
     """
@@ -41,6 +42,8 @@ def memory_checks(predicted: Predicted, started: Started | None) -> list[Check]:
         checks.append(
             Check("encoder reserved", "warn", detail, "a lower --gpu-memory-utilization makes room")
         )
+    if differs := disagreement(after, model_path):
+        checks.append(Check("encoder peak by formula", "warn", differs))
     if started is not None:
         checks.append(_true(after, started))
     return checks

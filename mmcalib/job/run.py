@@ -85,6 +85,7 @@ def _calibrate(
     decision = decider.decide(corpus.census, corpus.prompts, sample)
     outcome.skipped.extend(decision.unreadable)
     known = Findings(resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped))
+    known.gpu = job.gpu
     seen = replace(corpus, skipped=tuple(outcome.skipped))
     known.checks += findings(seen, left_out, decision, job.policy)
     if predictor:
@@ -105,7 +106,7 @@ def _calibrate(
         known.checks.append(Check("engine start", "skip", detail, "--validate replay"))
     if predictor:
         known.predicted = predictor.found()
-        known.checks += memory_checks(known.predicted, known.started)
+        known.checks += memory_checks(known.predicted, known.started, resolved.path)
     result = assemble(known, finished=True)
     outcome.now(result)
     return result

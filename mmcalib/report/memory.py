@@ -34,6 +34,8 @@ def comparison(found: Sequence[Rehearsal], console: Console) -> None:
             heading = f"Alive at the peak{name}: {highest.name}, {words.gib(highest.peak_bytes)}"
             console.print(Text(words.plain(heading), style="bold"))
             console.print(_peak(highest))
+        if one.cross_check:
+            console.print(Text(f"!! {words.plain(one.cross_check)}", style="yellow"))
     console.print()
     console.print(Text("Assumed", style="bold"))
     for line in dict.fromkeys(line for one in found for line in one.assumptions):

@@ -37,6 +37,7 @@ class Rehearsal(_Part):
     """vLLM's startup on one imaginary GPU. `starts`: whether it would; `memory.note` says why not.
 
     True for the `vllm` version named, and for one rank of `tensor_parallel_size`.
+    `encoder_estimate_bytes` is the encoder's peak by formula; `cross_check` says where it differs.
     """
 
     memory: Memory
@@ -57,4 +58,6 @@ class Rehearsal(_Part):
     dtype: str
     tensor_parallel_size: int
     phases: list[Phase]
+    encoder_estimate_bytes: int | None
+    cross_check: str
     seconds: float

@@ -12,6 +12,7 @@ from mmcalib.report.calibration import (
     EncoderBudget,
     Evidence,
     Memories,
+    Memory,
 )
 
 GIB = 1 << 30
@@ -108,7 +109,16 @@ def _memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
         values = (getattr(default, name), getattr(calibrated, name))
         if any(value is not None for value in values):
             label = calibrated.labels.get(name) or calibrated.label or "measured"
-            yield what, spoken(values[0]), spoken(values[1]), label
+            cells = [spoken(value) for value in values]
+            if name == "kv_cache_bytes":
+                cells = [kv_cache(one) for one in (default, calibrated)]
+            yield what, cells[0], cells[1], label
+
+
+def kv_cache(memory: Memory) -> str:
+    """GiB, and whether an engine could start with it."""
+    short = memory.kv_cache_bytes is not None and memory.kv_cache_tokens is None
+    return gib(memory.kv_cache_bytes) + (", would not start" if short else "")
 
 
 def check_line(check: CheckResult) -> str:
