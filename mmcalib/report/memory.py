@@ -96,10 +96,10 @@ def memory_rows(memory: Memory) -> list[tuple[str, str, str]]:
 
 
 def _memory(found: Sequence[Rehearsal]) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, show_header=len(found) > 1)
     table.add_column("")
     for one in found:
-        table.add_column(words.plain(one.config) if len(found) > 1 else "", justify="right")
+        table.add_column(words.plain(one.config), justify="right")
     table.add_column("")
     columns = [memory_rows(one.memory) for one in found]
     for rows in zip(*columns, strict=False):
