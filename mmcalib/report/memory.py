@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -27,7 +28,7 @@ def comparison(found: Sequence[Rehearsal], console: Console) -> None:
     console.print()
     console.print(_memory(found))
     for one in found:
-        name = f" of {one.config}" if len(found) > 1 else ""
+        name = f" of {_name(one, found)}" if len(found) > 1 else ""
         highest = max(one.phases, key=lambda phase: phase.peak_bytes, default=None)
         if highest is not None:
             console.print()
@@ -42,7 +43,14 @@ def comparison(found: Sequence[Rehearsal], console: Console) -> None:
         console.print(Text(f"- {words.plain(line)}"))
     console.print()
     for one in found:
-        console.print(_conclusion(one))
+        console.print(_conclusion(one, _name(one, found)))
+
+
+def _name(one: Rehearsal, found: Sequence[Rehearsal]) -> str:
+    """The config's file name, with its folders where another has the same."""
+    names = [Path(other.config).name for other in found]
+    name = Path(one.config).name
+    return words.plain(name if names.count(name) == 1 else one.config)
 
 
 def _engine(one: Rehearsal) -> str:
@@ -99,7 +107,7 @@ def _memory(found: Sequence[Rehearsal]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=len(found) > 1)
     table.add_column("")
     for one in found:
-        table.add_column(words.plain(one.config), justify="right")
+        table.add_column(_name(one, found), justify="right")
     table.add_column("")
     columns = [memory_rows(one.memory) for one in found]
     for rows in zip(*columns, strict=False):
@@ -135,9 +143,9 @@ def _cells(one: PeakTensor) -> tuple[str, str, str, str]:
     return words.gib(one.bytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
 
 
-def _conclusion(one: Rehearsal) -> Text:
+def _conclusion(one: Rehearsal, name: str) -> Text:
     memory = one.memory
-    name = f"{one.config}: " if one.config else ""
+    name = f"{name}: " if name else ""
     if not one.starts:
         text = f"{name}it would not start: {memory.note}"
         return Text(words.plain(text), style="bold red")
