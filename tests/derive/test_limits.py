@@ -98,7 +98,7 @@ def test_a_hint_is_honest_when_its_dummy_costs_what_may_come(
 def test_max_num_batched_tokens_admits_every_item(
     wanted: int, largest: int, real: int, chunks: bool
 ) -> None:
-    """VLLM's encoder cache holds the larger of this value and its own largest item."""
+    """vLLM's encoder cache holds the larger of this value and its own largest item."""
     found = limits.max_num_batched_tokens(wanted, largest, real, chunks_mm_input=chunks)
     assert max(found, largest) >= real
     assert found >= wanted

@@ -1,0 +1,76 @@
+"""Knobs that old commands and old advice still name, and what stands for them today."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredKnob:
+    """`present_in` is the last version that was seen to take it, `absent_in` the first without.
+
+    `today` is what to write instead, None where there is nothing left to set.
+    """
+
+    name: str
+    present_in: str
+    absent_in: str
+    today: str | None
+
+
+# Where no source is given, the argument parser or environment table of the installed 0.10.2,
+# 0.11.0, 0.23.0 and 0.32.0 has the knob or has it not.
+RETIRED = (
+    # vLLM PR 36216; present in 0.17.1 and absent in 0.18.0 by signature (unsloth-zoo#1210).
+    RetiredKnob("--swap-space", "0.17.1", "0.18.0", None),
+    # "deprecated and will be removed in v0.13" (0.10.2, 0.11.0 engine/arg_utils.py; PR 22441).
+    RetiredKnob("--disable-mm-preprocessor-cache", "0.11.0", "0.23.0", "--mm-processor-cache-gb 0"),
+    RetiredKnob("VLLM_MM_INPUT_CACHE_GIB", "0.11.0", "0.23.0", "--mm-processor-cache-gb"),
+    # "Please use `--mm-encoder-tp-mode data` instead" (0.10.2 engine/arg_utils.py).
+    RetiredKnob(
+        "--enable-multimodal-encoder-data-parallel", "0.11.0", "0.23.0", "--mm-encoder-tp-mode data"
+    ),
+    RetiredKnob("--max-seq-len-to-capture", "0.10.2", "0.11.0", "--max-cudagraph-capture-size"),
+    RetiredKnob("--cuda-graph-sizes", "0.11.0", "0.23.0", "--cudagraph-capture-sizes"),
+    RetiredKnob("--task", "0.11.0", "0.23.0", "--runner and --convert"),
+    RetiredKnob("--disable-log-requests", "0.11.0", "0.23.0", "--no-enable-log-requests"),
+    RetiredKnob(
+        "--guided-decoding-backend", "0.11.0", "0.23.0", "--structured-outputs-config.backend"
+    ),
+    RetiredKnob("--disable-async-output-proc", "0.10.2", "0.11.0", None),
+    RetiredKnob("--max-num-partial-prefills", "0.23.0", "0.32.0", None),
+    RetiredKnob("--calculate-kv-scales", "0.23.0", "0.32.0", None),
+    RetiredKnob("VLLM_ATTENTION_BACKEND", "0.11.0", "0.23.0", "--attention-backend"),
+    RetiredKnob("VLLM_USE_V1", "0.11.0", "0.23.0", None),
+)
+
+# vLLM's parser takes `--swap_space` for `--swap-space`.
+_BY_SPELLING = {
+    spelling: knob
+    for knob in RETIRED
+    for spelling in {knob.name, knob.name[:2] + knob.name[2:].replace("-", "_")}
+}
+_BY_ARGUMENT = {
+    knob.name.removeprefix("--").replace("-", "_"): knob
+    for knob in RETIRED
+    if knob.name.startswith("--")
+}
+_SPELLED = re.compile(
+    r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(_BY_SPELLING))) + r")(?![\w-])"
+)
+
+
+def retired_in(text: str) -> Iterator[RetiredKnob]:
+    """The retired flags and environment variables that a text names, as they are spelled."""
+    if "--" in text or "VLLM_" in text:
+        for found in _SPELLED.finditer(text):
+            yield _BY_SPELLING[found.group()]
+
+
+def retired_among(arguments: Mapping[str, object]) -> Iterator[RetiredKnob]:
+    """The retired ones among engine arguments that somebody has set."""
+    for name in arguments:
+        if name in _BY_ARGUMENT:
+            yield _BY_ARGUMENT[name]

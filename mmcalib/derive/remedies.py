@@ -1,0 +1,128 @@
+"""What would make an item or a prompt fit: each remedy is tried on the gate before it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
+from mmcalib.derive.bounds import Area, Ceiling, Frames
+
+CALIBRATE = "calibrate again with such media in the corpus"
+# Rounding makes costs rise and fall a little from one width to the next: so many above the one
+# that was found by halving are tried one by one.
+_NEAR_PX = 64
+_MS = 1000
+
+
+def with_remedy(gate: Gate, shape: Shape, admission: Admission) -> Admission:
+    """The same answer with what would make the item fit; one that fits needs nothing."""
+    if admission.fits:
+        return admission
+    if not gate.counts.get(shape.modality):
+        return replace(admission, remedy=_unserved(gate, shape.modality))
+    remedy = _cropped(gate, shape) or " or ".join(_smaller(gate, shape)) or CALIBRATE
+    return replace(admission, remedy=remedy)
+
+
+def with_prompt_remedy(
+    gate: Gate, shapes: Sequence[Shape], text_bytes: int, admission: Admission
+) -> Admission:
+    """The same for a prompt: its first item that does not fit, else how to split it."""
+    if admission.fits:
+        return admission
+    for answer in ("no", "unknown"):
+        for shape in shapes:
+            alone = admit(gate, shape)
+            if alone.answer == answer:
+                return with_remedy(gate, shape, alone)
+    parts = prompts_needed(gate, shapes, text_bytes)
+    remedies = [f"split into {parts} prompts"] if parts else ["a shorter text"]
+    for modality, most in gate.counts.items():
+        count = sum(shape.modality == modality for shape in shapes)
+        if count > most:
+            remedies.append(f"calibrate again with --count {modality}={count}")
+    return replace(admission, remedy=" or ".join(remedies))
+
+
+def prompts_needed(gate: Gate, shapes: Sequence[Shape], text_bytes: int) -> int | None:
+    """Prompts that hold the items in their order, each with the whole text; None if none can."""
+    parts, held = 1, list[Shape]()
+    for shape in shapes:
+        if admit_prompt(gate, [*held, shape], text_bytes).fits:
+            held.append(shape)
+        elif held and admit_prompt(gate, [shape], text_bytes).fits:
+            parts, held = parts + 1, [shape]
+        else:
+            return None
+    return parts if parts > 1 else None
+
+
+def _unserved(gate: Gate, modality: Modality) -> str:
+    if modality in gate.counts:
+        return f"calibrate again with --count {modality}=1"
+    return "serve it with a model that takes it"
+
+
+def _smaller(gate: Gate, shape: Shape) -> Iterator[str]:
+    """Sizes, lengths and durations at which the item would fit, as words."""
+    match shape:
+        case ImageShape(width_px=width, height_px=height):
+
+            def resized_image(to: int) -> Shape:
+                return ImageShape(to, _in_proportion(to, width, height))
+
+            found = _largest(gate, resized_image, width, near=_NEAR_PX)
+            if isinstance(found, ImageShape):
+                yield f"resize to {found}"
+        case VideoShape(num_frames=frames, width_px=width, height_px=height, fps=fps):
+
+            def cut_video(to: int) -> Shape:
+                return replace(shape, num_frames=to, duration_s=to / fps)
+
+            def resized_video(to: int) -> Shape:
+                return replace(shape, width_px=to, height_px=_in_proportion(to, width, height))
+
+            found = _largest(gate, cut_video, frames, near=_NEAR_PX)
+            if isinstance(found, VideoShape):
+                yield f"cut to {found.num_frames} frames ({found.duration_s:.1f} s)"
+            found = _largest(gate, resized_video, width, near=_NEAR_PX)
+            if isinstance(found, VideoShape):
+                yield f"resize to {found.width_px}×{found.height_px}"
+        case AudioShape(num_samples=samples, sample_rate_hz=rate):
+
+            def cut_audio(to: int) -> Shape:
+                return AudioShape(to * rate // _MS, rate)
+
+            found = _largest(gate, cut_audio, samples * _MS // rate)
+            if isinstance(found, AudioShape):
+                yield f"cut to {found.duration_s:.2f} s"
+
+
+def _in_proportion(to: int, width: int, height: int) -> int:
+    return max(1, round(to * height / width))
+
+
+def _largest(gate: Gate, at: Callable[[int], Shape], below: int, *, near: int = 0) -> Shape | None:
+    """The largest of the shapes at 1 to `below` - 1 that fits, found by halving."""
+
+    def fits(size: int) -> bool:
+        return admit(gate, at(size)).fits
+
+    low, high = 0, below
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    most = next((n for n in range(min(low + near, below - 1), low, -1) if fits(n)), low)
+    return at(most) if most else None
+
+
+def _cropped(gate: Gate, shape: Shape) -> str:
+    """For pictures that are too slim to be taken at any size."""
+    rule = gate.rules.get(shape.modality)
+    area = rule.area if isinstance(rule, Frames) else rule
+    if not isinstance(area, Area | Ceiling) or isinstance(shape, AudioShape):
+        return ""
+    ratio = max(shape.width_px, shape.height_px) / min(shape.width_px, shape.height_px)
+    return f"crop or pad to {area.max_aspect:g}:1 at most" if ratio > area.max_aspect else ""

@@ -1,0 +1,109 @@
+"""Rules for unseen shapes, against numbers that vLLM's processors gave (measured on 0.32)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.derive.bounds import (
+    Area,
+    Bound,
+    Ceiling,
+    Found,
+    Frames,
+    Ladder,
+    Refused,
+    Rung,
+    Sampling,
+)
+
+QWEN = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
+CLIP = VideoShape(300, 30.0, 10.0, 640, 272)
+
+
+def tokens(found: Found) -> int:
+    assert isinstance(found, Bound)
+    return found.tokens
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "expected"),
+    [(1316, 756, 1269), (1300, 876, 1426), (5400, 2700, 16290), (56, 56, 4), (56, 28, 6)],
+)
+def test_an_image_costs_what_the_processor_made_of_it(
+    width: int, height: int, expected: int
+) -> None:
+    found = QWEN.bound(ImageShape(width, height))
+    assert found == Bound(expected, expected, expected, expected)
+
+
+def test_half_a_cell_rounds_to_even() -> None:
+    assert tokens(QWEN.bound(ImageShape(28 * 2 + 14, 28 * 10))) == 20
+    assert tokens(QWEN.bound(ImageShape(28 * 3 + 14, 28 * 10))) == 40
+
+
+def test_too_slim_an_image_is_refused() -> None:
+    assert isinstance(QWEN.bound(ImageShape(10, 2001)), Refused)
+    assert isinstance(QWEN.bound(ImageShape(10, 2000)), Bound)
+
+
+@given(st.integers(30, 5000), st.integers(30, 5000), st.integers(100, 20000))
+def test_a_cap_holds_but_for_slim_images(width: int, height: int, cap_tokens: int) -> None:
+    area = Area(28, 3136, cap_tokens * 784, 200.0)
+    cells = area.cells(width, height)
+    slim = max(width, height) / min(width, height) > cap_tokens / 4
+    assert slim or cells <= max(cap_tokens, 4)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "shape", "kept"),
+    [
+        (Sampling("uniform", 32, -1), CLIP, 32),
+        (Sampling("uniform", 32, 2), CLIP, 20),
+        (Sampling("uniform", -1, -1), CLIP, 300),
+        (Sampling("qwen2_vl", 32, 2), CLIP, 20),
+        (Sampling("qwen2_vl", 32, 2), VideoShape(1, 1.0, 1.0, 64, 64), 0),
+        (Sampling("qwen2_vl", 32, 2), VideoShape(24000, 30.0, 800.0, 64, 64), 768),
+        (Sampling("qwen3_vl", 32, 2), VideoShape(3, 1.0, 3.0, 64, 64), 3),
+    ],
+)
+def test_frames_are_kept_as_the_loader_keeps_them(
+    sampling: Sampling, shape: VideoShape, kept: int
+) -> None:
+    assert sampling.frames(shape) == kept
+
+
+def test_a_video_costs_a_picture_per_pair_of_frames_and_may_have_two_frames_more() -> None:
+    rule = Frames(Sampling("qwen2_vl", 32, 2), 2, QWEN)
+    assert rule.bound(CLIP) == Bound(11 * 230, 11 * 230, 10 * 230, 10 * 230)
+    assert isinstance(rule.bound(VideoShape(1, 1.0, 1.0, 64, 64)), Refused)
+    assert rule.bound(VideoShape(300, 30.0, 10.0, 640, 4)) is None
+
+
+def test_frames_of_one_size_cost_the_same_whatever_they_were() -> None:
+    rule = Frames(Sampling("uniform", 32, -1), 1, None, step_embeds=196, around_embeds=1)
+    assert tokens(rule.bound(CLIP)) == 32 * 196 + 1
+
+
+def test_a_ceiling_holds_where_it_was_proven() -> None:
+    rule = Ceiling(2306, 2304, min_side_px=8, max_aspect=100.0)
+    assert rule.bound(ImageShape(4000, 3000)) == Bound(2306, 2304, 0, 0)
+    assert rule.bound(ImageShape(7, 30)) is None
+    assert rule.bound(ImageShape(8, 801)) is None
+
+
+def test_a_clip_lies_between_two_rungs() -> None:
+    rule = Ladder(16000, (Rung(16000, 25, 25), Rung(32000, 50, 50), Rung(48000, 75, 75)))
+    assert rule.bound(AudioShape(12000, 8000)) == Bound(50, 50, 25, 25)
+    # Resamplers differ by some samples: a clip of just a rung's length counts as the next longer.
+    assert rule.bound(AudioShape(16000, 8000)) == Bound(75, 75, 25, 25)
+    assert rule.bound(AudioShape(3200, 16000)) is None
+    assert rule.bound(AudioShape(80000, 16000)) is None
+
+
+@pytest.mark.parametrize("rule", [QWEN, Ceiling(1, 1, 1, 200.0)])
+def test_a_rule_is_silent_about_other_modalities(rule: Area | Ceiling) -> None:
+    others: list[Shape] = [CLIP, AudioShape(1, 1)]
+    assert [rule.bound(shape) for shape in others] == [None, None]
