@@ -16,15 +16,25 @@ from typing import TYPE_CHECKING, Any
 from mmcalib.version import __version__
 
 if TYPE_CHECKING:
+    from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
     from mmcalib.job.calibrate import calibrate
     from mmcalib.job.rehearse import rehearse
     from mmcalib.report.calibration import Calibration
     from mmcalib.report.rehearsal import Rehearsal
 
-__all__ = ["Calibration", "Policy", "Rehearsal", "__version__", "calibrate", "rehearse"]
+__all__ = [
+    "Admission",
+    "Calibration",
+    "Policy",
+    "Rehearsal",
+    "__version__",
+    "calibrate",
+    "rehearse",
+]
 
 _HOMES = {
+    "Admission": "mmcalib.derive.admission",
     "Calibration": "mmcalib.report.calibration",
     "Policy": "mmcalib.derive.policy",
     "Rehearsal": "mmcalib.report.rehearsal",

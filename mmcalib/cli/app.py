@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.check import check
 from mmcalib.cli.models import models
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.run import run
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("rehearse")(rehearse)
+app.command("check")(check)
 app.command("models")(models)
 
 

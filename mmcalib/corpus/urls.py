@@ -13,6 +13,8 @@ from urllib.parse import unquote, unquote_to_bytes
 
 from mmcalib.errors import OutputError
 
+REMOTE = "remote URL: not fetched"
+
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _LOCAL_HOSTS = ("", "localhost")
 
@@ -35,7 +37,7 @@ def local_path(url: str, folder: str, root: str) -> str:
     if scheme and scheme[1].lower() == "file":
         path = _file_url_path(url[scheme.end() :])
     elif scheme and url[scheme.end() :].startswith("//"):
-        raise Unresolved("remote URL: not fetched")
+        raise Unresolved(REMOTE)
     else:
         path = url
     if not path or "\0" in path:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from mmcalib.census.shapes import Modality
 from mmcalib.derive.adequacy import adequacy
 from mmcalib.derive.checks import Check, verdict
 from mmcalib.derive.policy import Policy
@@ -15,12 +16,14 @@ from mmcalib.engine.messages import Budget, ModelOpened, Replayed
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.burst import Burst
+from mmcalib.job.costs import costs
 from mmcalib.job.decide import Decision
 from mmcalib.job.evidence import evidence
 from mmcalib.job.memory import memory
 from mmcalib.job.predict import Predicted
 from mmcalib.job.read import Corpus
 from mmcalib.job.replay import mismatched
+from mmcalib.job.rules import Proven
 from mmcalib.job.startup import Started
 from mmcalib.report import calibration as c
 from mmcalib.version import __version__
@@ -43,6 +46,7 @@ class Findings:
     replayed: Replayed | None = None
     predicted: Predicted | None = None
     gpu: Gpu | None = None
+    rules: Mapping[Modality, Proven] = field(default_factory=dict)
 
 
 _UNFINISHED = Check(
@@ -85,6 +89,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         startup=_startup(known),
         checks=[_check(check) for check in checks],
         verdict=verdict(checks),
+        costs=costs(decision, known.policy, known.rules),
     )
 
 

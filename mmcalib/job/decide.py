@@ -36,7 +36,9 @@ class Explored:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The derived configuration and everything it was derived from."""
+    """The derived configuration and everything it was derived from. `unhinted` is its budget
+    without size hints: what vLLM says of the model.
+    """
 
     default_table: CostTable
     table: CostTable
@@ -49,6 +51,7 @@ class Decision:
     default_budget: Budget
     default_error: str
     budget: Budget
+    unhinted: Budget
     adequacy: Adequacy
     engine_args: dict[str, Any]
     unreadable: tuple[Skipped, ...]
@@ -84,7 +87,7 @@ class Decider:
             table, more = measure(self._host, census, setting, sample, self._progress)
             unreadable += [s for s in more if s not in unreadable]
         engine_args = self._engine_args(setting, plain, table)
-        budget = self._budget(engine_args, build_dummy=True)
+        budget = unhinted = self._budget(engine_args, build_dummy=True)
         hints, refused = self._hints(engine_args, counts, table)
         if hints:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(counts, hints)
@@ -102,6 +105,7 @@ class Decider:
             default_budget=default_budget,
             default_error=default_error,
             budget=budget,
+            unhinted=unhinted,
             adequacy=adequacy(budget, {m: c.value for m, c in counts.items()}),
             engine_args=engine_args,
             unreadable=tuple(unreadable),

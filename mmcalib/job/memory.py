@@ -47,7 +47,7 @@ def memory(found: Rehearsed, gpu: Gpu) -> c.Memory:
 
 
 def encoder_budget(budget: Budget) -> c.EncoderBudget:
-    """VLLM's MultiModalBudget as the reports show it."""
+    """vLLM's MultiModalBudget as the reports show it."""
     return c.EncoderBudget(
         encoder_budget_tokens=budget.encoder_budget_tokens,
         max_tokens_per_item=budget.max_tokens_per_item,

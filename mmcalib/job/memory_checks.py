@@ -7,8 +7,11 @@ from typing import Final
 from mmcalib.derive.checks import Check, Status
 from mmcalib.engine.messages import Rehearsed
 from mmcalib.job.cross_check import disagreement
+from mmcalib.job.decide import Decision
+from mmcalib.job.findings import RESERVED
 from mmcalib.job.predict import Predicted
 from mmcalib.job.startup import Started
+from mmcalib.job.worst_steps import configurations, shortfall
 
 # The loaded model also holds tables that are no parameters: rotary embeddings, some 2 % of a 3B.
 _WEIGHTS_OFF: Final = 0.05
@@ -47,6 +50,36 @@ def memory_checks(predicted: Predicted, started: Started | None, model_path: str
     if started is not None:
         checks.append(_true(after, started))
     return checks
+
+
+def reserved_check(
+    predicted: Predicted, decision: Decision, *, allow_under_reserve: bool
+) -> Check | None:
+    """R4 in bytes, which decides; None where a step could not be rehearsed."""
+    after = predicted.calibrated
+    served = [m for m, _ in configurations(decision)]
+    if after is None or not served or any(m not in predicted.steps for m in served):
+        return None
+    found = shortfall(decision, after, predicted.steps)
+    if found is None:
+        return None
+    worst = found.worst
+    detail = (
+        f"the costliest step, {worst.tokens:,} tokens of {worst.modality}, takes "
+        f"{_gib(worst.peak_bytes)}; the profile reserves {_gib(found.reserved_bytes)}, rehearsed"
+    )
+    if found.passes:
+        slack = f"; {found.nbytes >> 20} MiB beyond it are within vLLM's own slack"
+        return Check(RESERVED, "pass", detail + (slack if found.nbytes > 0 else ""))
+    where = "out of memory under load"
+    if found.fits_outside:
+        where = "it would eat what --gpu-memory-utilization leaves to others"
+    return Check(
+        RESERVED,
+        "warn" if allow_under_reserve else "fail",
+        f"under-reserved by {_gib(found.nbytes)}: {detail}; {where}",
+        "--max-tokens-per-item less, a smaller --max-num-batched-tokens, or --allow-under-reserve",
+    )
 
 
 def _true(after: Rehearsed, started: Started) -> Check:

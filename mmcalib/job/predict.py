@@ -8,17 +8,20 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
+from mmcalib.census.shapes import Modality
 from mmcalib.engine.messages import Budget, ModelOpened, Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.decide import Decision, Explored
 from mmcalib.job.rehearse import Rehearsals
+from mmcalib.job.worst_steps import configurations
 from mmcalib.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What rehearsals on one GPU found. `points` runs along the decision's explored points.
+    """What rehearsals on one GPU found. `points` runs along the decision's explored points; `steps`
+    has the worst step of each served modality.
 
     A figure is None where its rehearsal ended early; `problem` is the first reason.
     """
@@ -27,6 +30,7 @@ class Predicted:
     default: Rehearsed | None
     calibrated: Rehearsed | None = None
     points: tuple[Rehearsed | None, ...] = ()
+    steps: Mapping[Modality, Rehearsed] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -42,6 +46,7 @@ class Predictor:
     _default: Future[Rehearsed] = field(init=False)
     _points: list[Future[Rehearsed]] = field(init=False, default_factory=list)
     _calibrated: Future[Rehearsed] | None = field(init=False, default=None)
+    _steps: dict[Modality, Future[Rehearsed]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rehearsals = Rehearsals(self.gpu)
@@ -66,11 +71,11 @@ class Predictor:
         return replace(opened, serve_defaults=defaults)
 
     def explore(self, decision: Decision) -> None:
-        """Rehearse the calibrated configuration and every point of the frontier; returns at once.
-
-        Points that vLLM would profile alike are rehearsed once.
+        """Rehearse the calibrated configuration, the worst step of each modality and every point
+        of the frontier; returns at once. Points that vLLM would profile alike are rehearsed once.
         """
         self._calibrated = self._ask(decision.engine_args)
+        self._steps = {m: self._ask(args) for m, args in configurations(decision)}
         alike: dict[tuple[Any, ...], Future[Rehearsed]] = {}
         for explored in decision.explored:
             key = _profile(explored)
@@ -80,19 +85,23 @@ class Predictor:
 
     def found(self) -> Predicted:
         """Wait for everything that was asked."""
-        asked = [self._default, *filter(None, [self._calibrated]), *self._points]
+        if self._calibrated is None:
+            raise RuntimeError("nothing was explored")
+        asked = [self._default, self._calibrated, *self._steps.values(), *self._points]
         with self.progress.step(f"rehearsing on {self.gpu.name}", len(asked)) as task:
             answers = []
             for future in asked:
                 answers.append(_answer(future))
                 task.advance()
         problems = [words for _, words in answers if words]
-        results = [result for result, _ in answers]
+        default, calibrated, *others = [result for result, _ in answers]
+        steps = zip(self._steps, others, strict=False)
         return Predicted(
             gpu=self.gpu,
-            default=results[0],
-            calibrated=results[1] if self._calibrated else None,
-            points=tuple(results[2:]),
+            default=default,
+            calibrated=calibrated,
+            points=tuple(others[len(self._steps) :]),
+            steps={modality: step for modality, step in steps if step is not None},
             problem=problems[0] if problems else "",
         )
 

@@ -48,7 +48,7 @@ class Rehearsals:
         return self._host.ask(request, ServeConfig, "reading the configuration").engine_args
 
     def rehearse(self, engine_args: Mapping[str, Any]) -> Rehearsed:
-        """VLLM's startup with these arguments. Raises EngineError where it ends early."""
+        """vLLM's startup with these arguments. Raises EngineError where it ends early."""
         self._imagine()
         request = Rehearse(dict(engine_args), self.gpu)
         return self._host.ask(request, Rehearsed, f"rehearsing on {self.gpu.name}")

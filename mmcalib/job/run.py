@@ -15,13 +15,14 @@ from mmcalib.errors import UsageError
 from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.job.assemble import Findings, assemble, engine_config
 from mmcalib.job.decide import Decider
-from mmcalib.job.findings import findings
-from mmcalib.job.memory_checks import memory_checks
+from mmcalib.job.findings import RESERVED, findings
+from mmcalib.job.memory_checks import memory_checks, reserved_check
 from mmcalib.job.opening import open_model, served
 from mmcalib.job.predict import Predictor
 from mmcalib.job.prove import prove, start_default
 from mmcalib.job.read import Corpus, read
 from mmcalib.job.round_trip import round_trip
+from mmcalib.job.rules import prove_rules
 from mmcalib.job.spec import VALIDATIONS, Job, Outcome, cache_dir
 from mmcalib.progress import Progress
 from mmcalib.report.calibration import Calibration
@@ -86,6 +87,7 @@ def _calibrate(
     outcome.skipped.extend(decision.unreadable)
     known = Findings(resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped))
     known.gpu = job.gpu
+    known.rules = prove_rules(host, opened, decision, progress)
     seen = replace(corpus, skipped=tuple(outcome.skipped))
     known.checks += findings(seen, left_out, decision, job.policy)
     if predictor:
@@ -106,6 +108,12 @@ def _calibrate(
         known.checks.append(Check("engine start", "skip", detail, "--validate replay"))
     if predictor:
         known.predicted = predictor.found()
+        reserved = reserved_check(
+            known.predicted, decision, allow_under_reserve=job.policy.allow_under_reserve
+        )
+        if reserved is not None:
+            known.checks = [c for c in known.checks if c.name != RESERVED]
+            known.checks.append(reserved)
         known.checks += memory_checks(known.predicted, known.started, resolved.path)
     result = assemble(known, finished=True)
     outcome.now(result)

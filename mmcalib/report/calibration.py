@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from operator import is_
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.corpus.item import Item, Skipped
+from mmcalib.derive.admission import Admission, Gate, admit
+from mmcalib.derive.remedies import with_remedy
 from mmcalib.errors import UsageError
+from mmcalib.report.costs import Costs, gate_of
 from mmcalib.report.files import write_text
 
 SCHEMA_VERSION: Final = 1
@@ -216,6 +223,35 @@ class Calibration(_Part):
     startup: Startup | None
     checks: list[CheckResult]
     verdict: Literal["pass", "fail"]
+    costs: Costs | None = None
+
+    _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
+
+    @property
+    def gate(self) -> Gate:
+        """What the configuration admits. Raises UsageError where no costs were kept."""
+        # Built once; a copy with other fields has another.
+        made_of = (self.costs, self.engine_config, self.budget)
+        if self.costs is None:
+            raise UsageError("the calibration has no costs: it is an old one", hint=_HINT)
+        if self._gate is None or not all(map(is_, self._gate[0], made_of)):
+            budget = self.budget.calibrated.encoder_budget_tokens
+            self._gate = made_of, gate_of(self.costs, self.engine_config, budget)
+        return self._gate[1]
+
+    def admits(self, item: str | os.PathLike[str] | Shape) -> Admission:
+        """Whether one item fits: a media file by its header, or a shape. Needs no vLLM.
+
+        A file that cannot be read does not fit. Raises UsageError as `gate` does.
+        """
+        if isinstance(item, ImageShape | VideoShape | AudioShape):
+            return with_remedy(self.gate, item, admit(self.gate, item))
+        from mmcalib.media.probe import probe
+
+        shape = probe(Item(os.path.abspath(item)))
+        if isinstance(shape, Skipped):
+            return Admission("no", None, None, True, "none", shape.reason)
+        return self.admits(shape)
 
     def engine_args(self) -> dict[str, Any]:
         """Keyword arguments for `vllm.LLM`, names and nesting as vLLM has them."""

@@ -124,9 +124,11 @@ def test_options_in_prose_exist() -> None:
         assert set(_OPTION.findall(text)) - known == set(), page
 
 
-def test_run_page_lists_exactly_the_options() -> None:
-    rows = re.findall(r"^\| (`--.*?`) \|", TEXTS["docs/run.md"], re.M)
-    assert set(_OPTION.findall(" ".join(rows))) == options("run")
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_command_s_page_lists_exactly_its_options(command: str) -> None:
+    rows = re.findall(r"^\| (`--.*?`) \|", TEXTS[f"docs/{command}.md"], re.M)
+    named = options(command) - {parameter.name for parameter in COMMANDS[command].params}
+    assert set(_OPTION.findall(" ".join(rows))) == named
 
 
 def test_every_option_has_help() -> None:

@@ -34,7 +34,7 @@ def test_its_source_is_what_was_typed() -> None:
 
 
 def test_its_name_sets_off_no_rule_of_vllm() -> None:
-    """VLLM takes smaller batches on a GPU with a100 in its name."""
+    """vLLM takes smaller batches on a GPU with a100 in its name."""
     assert "a100" not in described("79GiB", "8.0").torch_name.lower()
 
 

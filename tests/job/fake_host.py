@@ -148,7 +148,7 @@ def _audio(samples: int) -> int:
 
 
 def budget(model: ModelOpened, args: Mapping[str, Any], *, build_dummy: bool) -> Budget:
-    """VLLM's rule (vllm/multimodal/encoder_budget.py, 0.32)."""
+    """vLLM's rule (vllm/multimodal/encoder_budget.py, 0.32)."""
     limits = {m: _limit(args.get("limit_mm_per_prompt", {}).get(m)) for m in model.modalities}
     kwargs = args.get("mm_processor_kwargs", {})
     most = {m: _most(m, kwargs) for m, (count, _) in limits.items() if count}

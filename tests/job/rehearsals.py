@@ -45,6 +45,7 @@ def rehearsed(**changes: Any) -> Rehearsed:
             PhasePeak("language model", GIB // 2, 0, "", ()),
             PhasePeak("sampler", GIB // 4, GIB // 8, "aten.sort.default", ()),
         ),
+        encoder_tokens=16_384,
         non_torch_bytes=GIB // 8,
         cudagraph_bytes=GIB // 8,
         cudagraphs=20,

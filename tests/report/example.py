@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from mmcalib.census.shapes import ImageShape, VideoShape
+from mmcalib.derive.bounds import Area
 from mmcalib.report import calibration as c
+from mmcalib.report.costs import Costs, KnownCost, ModalityCosts, RefusedShape
 
 AREA = "images_kwargs.size.longest_edge"
 SERVE = "vllm serve --config out/engine.yaml"
@@ -35,6 +38,32 @@ def calibration() -> c.Calibration:
         startup=_startup(),
         checks=_checks(),
         verdict="pass",
+        costs=_costs(),
+    )
+
+
+def _costs() -> Costs:
+    """Two pages and a sliver; a rule for other pictures, none for other clips."""
+    page, stamp = ImageShape(1316, 756), ImageShape(56, 56)
+    clip = VideoShape(240, 30.0, 8.0, 640, 360)
+    return Costs(
+        text_reserve_tokens=1024,
+        modalities={
+            "image": ModalityCosts(
+                known=[
+                    KnownCost(shape=page, tokens=1269, embeds=1269, basis="real"),
+                    KnownCost(shape=stamp, tokens=4, embeds=4, basis="blank"),
+                ],
+                refused=[
+                    RefusedShape(shape=ImageShape(2, 900), reason="aspect ratio must be below 200")
+                ],
+                rule=Area(factor_px=28, min_px=3136, max_px=1003520, max_aspect=200.0),
+                compared=41,
+            ),
+            "video": ModalityCosts(
+                known=[KnownCost(shape=clip, tokens=1020, embeds=1020, basis="real")], refused=[]
+            ),
+        },
     )
 
 

@@ -76,6 +76,16 @@ def _patches(info: Any, processor: Any) -> Iterator[Knob]:
                 break
 
 
+def tiles_images(default: Processor) -> bool:
+    """Whether images are cut into tiles in one of a list of layouts: InternVL's numbers of tiles,
+    LLaVA's list of sizes.
+    """
+    processor = default.info.get_hf_processor()
+    holders = (getattr(processor, "image_processor", None), processor, default.info.get_hf_config())
+    names = ("max_dynamic_patch", "image_grid_pinpoints")
+    return any(getattr(holder, name, None) for holder in holders for name in names)
+
+
 def _frames(default: Processor, under: Callable[[Setting], Processor]) -> Iterator[Knob]:
     """The loader's `num_frames` or `fps`: whichever of them the model's own loader heeds."""
     kept = _sampled_frames(default)

@@ -14,7 +14,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from mmcalib.census.shapes import MODALITIES
 from mmcalib.engine.child import versions
-from mmcalib.engine.child.knobs import find_knobs
+from mmcalib.engine.child.knobs import find_knobs, tiles_images
 from mmcalib.engine.child.processor import MEDIA_ROOT, Processor
 from mmcalib.engine.messages import ModelOpened, OpenModel
 from mmcalib.engine.setting import DEFAULT, Setting
@@ -69,6 +69,7 @@ class OpenedModel:
             audio_rate_hz=versions.audio_rate_hz(default.processor),
             device=current_platform.device_type,
             versions=dict(_versions()),
+            tiles_images="image" in supported and tiles_images(default),
         )
 
 

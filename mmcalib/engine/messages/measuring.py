@@ -48,7 +48,8 @@ class ModelOpened:
 
     `modalities` maps each supported modality to how many items vLLM itself allows (None: any).
     `serve_defaults` are the engine values that `vllm serve` would choose on this machine.
-    `audio_rate_hz` is the rate to which clips are resampled, None without audio.
+    `audio_rate_hz` is the rate to which clips are resampled, None without audio. `tiles_images`:
+    images are cut into tiles, in one of a list of layouts.
     """
 
     architecture: str
@@ -61,6 +62,7 @@ class ModelOpened:
     audio_rate_hz: int | None
     device: str
     versions: dict[str, str]
+    tiles_images: bool = False
     kind: Literal["model_opened"] = "model_opened"
 
 

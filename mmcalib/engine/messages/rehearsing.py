@@ -61,8 +61,9 @@ class Rehearsed:
 
     `kv_cache_bytes` = requested − weights − buffers − activation peak − non-torch − CUDA graphs;
     below zero the engine would not start. `kv_cache_tokens` and `max_concurrency` are None then,
-    and `problem` is vLLM's reason. `buffers_bytes` is what startup keeps beside the weights, with
-    the allocator's rounding. Non-torch and CUDA graphs are allowances, as `assumptions` say.
+    and `problem` is vLLM's reason. `encoder_tokens` are the embeddings that the profile made.
+    `buffers_bytes` is what startup keeps beside the weights, with the allocator's rounding.
+    Non-torch and CUDA graphs are allowances, as `assumptions` say.
     """
 
     vllm: str
@@ -78,6 +79,7 @@ class Rehearsed:
     buffers_bytes: int
     activation_peak_bytes: int
     phases: tuple[PhasePeak, ...]
+    encoder_tokens: int
     non_torch_bytes: int
     cudagraph_bytes: int
     cudagraphs: int

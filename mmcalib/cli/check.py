@@ -1,0 +1,117 @@
+"""`mmcalib check`: does new data fit a calibration? A gate for pipelines, at header speed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def check(
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="NEW_DATA...", help="Folders of media and files; - reads standard input."
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="The calibration.json that `mmcalib run` wrote."),
+    ] = Path("out/calibration.json"),
+    requests: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="JSONL of OpenAI chat requests with local media; may be repeated."
+        ),
+    ] = None,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="Read paths, or JSON chat requests, one per line.")
+    ] = False,
+    allowed_local_media_path: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Root below which requests may name files; default: their own folder.",
+        ),
+    ] = None,
+    allow_unknown: Annotated[
+        bool,
+        typer.Option("--allow-unknown", help="What nothing is known of does not count as a no."),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object per line: what does not fit, then a summary."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the exit code and errors.")] = False,
+) -> None:
+    """Say whether new data fits a calibration; exit 3 if not, and what would make it fit.
+
+    Example: mmcalib check --calibration out/calibration.json ./new-media
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from mmcalib.cli.progress import Terminal
+    from mmcalib.corpus.item import Skipped
+    from mmcalib.errors import CorpusError, UsageError, VerdictError
+    from mmcalib.job.check import check as check_all
+    from mmcalib.progress import Silent
+    from mmcalib.report.admission import (
+        Tally,
+        offender_json,
+        offender_line,
+        summary_json,
+        summary_line,
+    )
+    from mmcalib.report.calibration import Calibration
+
+    paths = [path for path in data or [] if str(path) != "-"]
+    reads = stdin or len(paths) < len(data or [])
+    if not paths and not requests and not reads:
+        raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
+    console = Console(stderr=True, highlight=False)
+    tally, known = Tally(), Calibration.load(calibration)
+    if known.verdict == "fail" and not quiet:
+        console.print("the calibration's own verdict is fail: see its checks", style="yellow")
+    answers = check_all(
+        known,
+        paths,
+        requests or [],
+        sys.stdin.buffer if reads else (),
+        allowed_root=allowed_local_media_path,
+    )
+    progress = Silent() if quiet else Terminal(console)
+    with progress.step("checking") as task:
+        for checked in answers:
+            task.advance()
+            if isinstance(checked, Skipped):
+                tally.skipped += 1
+                continue
+            tally.answers[checked.admission.answer] += 1
+            if checked.admission.fits:
+                continue
+            if as_json:
+                _print(offender_json(checked))
+            if not quiet:
+                console.print(Text(offender_line(checked)), soft_wrap=True)
+    if not tally.checked:
+        raise CorpusError("nothing was checked: no media", hint="NEW_DATA is a folder of media")
+    offenders = tally.offenders(allow_unknown=allow_unknown)
+    if as_json:
+        _print(summary_json(tally, fits=not offenders))
+    if not quiet:
+        console.print(Text(summary_line(tally)), soft_wrap=True)
+    if offenders:
+        raise VerdictError(
+            f"{offenders} of {tally.checked} do not fit {calibration}",
+            hint="the remedies above, or mmcalib run on a corpus that has such media",
+        )
+
+
+def _print(document: dict[str, object]) -> None:
+    """At once, so that a pipeline sees it; escapes keep names that are not UTF-8."""
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,89 @@
+"""One chat request, wherever it comes from, and the files that it names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mmcalib.corpus.chat import MODALITY_OF, BadRequest, Message, UrlType, parse_line
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.urls import (
+    Outside,
+    Unresolved,
+    decode_data_url,
+    is_inline,
+    local_path,
+    materialise,
+)
+from mmcalib.corpus.wording import one_line
+from mmcalib.errors import UsageError
+
+
+class RequestLines:
+    """Reads requests whose relative paths start at `folder`, a resolved path.
+
+    Media must lie below `allowed_root` (default: that folder), links resolved. Inline media are
+    written to `scratch` and are items like the others. Remote media are not fetched.
+    """
+
+    def __init__(
+        self, folder: str, *, allowed_root: str | Path | None = None, scratch: Path
+    ) -> None:
+        self._folder = folder
+        self._root = os.path.realpath(allowed_root) if allowed_root else folder
+        self._scratch = scratch
+
+    def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
+        """The request, or why it is none. Raises UsageError for a file outside the root."""
+        items: list[Item] = []
+        replayable: list[dict[str, object]] = []
+        try:
+            messages, written = parse_line(line)
+            for message, raw in zip(messages, written, strict=True):
+                named = [media and self.item(media, origin) for media in message.media]
+                items += [item for item in named if item]
+                replayable.append(_with_file_urls(message, raw, named))
+        except (BadRequest, Unresolved) as error:
+            return Skipped(origin, one_line(str(error)))
+        for item in items:
+            if not _exists(item):
+                return Skipped(origin, one_line(f"names a missing file: {item.path}"))
+        text = "\n".join(words for message in messages for words in message.words)
+        return Prompt(origin, tuple(items), text, replayable)
+
+    def item(self, media: tuple[UrlType, str], origin: str) -> Item:
+        """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
+        part_type, url = media
+        if is_inline(url):
+            path = materialise(*decode_data_url(url), self._scratch)
+        else:
+            try:
+                path = local_path(url, self._folder, self._root)
+            except Outside as error:
+                raise UsageError(
+                    f"{origin}: {one_line(str(error))} is outside the allowed root {self._root}",
+                    hint="--allowed-local-media-path DIR",
+                ) from error
+        return Item(path, MODALITY_OF[part_type])
+
+
+def _exists(item: Item) -> bool:
+    return os.path.exists(item.path)
+
+
+def _with_file_urls(
+    message: Message, written: dict[str, object], items: list[Item | None]
+) -> dict[str, object]:
+    """The message as written, but for its media parts; `items` has one entry per part."""
+    raw = written.get("content")
+    if not isinstance(raw, list):
+        return written
+    content: list[object] = [
+        _file_part(media[0], item) if media and item else part
+        for part, media, item in zip(raw, message.media, items, strict=True)
+    ]
+    return {**written, "content": content}
+
+
+def _file_part(part_type: UrlType, item: Item) -> dict[str, object]:
+    return {"type": part_type, part_type: {"url": Path(item.path).as_uri()}}

@@ -1,0 +1,120 @@
+"""New data against a calibration: headers are read, nothing is decoded, no engine is needed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mmcalib.census.shapes import Shape
+from mmcalib.corpus.folder import FolderSource
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.request_line import RequestLines
+from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.urls import REMOTE
+from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
+from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
+from mmcalib.media.probe import NOT_MEDIA, probe
+from mmcalib.report.admission import Checked
+from mmcalib.report.calibration import Calibration
+
+
+def check(
+    calibration: Calibration,
+    paths: Sequence[Path] = (),
+    requests: Sequence[Path] = (),
+    lines: Iterable[bytes] = (),
+    *,
+    allowed_root: Path | None = None,
+) -> Iterator[Checked | Skipped]:
+    """One answer per item and prompt, as they come: files and folders, requests, then `lines`, each
+    a path or a chat request. `Skipped` are files in folders that are no media.
+
+    Raises CorpusError where a path or requests file is missing, UsageError where the calibration
+    has no costs or a request leads outside the allowed root (default: its file's folder; of
+    `lines`, the working folder).
+    """
+    with tempfile.TemporaryDirectory(prefix="mmcalib-") as scratch:
+        gate = _Gate(calibration.gate, Path(scratch))
+        folders = [FolderSource(path) for path in paths]
+        files = [
+            RequestsSource(path, allowed_root=allowed_root, scratch=Path(scratch))
+            for path in requests
+        ]
+        for folder, path in zip(folders, paths, strict=True):
+            yield from gate.folder(folder, named=not path.is_dir())
+        for file in files:
+            yield from map(gate.prompt, file.prompts())
+        reader = RequestLines(os.getcwd(), allowed_root=allowed_root, scratch=Path(scratch))
+        for number, line in enumerate(lines, start=1):
+            if text := line.strip():
+                yield gate.line(text, f"line {number}", reader)
+
+
+class _Gate:
+    """Answers for what was found on disk; inline media are removed once they are answered for."""
+
+    def __init__(self, gate: Gate, scratch: Path) -> None:
+        self._gate, self._scratch = gate, os.path.realpath(scratch)
+
+    def folder(self, source: FolderSource, *, named: bool) -> Iterator[Checked | Skipped]:
+        """`named`: the source is one file that was asked for, so that it must be media."""
+        for found in source.items():
+            checked = self.item(found)
+            if isinstance(found, Item) and not named and _no_media(checked):
+                yield Skipped(found.path, checked.admission.reason)
+            else:
+                yield checked
+
+    def item(self, item: Item | Skipped) -> Checked:
+        shape = probe(item) if isinstance(item, Item) else item
+        if isinstance(shape, Skipped):
+            return Checked(item.path, "item", (), _unreadable(shape.reason))
+        return Checked(item.path, "item", (shape,), self._admitted(shape))
+
+    def prompt(self, prompt: Prompt | Skipped) -> Checked:
+        if isinstance(prompt, Skipped):
+            return Checked(prompt.path, "prompt", (), _unreadable(prompt.reason))
+        shapes: list[Shape] = []
+        try:
+            for item in prompt.items:
+                shape = probe(item)
+                if isinstance(shape, Skipped):
+                    refused = _unreadable(f"{shape.path}: {shape.reason}")
+                    return Checked(prompt.origin, "prompt", (), refused)
+                shapes.append(shape)
+        finally:
+            self._forget(prompt.items)
+        text_bytes = len(prompt.text.encode(errors="replace"))
+        admission = admit_prompt(self._gate, shapes, text_bytes)
+        answer = with_prompt_remedy(self._gate, shapes, text_bytes, admission)
+        return Checked(prompt.origin, "prompt", tuple(shapes), answer)
+
+    def line(self, text: bytes, origin: str, reader: RequestLines) -> Checked:
+        """A JSON object is a chat request; everything else is a path."""
+        if text.startswith(b"{"):
+            return self.prompt(reader.prompt(origin, text))
+        path = os.path.abspath(os.fsdecode(text))
+        return self.item(Item(path))
+
+    def _admitted(self, shape: Shape) -> Admission:
+        return with_remedy(self._gate, shape, admit(self._gate, shape))
+
+    def _forget(self, items: Iterable[Item]) -> None:
+        for item in items:
+            if os.path.dirname(item.path) == self._scratch:
+                with suppress(OSError):
+                    os.unlink(item.path)
+
+
+def _no_media(checked: Checked) -> bool:
+    return checked.admission.reason.startswith(NOT_MEDIA)
+
+
+def _unreadable(reason: str) -> Admission:
+    """Of what cannot be read nothing is served; of what is elsewhere nothing is known."""
+    if reason == REMOTE:
+        return Admission("unknown", None, None, False, "none", reason, "check a local copy")
+    return Admission("no", None, None, True, "none", reason)

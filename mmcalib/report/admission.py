@@ -1,0 +1,75 @@
+"""What `mmcalib check` says: one line or JSON object per offender, and a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from mmcalib.census.shapes import Shape
+from mmcalib.derive.admission import Admission, Answer
+from mmcalib.report.words import number, plain
+
+_MARKS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One item or prompt and the answer. `origin` is the item's path, or where the prompt stands;
+    `shapes` are empty where nothing could be read.
+    """
+
+    origin: str
+    kind: Literal["item", "prompt"]
+    shapes: tuple[Shape, ...]
+    admission: Admission
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many of each answer; `skipped` files were no media and lay in a folder."""
+
+    answers: dict[Answer, int] = field(default_factory=lambda: {"fits": 0, "no": 0, "unknown": 0})
+    skipped: int = 0
+
+    @property
+    def checked(self) -> int:
+        return sum(self.answers.values())
+
+    def offenders(self, *, allow_unknown: bool) -> int:
+        """How many keep the data from fitting."""
+        return self.answers["no"] + (0 if allow_unknown else self.answers["unknown"])
+
+
+def offender_json(checked: Checked) -> dict[str, object]:
+    """Plain JSON types: what was checked, what it is, and the admission's fields."""
+    shapes = [{"modality": shape.modality, **asdict(shape)} for shape in checked.shapes]
+    found = {"kind": checked.kind, "origin": checked.origin, **asdict(checked.admission)}
+    return {**found, "shapes": shapes}
+
+
+def summary_json(tally: Tally, *, fits: bool) -> dict[str, object]:
+    """The last object: counts, and whether the data fits as a whole."""
+    counts = {"checked": tally.checked, "skipped": tally.skipped, **_named(tally.answers)}
+    return {"kind": "summary", "all_fit": fits, **counts}
+
+
+def _named(answers: Mapping[Answer, int]) -> dict[str, int]:
+    return {str(answer): count for answer, count in answers.items()}
+
+
+def offender_line(checked: Checked) -> str:
+    """The answer, the item and its shape, the reason and what would make it fit, on two lines."""
+    admission = checked.admission
+    what = "" if len(checked.shapes) != 1 else f" ({checked.shapes[0]})"
+    line = f"{_MARKS[admission.answer]} {plain(checked.origin)}{what}: {plain(admission.reason)}"
+    return f"{line}\n   → {plain(admission.remedy)}" if admission.remedy else line
+
+
+def summary_line(tally: Tally) -> str:
+    """The counts in one sentence."""
+    parts = [f"{number(tally.answers['fits'])} of {number(tally.checked)} fit"]
+    parts += [f"{number(tally.answers['no'])} do not"] if tally.answers["no"] else []
+    parts += [f"{number(tally.answers['unknown'])} unknown"] if tally.answers["unknown"] else []
+    parts += [f"{number(tally.skipped)} files are no media"] if tally.skipped else []
+    return ", ".join(parts)

@@ -1,0 +1,76 @@
+"""What items cost under the calibrated configuration, as `calibration.json` keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mmcalib.census.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
+from mmcalib.derive.admission import Gate, Known
+from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
+
+# Each has fields that the next lacks, so that the first that matches is meant.
+_AnyShape = Annotated[VideoShape | AudioShape | ImageShape, Field(union_mode="left_to_right")]
+_AnyRule = Annotated[Area | Ceiling | Frames | Ladder, Field(discriminator="kind")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class KnownCost(_Part):
+    """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured."""
+
+    shape: _AnyShape
+    tokens: int
+    embeds: int
+    basis: Literal["real", "blank"]
+
+
+class RefusedShape(_Part):
+    """vLLM refuses every item of the shape, in its own words."""
+
+    shape: _AnyShape
+    reason: str
+
+
+class ModalityCosts(_Part):
+    """`rule` bounds unseen shapes; it reproduced all of `compared` measured ones. None: unknown."""
+
+    known: list[KnownCost]
+    refused: list[RefusedShape]
+    rule: _AnyRule | None = None
+    compared: int = 0
+
+
+class Costs(_Part):
+    """By modality; those that the model takes and the corpus lacks are not there."""
+
+    text_reserve_tokens: int
+    modalities: dict[str, ModalityCosts]
+    label: Literal["measured"] = "measured"
+
+
+def gate_of(costs: Costs, engine_config: Mapping[str, Any], budget_tokens: int) -> Gate:
+    """What an engine of this configuration admits. All modalities that it takes must be limited."""
+    limits = engine_config["limit_mm_per_prompt"]
+    parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
+    return Gate(
+        budget_tokens=budget_tokens,
+        max_model_len=engine_config["max_model_len"],
+        text_reserve_tokens=costs.text_reserve_tokens,
+        counts={m: _count(limits[m]) for m in MODALITIES if m in limits},
+        known={
+            entry.shape: Known(entry.tokens, entry.embeds, entry.basis)
+            for _, part in parts
+            for entry in part.known
+        },
+        refused={entry.shape: entry.reason for _, part in parts for entry in part.refused},
+        rules={m: part.rule for m, part in parts if part.rule is not None},
+    )
+
+
+def _count(limit: Any) -> int:
+    return int(limit["count"] if isinstance(limit, Mapping) else limit)

@@ -1,0 +1,230 @@
+"""`mmcalib check` on the example calibration: no engine, only headers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from example import calibration
+from PIL import Image
+
+from mmcalib import Calibration
+from mmcalib.census.shapes import ImageShape
+from mmcalib.errors import UsageError
+from mmcalib.job.check import check
+from mmcalib.report.admission import Checked
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    path = tmp_path / "calibration.json"
+    calibration().save(path)
+    return path
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    """A page that fits, a strip that is too slim, and a text."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    Image.new("RGB", (1000, 750)).save(folder / "page.png")
+    Image.new("RGB", (3, 700)).save(folder / "strip.png")
+    (folder / "notes.txt").write_text("words")
+    return folder
+
+
+def picture(width: int, height: int) -> bytes:
+    page = io.BytesIO()
+    Image.new("RGB", (width, height)).save(page, "PNG")
+    return page.getvalue()
+
+
+def request(*urls: str, text: str = "What is this?") -> str:
+    parts: list[dict[str, object]] = [{"type": "image_url", "image_url": {"url": u}} for u in urls]
+    content = [*parts, {"type": "text", "text": text}]
+    return json.dumps({"messages": [{"role": "user", "content": content}]})
+
+
+def objects(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    text = "".join(f"{line}\n" for line in lines).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+
+def test_data_that_fits_is_one_line(cli, kept: Path, media: Path) -> None:
+    ended = cli("check", "--calibration", kept, media)
+    assert (ended.code, ended.out) == (0, "")
+    assert "1 of 1 fit" in ended.err
+
+
+def test_what_does_not_fit_is_named_with_what_would_make_it_fit(cli, kept: Path, new: Path) -> None:
+    ended = cli("check", "--calibration", kept, new)
+    assert (ended.code, ended.out) == (3, "")
+    assert f"NO {new / 'strip.png'} (3×700): sides of 233:1" in ended.err
+    assert "→ crop or pad to 200:1 at most" in ended.err
+    assert "1 of 2 fit, 1 do not, 1 files are no media" in ended.err
+    assert f"error: 1 of 2 do not fit {kept}" in ended.err
+
+
+def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Path) -> None:
+    ended = cli("check", "--calibration", kept, "--json", "--quiet", new)
+    strip, summary = objects(ended.out)
+    assert strip["origin"] == str(new / "strip.png")
+    assert (strip["answer"], strip["basis"], strip["exact"]) == ("no", "refused", False)
+    assert strip["shapes"] == [{"modality": "image", "width_px": 3, "height_px": 700}]
+    counts = {"checked": 2, "skipped": 1, "fits": 1, "no": 1, "unknown": 0}
+    assert summary == {"kind": "summary", "all_fit": False, **counts}
+    assert len(ended.err.splitlines()) == 2
+
+
+def test_a_named_file_that_is_no_media_does_not_fit(cli, kept: Path, new: Path) -> None:
+    ended = cli("check", "--calibration", kept, new / "notes.txt")
+    assert ended.code == 3
+    assert "not an image, video or audio file" in ended.err
+
+
+def test_paths_and_requests_come_from_standard_input(
+    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inline = "data:image/png;base64," + base64.b64encode(picture(64, 64)).decode()
+    feed(
+        monkeypatch,
+        *(str(new / "page.png"), "", "missing.png"),
+        *(request("new/page.png", inline), request(*["new/page.png"] * 5)),
+        *(request("https://example.org/a.png"), "{broken"),
+    )
+    ended = cli("check", "--calibration", kept, "--stdin", "--json", "--quiet")
+    assert ended.code == 3
+    *offenders, summary = objects(ended.out)
+    assert [o["origin"] for o in offenders] == [
+        str(new.parent / "missing.png"),
+        *("line 5", "line 6", "line 7"),
+    ]
+    assert [o["answer"] for o in offenders] == ["no", "no", "unknown", "no"]
+    assert offenders[1]["remedy"] == (
+        "split into 2 prompts or calibrate again with --count image=5"
+    )
+    assert offenders[2]["reason"] == "remote URL: not fetched"
+    assert summary["checked"] == 6
+
+
+def test_a_dash_is_standard_input_too(
+    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(monkeypatch, "new/page.png")
+    assert cli("check", "--calibration", kept, "-").code == 0
+
+
+def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
+    asked = new / "requests.jsonl"
+    asked.write_text(request("page.png") + "\n" + request("page.png", text="é" * 70_000) + "\n")
+    ended = cli("check", "--calibration", kept, "--requests", asked)
+    assert ended.code == 3
+    assert "?? requests.jsonl:2 (1000×750)" in ended.err
+    assert "its text of 140000 bytes may be longer" in ended.err
+    assert "→ a shorter text" in ended.err
+
+
+def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, kept: Path) -> None:
+    without = json.loads(kept.read_text())
+    without["costs"]["modalities"]["image"]["rule"] = None
+    kept.write_text(json.dumps(without))
+    page = new / "page.png"
+    ended = cli("check", "--calibration", kept, page)
+    assert ended.code == 3
+    assert "nothing bounds what it costs" in ended.err
+    assert "→ calibrate again with such media in the corpus" in ended.err
+    assert cli("check", "--calibration", kept, "--allow-unknown", page).code == 0
+
+
+def test_a_calibration_of_old_has_no_costs(cli, kept: Path, media: Path) -> None:
+    old = json.loads(kept.read_text())
+    del old["costs"]
+    kept.write_text(json.dumps(old))
+    ended = cli("check", "--calibration", kept, media)
+    assert ended.code == 2
+    assert "no costs" in ended.err
+    assert "mmcalib run" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ([], 2, "nothing to check"),
+        (["nowhere"], 1, "no such folder"),
+        (["--requests", "none.jsonl"], 1, "no such requests file"),
+        (["--calibration", "none.json", "."], 2, "cannot read none.json"),
+    ],
+)
+def test_a_mistake_is_one_line(cli, kept: Path, words: list[str], code: int, says: str) -> None:
+    ended = cli("check", "--calibration", kept, *words)
+    assert (ended.code, ended.out) == (code, "")
+    assert says in ended.err
+
+
+def test_nothing_but_texts_is_an_error(cli, kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("words")
+    ended = cli("check", "--calibration", kept, tmp_path / "texts")
+    assert ended.code == 1
+    assert "nothing was checked" in ended.err
+
+
+def test_a_request_outside_its_root_ends_the_check(cli, kept: Path, new: Path) -> None:
+    asked = new / "requests.jsonl"
+    asked.write_text(request("../calibration.json") + "\n")
+    ended = cli("check", "--calibration", kept, "--requests", asked)
+    assert ended.code == 2
+    assert "--allowed-local-media-path" in ended.err
+
+
+def test_the_library_takes_paths_and_shapes(kept: Path, new: Path) -> None:
+    loaded = Calibration.load(kept)
+    assert loaded == calibration()
+    assert loaded.admits(new / "page.png") == loaded.admits(ImageShape(1000, 750))
+    assert loaded.admits(str(new / "page.png")).fits
+    assert loaded.admits(new / "strip.png").answer == "no"
+    assert loaded.admits(new / "notes.txt").reason.startswith("not an image")
+    assert loaded.admits(ImageShape(1316, 756)).exact
+    with pytest.raises(UsageError, match="no costs"):
+        loaded.model_copy(update={"costs": None}).admits(new / "page.png")
+
+
+def test_answers_come_before_the_next_line_is_read_and_inline_media_go(new: Path) -> None:
+    read: list[str] = []
+    inline = "data:image/png;base64," + base64.b64encode(picture(64, 64)).decode()
+
+    def lines() -> Iterator[bytes]:
+        for line in (str(new / "page.png"), request(inline), request(inline)):
+            read.append(line)
+            yield line.encode()
+
+    answers = check(calibration(), lines=lines())
+    for number in (1, 2, 3):
+        answer = next(answers)
+        assert isinstance(answer, Checked)
+        assert answer.admission.fits
+        assert len(read) == number
+        assert not list(Path(tempfile.gettempdir()).glob("mmcalib-*/*.png"))
+
+
+def test_neither_torch_nor_vllm_is_needed(kept: Path, new: Path) -> None:
+    import subprocess
+
+    code = (
+        "import sys, mmcalib; from mmcalib.cli import main\n"
+        f"sys.argv = ['mmcalib', 'check', '--calibration', {str(kept)!r}, {str(new)!r}]\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print([n for n in ('torch', 'vllm', 'transformers') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,62 @@
+"""A calibration made by real vLLM, and new data against it without vLLM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.media import clip, photo
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) -> Path:
+    folder = tmp_path_factory.mktemp("checked")
+    photo(folder / "media/wide.jpg", 1280, 720)
+    clip(folder / "media/clip.mp4", 320, 240, 60)
+    done = mmcalib(
+        engine_cache,
+        *("run", "--model", QWEN, "--data", folder / "media", "--out", folder / "out"),
+        *("--validate", "none", "--max-model-len", "4096", "--quiet"),
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def test_the_calibrated_corpus_fits(out: Path, engine_cache: Path) -> None:
+    done = mmcalib(
+        engine_cache, "check", "--calibration", out / "calibration.json", out.parent / "media"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 fit" in done.stderr
+
+
+def test_every_modality_has_a_proven_rule(out: Path) -> None:
+    kept = json.loads((out / "calibration.json").read_text())["costs"]["modalities"]
+    assert {name: part["rule"]["kind"] for name, part in kept.items()} == {
+        "image": "area",
+        "video": "frames",
+    }
+    assert all(part["compared"] > 20 for part in kept.values())
+
+
+def test_new_data_is_told_apart(out: Path, engine_cache: Path, tmp_path: Path) -> None:
+    photo(tmp_path / "new/photo.jpg", 1000, 750)
+    photo(tmp_path / "new/strip.png", 3, 700)
+    clip(tmp_path / "new/long.mp4", 640, 480, 400)
+    done = mmcalib(
+        engine_cache,
+        *("check", "--calibration", out / "calibration.json", "--json", "--quiet"),
+        tmp_path / "new",
+    )
+    assert done.returncode == 3, done.stderr
+    *offenders, summary = [json.loads(line) for line in done.stdout.splitlines()]
+    remedies = {Path(o["origin"]).name: o["remedy"] for o in offenders}
+    assert set(remedies) == {"strip.png", "long.mp4"}
+    assert remedies["strip.png"] == "crop or pad to 200:1 at most"
+    assert remedies["long.mp4"].startswith("cut to ")
+    assert (summary["fits"], summary["no"], summary["unknown"]) == (1, 2, 0)

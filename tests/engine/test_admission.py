@@ -1,0 +1,196 @@
+"""What `mmcalib check` admits without vLLM, against vLLM's own loaders and processors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.corpus.folder import FolderSource
+from mmcalib.corpus.item import Item
+from mmcalib.derive.admission import Gate, admit
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.messages import Blank, Cost, File
+from mmcalib.engine.setting import Setting
+from mmcalib.job.costs import costs
+from mmcalib.job.decide import Decider
+from mmcalib.job.read import read
+from mmcalib.job.rules import prove_rules
+from mmcalib.media.probe import probe
+from mmcalib.progress import Silent
+from mmcalib.report.costs import gate_of
+from tests.e2e.media import clip, photo, sound
+from tests.engine.conftest import QWEN, Lab
+
+pytestmark = pytest.mark.engine
+
+INTERNVL, LLAVA = "OpenGVLab/InternVL2-2B", "llava-hf/llava-v1.6-mistral-7b-hf"
+QWEN3, QWEN_AUDIO = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2-Audio-7B-Instruct"
+LESS = settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+# Few examples of many shapes: a question to the engine takes longer than an item.
+AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A model calibrated for a small corpus: the gate, and the lab that knows the truth."""
+
+    lab: Lab
+    gate: Gate
+    setting: Setting
+
+    def truth(self, *subjects: Blank | File) -> list[Cost | str]:
+        return self.lab.costs(*subjects, setting=self.setting)
+
+
+@pytest.fixture(scope="session")
+def calibrated(
+    lab: Callable[[str], Lab], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Calibrated]:
+    found: dict[str, Calibrated] = {}
+
+    def calibrate(model_id: str) -> Calibrated:
+        opened = lab(model_id)
+        if model_id not in found:
+            media = tmp_path_factory.mktemp("media")
+            found[model_id] = _calibrate(opened, media)
+        return replace(found[model_id], lab=opened)
+
+    return calibrate
+
+
+def _calibrate(lab: Lab, media: Path) -> Calibrated:
+    if "image" in lab.opened.modalities:
+        photo(media / "large.jpg", 1600, 1200)
+        photo(media / "small.jpg", 48, 64)
+    if "video" in lab.opened.modalities:
+        clip(media / "clip.mp4", 320, 240, 60)
+    if "audio" in lab.opened.modalities:
+        sound(media / "clip.wav", 12.3, 22050)
+    corpus = read([media], [], allowed_root=None, scratch=media, progress=Silent())
+    decider = Decider(lab.host, lab.opened, str(lab.folder), Policy(), Silent())
+    sample = [(e.shape, e.exemplars[0]) for e in corpus.census.shapes()]
+    decision = decider.decide(corpus.census, corpus.prompts, sample)
+    rules = prove_rules(lab.host, lab.opened, decision, Silent())
+    kept = costs(decision, Policy(), rules)
+    gate = gate_of(kept, decision.engine_args, decision.budget.encoder_budget_tokens)
+    return Calibrated(lab, gate, decision.setting)
+
+
+def rejected(gate: Gate, cost: Cost | str) -> bool:
+    """Whether the engine would reject an item of this cost."""
+    if isinstance(cost, str):
+        return True
+    room = gate.max_model_len - gate.text_reserve_tokens
+    return cost.embeds > gate.budget_tokens or cost.tokens > room
+
+
+def hold(gate: Gate, shape: Shape, cost: Cost | str) -> None:
+    """The answer is right, or it is `unknown`; what it says of the cost is true."""
+    answer = admit(gate, shape)
+    assert not (answer.fits and rejected(gate, cost)), (shape, answer, cost)
+    assert not (answer.answer == "no" and not rejected(gate, cost)), (shape, answer, cost)
+    if isinstance(cost, Cost) and answer.tokens is not None and answer.embeds is not None:
+        assert cost.tokens <= answer.tokens, (shape, answer, cost)
+        assert cost.embeds <= answer.embeds, (shape, answer, cost)
+
+
+sides = st.one_of(st.integers(1, 60), st.integers(61, 2500))
+images = st.builds(ImageShape, sides, sides)
+videos = st.builds(
+    lambda frames, fps, width, height: VideoShape(frames, fps, frames / fps, width, height),
+    st.integers(1, 400),
+    st.sampled_from([1.0, 10.0, 23.976, 29.97, 60.0]),
+    st.integers(2, 400),
+    st.integers(2, 400),
+)
+sounds = st.builds(AudioShape, st.integers(400, 1_000_000), st.sampled_from([8000, 16000, 44100]))
+budgets = st.integers(1, 6000)
+
+
+@pytest.mark.parametrize("model_id", [QWEN, QWEN3, INTERNVL, LLAVA])
+@LESS
+@given(shapes=st.lists(images, min_size=AT_ONCE, max_size=AT_ONCE), budget=budgets)
+def test_no_image_is_admitted_that_the_engine_would_reject(
+    calibrated: Callable[[str], Calibrated], model_id: str, shapes: list[Shape], budget: int
+) -> None:
+    found = calibrated(model_id)
+    gate = replace(found.gate, budget_tokens=budget)
+    for shape, cost in zip(shapes, found.truth(*(Blank("image", s) for s in shapes)), strict=True):
+        hold(gate, shape, cost)
+
+
+@pytest.mark.parametrize("model_id", [QWEN, QWEN3])
+@LESS
+@given(shapes=st.lists(videos, min_size=AT_ONCE, max_size=AT_ONCE), budget=budgets)
+def test_no_video_is_admitted_that_the_engine_would_reject(
+    calibrated: Callable[[str], Calibrated], model_id: str, shapes: list[Shape], budget: int
+) -> None:
+    found = calibrated(model_id)
+    gate = replace(found.gate, budget_tokens=budget)
+    for shape, cost in zip(shapes, found.truth(*(Blank("video", s) for s in shapes)), strict=True):
+        hold(gate, shape, cost)
+
+
+@LESS
+@given(shapes=st.lists(sounds, min_size=AT_ONCE, max_size=AT_ONCE), budget=st.integers(1, 900))
+def test_no_sound_is_admitted_that_the_engine_would_reject(
+    calibrated: Callable[[str], Calibrated], shapes: list[Shape], budget: int
+) -> None:
+    found = calibrated(QWEN_AUDIO)
+    gate = replace(found.gate, budget_tokens=budget)
+    for shape, cost in zip(shapes, found.truth(*(Blank("audio", s) for s in shapes)), strict=True):
+        hold(gate, shape, cost)
+
+
+def _photos(count: int) -> list[ImageShape]:
+    """Sizes as cameras, phones and editors leave them: usual ratios, cropped a little."""
+    chance = random.Random(7)
+    found = []
+    for _ in range(count):
+        ratio = chance.choice([4 / 3, 3 / 2, 16 / 9, 1.0, 2.0, 3.0]) * chance.uniform(0.9, 1.1)
+        width = chance.randint(300, 2400)
+        sides = (width, max(1, round(width / ratio)))
+        found.append(ImageShape(*(sides if chance.random() < 0.6 else sides[::-1])))
+    return found
+
+
+@pytest.mark.parametrize(("model_id", "least"), [(QWEN, 0.9), (INTERNVL, 0.9), (LLAVA, 0.9)])
+def test_most_photos_that_the_engine_admits_are_admitted(
+    calibrated: Callable[[str], Calibrated], model_id: str, least: float
+) -> None:
+    found = calibrated(model_id)
+    photos = _photos(60)
+    costs_ = found.truth(*(Blank("image", shape) for shape in photos))
+    good = [s for s, c in zip(photos, costs_, strict=True) if not rejected(found.gate, c)]
+    rate = sum(admit(found.gate, shape).fits for shape in good) / len(good)
+    print(f"{model_id}: {rate:.0%} of {len(good)} photos")
+    assert len(good) > 20
+    assert rate >= least
+
+
+def test_real_files_cost_what_their_headers_promise(
+    calibrated: Callable[[str], Calibrated], shared: Path
+) -> None:
+    found = calibrated(QWEN)
+    checked = 0
+    for modality in ("image", "video"):
+        items = list(FolderSource(shared / f"corpora/dev/{modality}").items())
+        known = [(item, probe(item)) for item in items if isinstance(item, Item)]
+        media = [(i, s) for i, s in known if isinstance(s, ImageShape | VideoShape)]
+        truth = found.truth(*(File(s.modality, i.path) for i, s in media))
+        for (_, shape), cost in zip(media, truth, strict=True):
+            hold(found.gate, shape, cost)
+            checked += 1
+    assert checked > 40
