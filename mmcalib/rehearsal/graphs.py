@@ -22,10 +22,7 @@ class Graphs:
 
 
 def estimate(config: Any, max_num_reqs: int) -> Graphs:
-    """By the configuration's capture sizes and modes; zero where graphs are off.
-
-    `config` is the engine config as the user has it, not the eager one that is rehearsed.
-    """
+    """By the configuration's capture sizes and modes; zero where graphs are off."""
     compilation = config.compilation_config
     mode = compilation.cudagraph_mode
     if mode is None or mode.name == "NONE":

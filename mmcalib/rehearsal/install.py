@@ -7,6 +7,7 @@ import os
 
 import torch
 
+from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.rehearsal.device.imaginary import ImaginaryGpu
 from mmcalib.rehearsal.device.ledger import Ledger
@@ -54,19 +55,29 @@ def _workspaces(machine: Machine) -> Workspaces:
 
 
 def install(gpu: Gpu) -> Stage:
-    """Install every stand-in, in the order in which vLLM would look for the real thing."""
+    """Install every stand-in, in the order in which vLLM would look for the real thing.
+
+    Raises UsageError for a GPU without CUDA.
+    """
+    if gpu.capability is None:
+        raise UsageError(
+            f"{gpu.name} has no CUDA, and only vLLM's CUDA worker can be rehearsed",
+            hint="name an NVIDIA GPU",
+        )
     # The real device, if there is one, is left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from mmcalib.rehearsal.standins import (
         attention,
+        compiled,
         cuda,
+        flashinfer,
         kernels,
         loading,
         media,
         operations,
+        parameters,
         platform,
         processes,
-        flashinfer,
         triton,
     )
 
@@ -77,7 +88,10 @@ def install(gpu: Gpu) -> Stage:
     operations.install(lambda: stage.ledger.module)
     platform.install(stage.machine)
     attention.install(stage.machine)
-    kernels.install(stage.ledger)
+    kernels.install(stage.ledger, stage.machine.capability)
+    compiled.install()
+    attention.install_windows()
+    parameters.install()
     loading.install()
     processes.install()
     media.install()

@@ -27,25 +27,26 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     Raises whatever vLLM raises for arguments that it refuses.
     """
     started = time.perf_counter()
-    graphs_config = _config(request.engine_args, eager=False)
-    config = _config(request.engine_args, eager=True)
-    graphs = estimate(graphs_config, config.scheduler_config.max_num_seqs)
+    config = _config(request.engine_args)
+    _check(config)
+    graphs = estimate(config, config.scheduler_config.max_num_seqs)
     ranks = config.parallel_config.world_size
     outside = non_torch_bytes(ranks)
-    with brought_up(stage, config, outside) as brought:
+    with brought_up(stage, config, outside, graphs.nbytes) as brought:
         available = brought.available_bytes
-        if config.cache_config.kv_cache_memory_bytes is None:
-            available -= graphs.nbytes
         kv = lay_out(config, brought.worker, available)
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
         requested = int(brought.worker.requested_memory)
         kept = requested - available - graphs.nbytes - outside - activation
+        if config.cache_config.kv_cache_memory_bytes is not None:
+            # The user's word, whatever else is taken.
+            kept = stage.machine.allocator.allocated_bytes
         return Rehearsed(
             vllm=_vllm_version(),
             runner="V2" if brought.worker.use_v2_model_runner else "V1",
             sampler=_sampler(),
             attention=_attention(brought.worker.model_runner),
-            encoder_attention=_encoder_attention(config),
+            encoder_attention=_encoder_attention(brought.worker.model_runner),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
             total_bytes=stage.gpu.total_bytes,
@@ -54,6 +55,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             buffers_bytes=kept - brought.weights_bytes,
             activation_peak_bytes=activation,
             phases=tuple(_peak(phase) for phase in brought.phases),
+            encoder_tokens=sum(phase.embeddings for phase in brought.phases),
             non_torch_bytes=outside,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
@@ -69,15 +71,24 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         )
 
 
-def _config(engine_args: dict[str, Any], *, eager: bool) -> Any:
-    """The engine config of `vllm serve`. Eager is what runs: compiled code holds the same tensors
-    at its peaks, and nothing here could compile.
-    """
-    changed: dict[str, Any] = {"load_format": "dummy"}
-    if eager:
-        changed["enforce_eager"] = True
-    args = EngineArgs(**{**engine_args, **changed})
+def _config(engine_args: dict[str, Any]) -> Any:
+    """The engine config of `vllm serve`, with nothing to load."""
+    args = EngineArgs(**{**engine_args, "load_format": "dummy"})
     return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+
+
+def _check(config: Any) -> None:
+    """Raises ValueError for what one rank alone cannot show."""
+    parallel = config.parallel_config
+    if parallel.pipeline_parallel_size > 1:
+        raise ValueError(
+            "a rehearsal is of one rank, and with pipeline_parallel_size above 1 they differ"
+        )
+    if parallel.data_parallel_size > 1 and config.model_config.is_moe:
+        raise ValueError(
+            "a rehearsal is of one replica, and with data_parallel_size above 1 a mixture of "
+            "experts is spread over several"
+        )
 
 
 def _peak(phase: Phase) -> PhasePeak:
@@ -123,16 +134,12 @@ def _attention(runner: Any) -> str:
     return ", ".join(sorted(names))
 
 
-def _encoder_attention(config: Any) -> str | None:
-    if not config.model_config.is_multimodal_model:
-        return None
-    from vllm.platforms import current_platform
+def _encoder_attention(runner: Any) -> str | None:
+    from vllm.model_executor.layers.attention.mm_encoder_attention import MMEncoderAttention
 
-    chosen = config.model_config.multimodal_config.mm_encoder_attn_backend
-    if chosen is not None:
-        return str(chosen.name)
-    supported = current_platform.get_supported_vit_attn_backends()
-    return str(supported[0].name) if supported else None
+    found = (one for one in runner.model.modules() if isinstance(one, MMEncoderAttention))
+    names = {str(one.attn_backend.name) for one in found}
+    return ", ".join(sorted(names)) or None
 
 
 def _vllm_version() -> str:
@@ -153,8 +160,8 @@ def _assumptions(
     if graphs.count:
         yield f"{graphs.count} CUDA graphs take {graphs.nbytes / 2**30:.2f} GiB: an allowance"
     yield "nothing else runs on the GPU"
-    if not config.model_config.enforce_eager or graphs.count:
-        yield "compiled code holds what eager code holds at its peak"
+    if not config.model_config.enforce_eager:
+        yield "where vLLM compiles, its fused kernels stand for what torch would fuse"
     if chosen := os.environ.get("VLLM_USE_V2_MODEL_RUNNER"):
         yield f"model runner as VLLM_USE_V2_MODEL_RUNNER={chosen} says"
     if stage.device.guesses:

@@ -39,10 +39,13 @@ class Brought:
 
 
 @contextmanager
-def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brought]:
+def brought_up(
+    stage: Stage, config: Any, non_torch_bytes: int, cudagraph_bytes: int
+) -> Iterator[Brought]:
     """Load and profile under this engine config; while open the worker is there to be asked.
 
-    `non_torch_bytes` are taken outside torch between vLLM's first look at the memory and its last.
+    `non_torch_bytes` are taken outside torch between vLLM's first look at the memory and its last;
+    `cudagraph_bytes` stand for its own estimate, which would capture a few.
     Afterwards the GPU is empty again.
     """
     stage.clear()
@@ -57,6 +60,7 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
                 worker.load_model()
             stage.machine.other_bytes += non_torch_bytes
             runner = worker.model_runner
+            runner.profile_cudagraph_memory = lambda: cudagraph_bytes
             with (
                 ledger.phase("profile") as profile,
                 named_modules(runner.model, ledger),
@@ -82,7 +86,10 @@ def _watched(ledger: Ledger, runner: Any, profile: Phase) -> Iterator[list[Phase
         def watched(*args: Any, **kwargs: Any) -> Any:
             with ledger.phase(name, since=profile) as phase:
                 found.append(phase)
-                return method(*args, **kwargs)
+                result = method(*args, **kwargs)
+            if name == "encoder":
+                phase.embeddings = sum(len(item) for item in result)
+            return result
 
         return watched
 

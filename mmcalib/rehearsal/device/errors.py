@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class NoFakeImplementation(RuntimeError):
+class NoFakeImplementation(RuntimeError):  # noqa: N818 - what happened, not what kind
     """An operation whose result's shape nobody described: it cannot be rehearsed.
 
     The message names the operation, and the module of the model that asked for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _CUDA, _META, _DEVICE_TYPES = 1, 14, 22
 
 
+@cache
 def ensure() -> None:
     """Give CUDA a guard that does nothing. Raises RuntimeError where this torch keeps it elsewhere.
 

@@ -35,8 +35,15 @@ LARGE_HOST_BYTES = 32 << 20
 _WHOLE = {aten.scaled_dot_product_attention.default}
 # Fresh memory of a device holds zeros, or what nobody may rely on.
 _EMPTIES = ("aten::empty", "aten::new_empty")
+_FRESH_BYTES = 1 << 20
 _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation", "convolution"}
 _HOST_BUFFERS = {aten.zeros.default, aten.empty.memory_format}
+_TORCH = ("aten", "prims", "prim")
+_COMPOSITE = (torch._C.DispatchKey.CompositeImplicitAutograd,)
+_WRITTEN_IN_PYTHON = (
+    *(torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd),
+    *_COMPOSITE,
+)
 _DEVICE_ERRORS = (
     UnsupportedOperatorException,
     DynamicOutputShapeException,
@@ -63,7 +70,7 @@ class ImaginaryGpu(TorchDispatchMode):
         self.values = Values()
         self.guesses: Counter[str] = Counter()
         self._on_matmul = on_matmul
-        self._composite: dict[Operation, bool] = {}
+        self._kernels: dict[Operation, Any] = {}
         self._lift_before: list[bool] = []
 
     def clear(self, on_matmul: Callable[[Operation], None]) -> None:
@@ -93,13 +100,16 @@ class ImaginaryGpu(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         flat = tree_leaves((args, kwargs))
         fakes = [one for one in flat if isinstance(one, FakeTensor)]
-        if not fakes and not _to_cuda(flat) and not _large_host(func, flat):
-            return _on_host(func, args, kwargs)
         if func is torch.ops.prim.device.default:
-            return args[0].fake_device
-        if self._decomposes(func):
+            return args[0].fake_device if fakes else func(*args)
+        key = self._kernel_in_parts(func)
+        if _to_cuda(flat):
+            args, kwargs = tree_map(_indexed, (args, kwargs))
+        elif not (fakes or _large_host(func, flat, in_parts=key is not None)):
+            return _on_host(func, args, kwargs)
+        if key is not None:
             with self:
-                return func.decompose(*args, **kwargs)
+                return func._op_dk(key, *args, **kwargs)
         self.ledger.operations += 1
         if "pin_memory" in kwargs:
             kwargs["pin_memory"] = False
@@ -136,16 +146,17 @@ class ImaginaryGpu(TorchDispatchMode):
 
         return tree_map(one, value)
 
-    def _decomposes(self, func: Operation) -> bool:
-        """Whether torch's C++ would run it as several operations: each is then seen by itself."""
-        known = self._composite.get(func)
-        if known is None:
-            key = torch._C.DispatchKey.CompositeImplicitAutograd
-            known = func not in _WHOLE and torch._C._dispatch_has_kernel_for_dispatch_key(
-                func.name(), key
-            )
-            self._composite[func] = known
-        return known
+    def _kernel_in_parts(self, func: Operation) -> Any:
+        """The key of a kernel that runs it as several operations, each then seen by itself.
+
+        Torch's composite ones, and those that vLLM wrote in Python and registered for CUDA: its
+        fake implementations know results only, not what the kernels take on the way.
+        """
+        if func not in self._kernels:
+            keys = _COMPOSITE if func.namespace in _TORCH else _WRITTEN_IN_PYTHON
+            found = (key for key in keys if func not in _WHOLE and _has_kernel(func, key))
+            self._kernels[func] = next(found, None)
+        return self._kernels[func]
 
     def _imagine(self, func: Operation, args: Any, kwargs: Any) -> Any:
         try:
@@ -181,7 +192,9 @@ class ImaginaryGpu(TorchDispatchMode):
             return
         if func._schema.name.startswith(_EMPTIES):
             for one in wanted:
-                self.values.learn(one, torch.zeros((), dtype=one.dtype).expand(one.shape))
+                # Larger ones are packed weights, whose values would be worked on.
+                if one.untyped_storage().nbytes() <= _FRESH_BYTES:
+                    self.values.learn(one, torch.zeros((), dtype=one.dtype).expand(one.shape))
             return
         value = self._real(func, args, kwargs) if wanted else None
         if value is None:
@@ -216,10 +229,16 @@ class ImaginaryGpu(TorchDispatchMode):
             return None
 
 
+def _has_kernel(func: Operation, key: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+
 def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     """The real operation. Large buffers are pages that nobody has touched, until somebody does."""
     kwargs.pop("pin_memory", None)
-    if func in _HOST_BUFFERS:
+    if func in transfers.PINNING:
+        return args[0]
+    if func in _HOST_BUFFERS and str(kwargs.get("device") or "cpu") == "cpu":
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         nbytes = prod(args[0]) * dtype.itemsize
         if nbytes > LARGE_HOST_BYTES:
@@ -231,13 +250,25 @@ def _to_cuda(flat: Sequence[Any]) -> bool:
     return any(isinstance(one, torch.device) and one.type == "cuda" for one in flat)
 
 
-def _large_host(func: Operation, flat: Sequence[Any]) -> bool:
-    """Whether the operation makes something new out of a large host tensor."""
+def _indexed(leaf: Any) -> Any:
+    """The device with its index: C++ would ask the guard for it, which knows of no CUDA."""
+    if isinstance(leaf, torch.device) and leaf.type == "cuda":
+        return torch.device("cuda", 0)
+    return leaf
+
+
+def _large_host(func: Operation, flat: Sequence[Any], *, in_parts: bool) -> bool:
+    """Whether the operation may make something new out of a large host tensor.
+
+    Reshaping and the like do so or not, which their parts show.
+    """
     large = any(
-        isinstance(one, torch.Tensor) and one.numel() * one.element_size() > LARGE_HOST_BYTES
+        isinstance(one, torch.Tensor)
+        and one.numel() * one.element_size() > LARGE_HOST_BYTES
+        and one.device.type == "cpu"
         for one in flat
     )
-    return large and not func.is_view and not func._schema.is_mutable
+    return large and not func._schema.is_mutable and (in_parts or not func.is_view)
 
 
 def _written(func: Operation, args: Any, kwargs: Any) -> Any:

@@ -31,7 +31,7 @@ class Phase:
     """Bytes allocated when it began, at its highest and at its end; what lived at the highest.
 
     `scratch_bytes` is the part of the peak that kernels take for themselves; `largest` excludes
-    what was there before the phase.
+    what was there before the phase. `embeddings` is what an encoder made of its items.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Phase:
     scratch_bytes: int = 0
     scratch_operation: str = ""
     largest: tuple[Live, ...] = ()
+    embeddings: int = 0
     _before: frozenset[int] = frozenset()
     _at_peak: dict[int, Live] | None = None
     _grown: bool = field(default=False)
@@ -117,9 +118,7 @@ class Ledger:
                 phase.scratch_bytes, phase.scratch_operation = scratch_bytes, operation
 
     @contextmanager
-    def phase(
-        self, name: str, *, since: Phase | None = None, largest: int = 12
-    ) -> Iterator[Phase]:
+    def phase(self, name: str, *, since: Phase | None = None, largest: int = 12) -> Iterator[Phase]:
         """While open, its peak is watched; phases may nest. `largest` tensors are kept of it.
 
         With `since`, its start and what was there before are those of the other phase.

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.rehearsal.device.allocator import CachingAllocator
 
+# As many as a server holds: vLLM refuses more ranks than GPUs.
+GPUS = 8
+
 
 @dataclass(slots=True)
 class Machine:

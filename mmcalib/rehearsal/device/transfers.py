@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 NOT_A_TRANSFER = object()
+PINNING = {aten._pin_memory.default, aten.pin_memory.default}
 
 
 def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -22,7 +23,7 @@ def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         return _to_copy(gpu, args[0], kwargs)
     if func is aten.copy_.default:
         return _copy(gpu, args[0], args[1])
-    if func in (aten._pin_memory.default, aten.pin_memory.default):
+    if func in PINNING:
         return args[0]
     if func in (aten.lift_fresh.default, aten.lift.default):
         return args[0]
@@ -71,7 +72,9 @@ def _to_host(gpu: ImaginaryGpu, source: torch.Tensor, dtype: torch.dtype) -> tor
     return torch.zeros(source.size(), dtype=dtype)
 
 
-def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor) -> Any:
+def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float) -> Any:
+    if not isinstance(source, torch.Tensor):
+        source = torch.tensor(source, dtype=target.dtype)
     if not isinstance(target, FakeTensor):
         value = gpu.values.of(source)
         if value is not None:

@@ -1,1 +1,1 @@
-"""Stand-ins for what a CUDA machine would provide to vLLM. One module per concern, each installed once."""
+"""Stand-ins for what a CUDA machine would provide to vLLM: one module per concern."""

@@ -11,6 +11,7 @@ import torch
 from mmcalib.rehearsal.device.machine import Machine
 
 PACKAGE = "vllm.vllm_flash_attn"
+_libraries: list[torch.library.Library] = []
 
 
 def flash_attn_varlen_func(
@@ -34,6 +35,34 @@ def apply_rotary_emb(
 ) -> torch.Tensor:
     """The Triton rotary kernel: one output of the input's size, or none in place."""
     return x if inplace else torch.empty_like(x)
+
+
+def windows_by_sdpa(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """vLLM's loop over an encoder's windows: their outputs, and all of them in one tensor.
+
+    Torch's memory-efficient kernel runs where flash does not: neither writes scores out. The loop
+    itself would go through some hundred thousand operations.
+    """
+    windows = torch.empty_like(q, memory_format=torch.contiguous_format)
+    return windows if cu_seqlens is None else torch.empty_like(windows)
+
+
+def install_windows() -> None:
+    """Must come when vLLM's own operations can be imported."""
+    import vllm.v1.attention.ops.vit_attn_wrappers
+
+    assert vllm.v1.attention.ops.vit_attn_wrappers.torch_sdpa_wrapper
+    library = torch.library.Library("vllm", "FRAGMENT")
+    library.impl("torch_sdpa_wrapper", windows_by_sdpa, "CUDA", allow_override=True)
+    # Kept alive: the implementation goes when the library object does.
+    _libraries.append(library)
 
 
 def install(machine: Machine) -> None:

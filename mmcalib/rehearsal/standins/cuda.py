@@ -8,11 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 
 from mmcalib.rehearsal.device.allocator import parse_settings
-from mmcalib.rehearsal.device.machine import Machine
+from mmcalib.rehearsal.device.machine import GPUS, Machine
 from mmcalib.rehearsal.standins.seam import replace
 
+# Where a GPU is described by memory and capability alone: vLLM asks whether there are many.
+_TYPICAL_SM_COUNT = 64
 # Fixed by CUDA for every GPU that vLLM runs on.
 _WARP_SIZE = 32
 _THREADS_PER_SM = 2048
@@ -75,7 +78,7 @@ def properties(machine: Machine) -> SimpleNamespace:
         total_memory=machine.gpu.total_bytes,
         major=major,
         minor=minor,
-        multi_processor_count=machine.gpu.sm_count or 1,
+        multi_processor_count=machine.gpu.sm_count or _TYPICAL_SM_COUNT,
         is_integrated=machine.gpu.unified,
         warp_size=_WARP_SIZE,
         max_threads_per_multi_processor=_THREADS_PER_SM,
@@ -94,7 +97,7 @@ def install(machine: Machine) -> None:
     stream = Stream()
     both: dict[str, Any] = {
         "synchronize": lambda device=None: None,
-        "device_count": lambda: 1,
+        "device_count": lambda: GPUS,
         "current_stream": lambda device=None: stream,
         "is_available": lambda: True,
         **memory,
@@ -112,6 +115,7 @@ def install(machine: Machine) -> None:
         "manual_seed_all": lambda seed: None,
         "manual_seed": lambda seed: None,
         "is_current_stream_capturing": lambda: False,
+        "graph_pool_handle": lambda: (0, 1),
         "default_stream": lambda device=None: stream,
         "stream": lambda stream: contextlib.nullcontext(),
         "Stream": Stream,
@@ -132,6 +136,15 @@ def install(machine: Machine) -> None:
     for name in ("Event", "Stream"):
         replace(f"torch.{name}", Stream)
     replace("torch.Generator", Generator)
+    tensor = torch.tensor
+
+    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        return tensor(*args, **kwargs)
+
+    # Unlike other factories it pins in C++, where no mode can see it. `with torch.device(...)` has
+    # to know the true one.
+    _device_constructors()
+    replace("torch.tensor", unpinned)
     _settings(machine)
 
 

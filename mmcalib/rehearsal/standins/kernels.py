@@ -7,15 +7,22 @@ import torch
 from mmcalib.rehearsal.device.ledger import Ledger
 from mmcalib.rehearsal.standins.seam import replace
 
+# The least compute capability of which vLLM's CUTLASS kernels were compiled for something, in CUDA
+# 12.9 and 13 wheels (csrc/quantization/w8a8/cutlass/scaled_mm_entry.cu and its neighbours).
+_SUPPORTED_FROM = {
+    "cutlass_scaled_mm_supports_fp8": 89,
+    "cutlass_scaled_mm_supports_block_fp8": 90,
+    "cutlass_group_gemm_supported": 90,
+    "cutlass_scaled_mm_supports_fp4": 100,
+    "mxfp4_experts_quant_supported": 100,
+}
 
-def install(ledger: Ledger) -> None:
+
+def install(ledger: Ledger, capability: tuple[int, int]) -> None:
     """Answer questions of support, and lend host memory to the device for nothing."""
-    import vllm._custom_ops as ops
-
-    # Support is a question to the compiled CUTLASS kernels; the plain path is always there.
-    for name in dir(ops):
-        if "supports" in name and callable(getattr(ops, name)):
-            setattr(ops, name, lambda *args, **kwargs: False)
+    number = capability[0] * 10 + capability[1]
+    for name, least in _SUPPORTED_FROM.items():
+        replace(f"vllm._custom_ops.{name}", lambda asked, yes=number >= least: yes)
 
     def device_view(host: torch.Tensor) -> torch.Tensor:
         """Pinned host memory seen from the device: takes nothing there."""

@@ -15,6 +15,16 @@ def install() -> None:
     replace(f"{_LOADER}.dummy_loader.initialize_single_dummy_weight", lambda *args, **kwargs: None)
     # A subprocess would not know of the stand-ins.
     replace("vllm.model_executor.models.registry._run_in_subprocess", _run_here)
+    record = replace(f"{_LOADER}.utils.record_metadata_for_reloading", None)
+
+    def record_metadata_for_reloading(model: Any) -> None:
+        """Costs a copy of every parameter's description; only online quantization needs it."""
+        from vllm.config import get_current_vllm_config
+
+        if get_current_vllm_config().quant_config is not None:
+            record(model)
+
+    replace(f"{_LOADER}.utils.record_metadata_for_reloading", record_metadata_for_reloading)
 
 
 def _run_here(function: Callable[[], Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from mmcalib.rehearsal.standins.seam import replace
 
@@ -20,13 +21,29 @@ def install() -> None:
         "vllm.multimodal.hasher.MultiModalHasher.hash_kwargs",
         classmethod(lambda cls, *args, **kwargs: f"imaginary-{next(_hashes)}"),
     )
+    # A long clip's features are a large host tensor.
+    replace("torch._subclasses.fake_tensor.FakeTensor.numpy", _untouched)
+
+
+def _untouched(self: torch.Tensor, **kwargs: Any) -> npt.NDArray[Any]:
+    """An array for a large host tensor that is not there: pages that nobody has touched."""
+    dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+    return np.zeros(tuple(self.shape), dtype)
+
+
+class _White(np.ndarray[Any, Any]):
+    """An array of one repeated entry: a copy would only take memory."""
+
+    def copy(self, order: Any = "C") -> _White:
+        return self
 
 
 class _WhiteFrames:
     """numpy, except that a filled array repeats one entry instead of holding each."""
 
     def full(self, shape: Any, value: Any, dtype: Any = None) -> npt.NDArray[Any]:
-        return np.broadcast_to(np.asarray(value, dtype=dtype), shape)
+        entry = np.asarray(value, dtype=dtype).view(_White)
+        return np.broadcast_to(entry, shape, subok=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)

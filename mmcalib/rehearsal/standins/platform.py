@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from mmcalib.rehearsal.device.machine import Machine
+from mmcalib.rehearsal.device.machine import GPUS, Machine
 from mmcalib.rehearsal.standins.seam import replace
 
 
@@ -44,7 +45,7 @@ def install(machine: Machine) -> None:
 
         @classmethod
         def device_count(cls) -> int:
-            return 1
+            return GPUS
 
         @classmethod
         def log_warnings(cls) -> None:
@@ -64,3 +65,15 @@ def install(machine: Machine) -> None:
 
     replace("vllm.platforms._current_platform", ImaginaryCudaPlatform())
     assert vllm.platforms.current_platform.is_cuda()
+    if machine.gpu.unified:
+        _share_memory(machine)
+
+
+def _share_memory(machine: Machine) -> None:
+    """On an integrated GPU vLLM takes what the system has available for what is free."""
+
+    def virtual_memory() -> SimpleNamespace:
+        free, total = machine.memory_info()
+        return SimpleNamespace(available=free, total=total)
+
+    replace("vllm.utils.mem_utils.psutil", SimpleNamespace(virtual_memory=virtual_memory))

@@ -33,7 +33,13 @@ def _alone() -> None:
     replace(f"{state}.in_the_same_node_as", lambda group, *args, **kwargs: [True] * group.size())
     replace(f"{state}._node_count", lambda *args, **kwargs: 1)
     replace(f"{state}.GroupCoordinator.barrier", lambda self: None)
-    queue = "vllm.distributed.device_communicators.shm_broadcast.MessageQueue"
+    # Nothing to give back, and a group that came up in part must not keep the next from coming.
+    communicators = "vllm.distributed.device_communicators"
+    replace(f"{communicators}.cuda_communicator.CudaCommunicator.destroy", lambda self: None)
+    # FlashInfer's workspace lies outside torch's allocator; without it NCCL reduces, into a result
+    # of the same size.
+    replace(f"{communicators}.flashinfer_all_reduce.fi_ar_available", False)
+    queue = f"{communicators}.shm_broadcast.MessageQueue"
     replace(f"{queue}.create_from_process_group", staticmethod(lambda *args, **kwargs: None))
 
 

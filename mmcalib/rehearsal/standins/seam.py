@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 
-class SeamMoved(RuntimeError):
+class SeamMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
     """What a stand-in should replace is not where it was: another version of vLLM or torch."""
 
     def __init__(self, target: str) -> None:
