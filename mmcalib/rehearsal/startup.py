@@ -11,6 +11,7 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.v1.worker.gpu_worker import Worker
 
+from mmcalib.rehearsal import versions
 from mmcalib.rehearsal.device.ledger import Ledger, Phase
 from mmcalib.rehearsal.install import Stage
 from mmcalib.rehearsal.modules import named_modules
@@ -19,7 +20,6 @@ from mmcalib.rehearsal.standins import processes
 # Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
 # model's own method.
 _RUNNER_PHASES = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
-_ENCODER = "embed_multimodal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
     finally:
         del worker
         processes.end()
-        _forget_models()
+        versions.forget_models()
         stage.settle()
 
 
@@ -88,18 +88,10 @@ def _watched(ledger: Ledger, runner: Any, profile: Phase) -> Iterator[list[Phase
 
     with ExitStack() as undo:
         owners = [(runner, name, method) for name, method in _RUNNER_PHASES.items()]
-        if hasattr(runner.model, _ENCODER):
-            owners.append((runner.model, "encoder", _ENCODER))
+        if hasattr(runner.model, versions.ENCODER):
+            owners.append((runner.model, "encoder", versions.ENCODER))
         for owner, name, method in owners:
             undo.callback(owner.__dict__.pop, method, None)
             owner.__dict__[method] = watching(name, getattr(owner, method))
         yield found
 
-
-def _forget_models() -> None:
-    """vLLM keeps rotary tables for the next model of the process: they are of this GPU's era."""
-    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
-    from vllm.v1.worker.workspace import reset_workspace_manager
-
-    _ROPE_DICT.clear()
-    reset_workspace_manager()

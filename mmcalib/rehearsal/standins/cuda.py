@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from mmcalib.rehearsal.device.allocator import parse_settings
 from mmcalib.rehearsal.device.machine import Machine
+from mmcalib.rehearsal.release import TORCH_2_11, TORCH_2_13
 from mmcalib.rehearsal.standins.seam import replace
 
 # Fixed by CUDA for every GPU that vLLM runs on.
@@ -128,11 +129,23 @@ def install(machine: Machine) -> None:
     for name, value in {**both, **cuda}.items():
         replace(f"torch.cuda.{name}", value)
     for name, value in {**both, **accelerator}.items():
-        replace(f"torch.accelerator.{name}", value)
+        replace(f"torch.accelerator.{name}", value, since=TORCH_2_11)
     for name in ("Event", "Stream"):
         replace(f"torch.{name}", Stream)
     replace("torch.Generator", Generator)
+    # The first fake tensor of a device would be preceded by a real one.
+    replace("torch._subclasses.fake_tensor.init_gpu_context", lambda device: None)
+    replace("torch.tensor", _unpinned(torch.tensor))
     _settings(machine)
+
+
+def _unpinned(tensor: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.tensor pins what it makes without being dispatched: only a driver could."""
+
+    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return tensor(*args, **kwargs)
+
+    return unpinned
 
 
 def _memory(machine: Machine) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from mmcalib.rehearsal.device.ledger import Ledger
+from mmcalib.rehearsal.release import VLLM_0_23
 from mmcalib.rehearsal.standins.seam import replace
 
 
@@ -23,4 +24,7 @@ def install(ledger: Ledger) -> None:
         ledger.exempt(view)
         return view
 
-    replace("vllm.utils.torch_utils.get_accelerator_view_from_cpu_tensor", device_view)
+    view = "get_accelerator_view_from_cpu_tensor"
+    replace(f"vllm.utils.torch_utils.{view}", device_view, since=VLLM_0_23)
+    if not VLLM_0_23.reached:
+        replace("vllm.utils.get_cuda_view_from_cpu_tensor", device_view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mmcalib.rehearsal.release import VLLM_0_23
 from mmcalib.rehearsal.standins.seam import replace
 
 _LOADER = "vllm.model_executor.model_loader"
@@ -12,9 +13,16 @@ _LOADER = "vllm.model_executor.model_loader"
 
 def install() -> None:
     """Dummy weights stay as they were allocated; model classes are inspected in this process."""
-    replace(f"{_LOADER}.dummy_loader.initialize_single_dummy_weight", lambda *args, **kwargs: None)
+    one, all_ = "initialize_single_dummy_weight", "initialize_dummy_weights"
+    replace(f"{_LOADER}.dummy_loader.{one}", _nothing, since=VLLM_0_23)
+    if not VLLM_0_23.reached:
+        replace(f"{_LOADER}.dummy_loader.{all_}", _nothing)
     # A subprocess would not know of the stand-ins.
     replace("vllm.model_executor.models.registry._run_in_subprocess", _run_here)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    return None
 
 
 def _run_here(function: Callable[[], Any]) -> Any:

