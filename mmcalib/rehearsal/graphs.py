@@ -33,9 +33,9 @@ def estimate(config: Any, max_num_reqs: int, subtracted: bool) -> Graphs:
         return Graphs(0, 0)
     sizes = compilation.cudagraph_capture_sizes or []
     count = 0
-    if mode.has_piecewise_cudagraphs():
+    if "PIECEWISE" in mode.name:
         count += len(sizes)
-    if mode.has_full_cudagraphs():
+    if "FULL" in mode.name:
         count += sum(size <= max_num_reqs for size in sizes)
     if not count or not subtracted:
         return Graphs(count, 0)

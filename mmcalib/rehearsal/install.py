@@ -59,6 +59,7 @@ def install(gpu: Gpu) -> Stage:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from mmcalib.rehearsal.standins import (
         attention,
+        compilation,
         cuda,
         kernels,
         loading,
@@ -77,6 +78,7 @@ def install(gpu: Gpu) -> Stage:
     operations.install(lambda: stage.ledger.module)
     platform.install(stage.machine)
     attention.install(stage.machine)
+    compilation.install()
     kernels.install(stage.ledger)
     loading.install()
     processes.install()

@@ -19,6 +19,7 @@ from mmcalib.rehearsal.install import Stage
 from mmcalib.rehearsal.kv_cache import lay_out
 from mmcalib.rehearsal.overhead import non_torch_bytes
 from mmcalib.rehearsal.release import installed
+from mmcalib.rehearsal.standins import compilation
 from mmcalib.rehearsal.startup import Brought, brought_up
 
 
@@ -31,11 +32,9 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     if request.gpu != stage.gpu:
         raise ValueError(f"this process imagines a {stage.gpu.name}, not a {request.gpu.name}")
     started = time.perf_counter()
-    graphs_config = _config(request.engine_args, eager=False)
-    config = _config(request.engine_args, eager=True)
-    graphs = estimate(
-        graphs_config, config.scheduler_config.max_num_seqs, versions.subtracts_graphs()
-    )
+    config = _config(request.engine_args)
+    graphs = estimate(config, config.scheduler_config.max_num_seqs, versions.subtracts_graphs())
+    compilation.prepare(config)
     ranks = config.parallel_config.world_size
     outside = non_torch_bytes(ranks)
     with brought_up(stage, config, outside) as brought:
@@ -76,14 +75,9 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         )
 
 
-def _config(engine_args: dict[str, Any], *, eager: bool) -> Any:
-    """The engine config of `vllm serve`. Eager is what runs: compiled code holds the same tensors
-    at its peaks, and nothing here could compile.
-    """
-    changed: dict[str, Any] = {"load_format": "dummy"}
-    if eager:
-        changed["enforce_eager"] = True
-    args = EngineArgs(**{**engine_args, **changed})
+def _config(engine_args: dict[str, Any]) -> Any:
+    """The engine config of `vllm serve`."""
+    args = EngineArgs(**{**engine_args, "load_format": "dummy"})
     return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
@@ -125,8 +119,8 @@ def _assumptions(
     if graphs.count:
         yield f"{graphs.count} CUDA graphs take {graphs.nbytes / 2**30:.2f} GiB: an allowance"
     yield "nothing else runs on the GPU"
-    if not config.model_config.enforce_eager or graphs.count:
-        yield "compiled code holds what eager code holds at its peak"
+    if not config.model_config.enforce_eager:
+        yield "compiled code holds what vLLM's own kernels hold at their peak"
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER"):
         yield f"model runner chosen by VLLM_USE_V2_MODEL_RUNNER={os.environ['VLLM_USE_V2_MODEL_RUNNER']}"
     if stage.device.guesses:
