@@ -78,7 +78,7 @@ def install(gpu: Gpu) -> Stage:
     operations.install(lambda: stage.ledger.module)
     platform.install(stage.machine)
     attention.install(stage.machine)
-    compilation.install()
+    compilation.install(stage.ledger)
     kernels.install(stage.ledger)
     loading.install()
     processes.install()
