@@ -135,6 +135,12 @@ def install(machine: Machine) -> None:
     replace("torch.Generator", Generator)
     # The first fake tensor of a device would be preceded by a real one.
     replace("torch._subclasses.fake_tensor.init_gpu_context", lambda device: None)
+    # A fake convolution asks cuDNN for its backend, to lay its result out.
+    replace("torch._C._select_conv_backend", lambda *args, **kwargs: None)
+    replace(
+        "torch._C._conv_determine_backend_memory_format",
+        lambda *args, **kwargs: torch.contiguous_format,
+    )
     replace("torch.tensor", _unpinned(torch.tensor))
     _settings(machine)
 

@@ -34,7 +34,14 @@ def _alone() -> None:
     replace(f"{state}._node_count", lambda *args, **kwargs: 1)
     replace(f"{state}.GroupCoordinator.barrier", lambda self: None)
     queue = "vllm.distributed.device_communicators.shm_broadcast.MessageQueue"
+    # vLLM then lets torch's groups do it all.
+    replace("vllm.distributed.device_communicators.pynccl.NCCLLibrary", _NoNccl)
     replace(f"{queue}.create_from_process_group", staticmethod(lambda *args, **kwargs: None))
+
+
+class _NoNccl:
+    def __init__(self, path: str | None = None) -> None:
+        raise OSError("an imaginary GPU has no NCCL")
 
 
 def end() -> None:
