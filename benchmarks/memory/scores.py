@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from memory.allowances import Allowances
 from memory.cases import COMPONENTS, GIB, Case
 from mmcalib.engine.messages import Rehearsed
+from mmcalib.rehearsal.overhead import ONE_RANK_BYTES
 
 # The second baseline: what is often recommended to leave for activations.
 CONSTANT_ACTIVATION_BYTES = int(2.5 * GIB)
@@ -51,9 +52,7 @@ class Score:
 
 def score(case: Case, answer: Rehearsed, allowances: Allowances) -> Score:
     """Compare everything that the log prints and the case allows; allowances without this case."""
-    outside: float = answer.non_torch_bytes
-    if answer.tensor_parallel_size == 1:
-        outside = allowances.non_torch_bytes(without=case.id)
+    outside = answer.non_torch_bytes - ONE_RANK_BYTES + allowances.non_torch_bytes(case.id)
     subtracted = answer.cudagraph_bytes > 0
     graphs = allowances.cuda_graph_bytes(answer.cudagraphs, case.id) if subtracted else 0.0
     pool = answer.kv_cache_bytes + answer.non_torch_bytes + answer.cudagraph_bytes

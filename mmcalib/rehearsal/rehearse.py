@@ -36,7 +36,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     graphs = estimate(config, config.scheduler_config.max_num_seqs, versions.subtracts_graphs())
     compilation.prepare(config)
     ranks = config.parallel_config.world_size
-    outside = non_torch_bytes(ranks)
+    outside = non_torch_bytes(ranks, counts_nccl=versions.counts_nccl())
     with brought_up(stage, config, outside) as brought:
         available = brought.available_bytes
         if config.cache_config.kv_cache_memory_bytes is None:
@@ -70,7 +70,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             max_concurrency=kv.concurrency,
             problem=kv.problem,
             budget=budget,
-            assumptions=tuple(_assumptions(stage, config, brought, graphs, ranks)),
+            assumptions=tuple(_assumptions(stage, config, brought, graphs, outside)),
             seconds=time.perf_counter() - started,
         )
 
@@ -111,11 +111,11 @@ def _attention(runner: Any) -> str:
 
 
 def _assumptions(
-    stage: Stage, config: Any, brought: Brought, graphs: Graphs, ranks: int
+    stage: Stage, config: Any, brought: Brought, graphs: Graphs, outside: int
 ) -> Iterator[str]:
     gpu: Gpu = stage.gpu
     yield f"total memory {gpu.total_bytes / 2**30:.2f} GiB ({gpu.total_status}: {gpu.source})"
-    yield f"{non_torch_bytes(ranks) / 2**30:.2f} GiB outside torch: an allowance"
+    yield f"{outside / 2**30:.2f} GiB outside torch: an allowance"
     if graphs.count:
         yield f"{graphs.count} CUDA graphs take {graphs.nbytes / 2**30:.2f} GiB: an allowance"
     yield "nothing else runs on the GPU"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mmcalib.engine.messages import Budget
-from mmcalib.rehearsal.release import VLLM_0_23, VLLM_0_32
+from mmcalib.rehearsal.release import VLLM_0_11, VLLM_0_23, VLLM_0_32
 
 # The model's own method that runs its encoders.
 ENCODER: Final = "embed_multimodal" if VLLM_0_23.reached else "get_multimodal_embeddings"
@@ -104,6 +104,13 @@ def subtracts_graphs() -> bool:
     from vllm import envs
 
     return bool(getattr(envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False))
+
+
+def counts_nccl() -> bool:
+    """Whether NCCL starts after vLLM's first look at the memory, and so counts as used: before
+    0.11. Later it starts first, and only what is free may shrink by it.
+    """
+    return not VLLM_0_11.reached
 
 
 def sampler() -> str:
