@@ -32,5 +32,5 @@ def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
     except ValueError as error:
         return KvCache(per_token, None, None, " ".join(str(error).split()))
     concurrency = get_max_concurrency_for_kv_cache_config(config, layout)
-    tokens = int(concurrency * config.model_config.max_model_len)
+    tokens = versions.kv_cache_tokens(config, layout, concurrency)
     return KvCache(per_token, tokens, concurrency)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mmcalib.engine.messages import Budget
-from mmcalib.rehearsal.release import VLLM_0_11, VLLM_0_23, VLLM_0_32
+from mmcalib.rehearsal.release import VLLM_0_11, VLLM_0_15, VLLM_0_23, VLLM_0_32
 
 # The model's own method that runs its encoders.
-ENCODER: Final = "embed_multimodal" if VLLM_0_23.reached else "get_multimodal_embeddings"
+ENCODER: Final = "embed_multimodal" if VLLM_0_15.reached else "get_multimodal_embeddings"
 
 
 def uses_v2_runner(worker: Any) -> bool:
     """Whether it is the second of vLLM's model runners; older releases have one."""
-    if VLLM_0_23.reached:
+    if VLLM_0_15.reached:
         return bool(worker.use_v2_model_runner)
     return False
 
@@ -73,7 +73,7 @@ def _encoder_budget(config: Any) -> Budget:
 
 def embeds_width(config: Any) -> int:
     """Entries of one encoder output as the decoder takes it."""
-    if VLLM_0_23.reached:
+    if VLLM_0_15.reached:
         return int(config.model_config.get_inputs_embeds_size())
     return int(config.model_config.get_hidden_size())
 
@@ -92,9 +92,18 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
     """What the engine core makes of one worker's layers. Raises ValueError where nothing fits."""
     from vllm.v1.core import kv_cache_utils as utils
 
-    if VLLM_0_23.reached or hasattr(utils, "get_kv_cache_configs"):
+    if VLLM_0_11.reached:
         return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
     return utils.get_kv_cache_config(config, specs, available_bytes)
+
+
+def kv_cache_tokens(config: Any, layout: Any, concurrency: float) -> int:
+    """The "GPU KV cache size" that startup prints; older releases count one group's blocks."""
+    if VLLM_0_23.reached:
+        return int(concurrency * config.model_config.max_model_len)
+    groups = layout.kv_cache_groups
+    smallest: int = min(group.kv_cache_spec.block_size for group in groups)
+    return int(layout.num_blocks // len(groups) * smallest)
 
 
 def subtracts_graphs() -> bool:
@@ -116,6 +125,7 @@ def counts_nccl() -> bool:
 def sampler() -> str:
     """Which implementation top-k and top-p sampling has."""
     if not VLLM_0_23.reached:
+        # Off unless VLLM_USE_FLASHINFER_SAMPLER turns it on.
         return "torch"
     from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
 
@@ -124,7 +134,7 @@ def sampler() -> str:
 
 def encoder_attention(config: Any) -> str | None:
     """The vision encoder's attention backend; None where it is not known before it runs."""
-    if not config.model_config.is_multimodal_model or not VLLM_0_23.reached:
+    if not config.model_config.is_multimodal_model or not VLLM_0_15.reached:
         return None
     from vllm.platforms import current_platform
 
@@ -148,7 +158,7 @@ def forget_models() -> None:
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     _ROPE_DICT.clear()
-    if VLLM_0_23.reached:
+    if VLLM_0_15.reached:
         from vllm.v1.worker.workspace import reset_workspace_manager
 
         reset_workspace_manager()

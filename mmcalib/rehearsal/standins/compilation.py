@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mmcalib.rehearsal.device.ledger import Ledger
-from mmcalib.rehearsal.release import VLLM_0_23
+from mmcalib.rehearsal.release import VLLM_0_15, VLLM_0_23
 from mmcalib.rehearsal.standins.seam import replace
 
 _WRAPPER = "vllm.compilation.wrapper.TorchCompileWithNoGuardsWrapper"
@@ -31,14 +31,14 @@ def install(ledger: Ledger) -> None:
         _Compiled(self, ledger).take_over()
 
     replace("torch.compile", _as_it_is)
-    wrapper = _WRAPPER if VLLM_0_23.reached else _WRAPPER_BEFORE
+    wrapper = _WRAPPER if VLLM_0_15.reached else _WRAPPER_BEFORE
     replace(f"{wrapper}.__init__", would_be_compiled)
-    replace(f"{_CUSTOM_OP}.maybe_compile", _maybe_fused, since=VLLM_0_23)
+    replace(f"{_CUSTOM_OP}.maybe_compile", _maybe_fused, since=VLLM_0_15)
 
 
 def prepare(config: Any) -> None:
     """Change an engine config so that its worker compiles and captures nothing."""
-    from vllm.config import CUDAGraphMode
+    from vllm.config.compilation import CUDAGraphMode
 
     config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
     # Wrapped for the compiler, a step would hide what it holds inside.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mmcalib.rehearsal.device.ledger import Ledger
-from mmcalib.rehearsal.release import VLLM_0_23
+from mmcalib.rehearsal.release import VLLM_0_15, VLLM_0_23
 from mmcalib.rehearsal.standins.seam import replace
 
 
@@ -24,7 +24,11 @@ def install(ledger: Ledger) -> None:
         ledger.exempt(view)
         return view
 
-    view = "get_accelerator_view_from_cpu_tensor"
-    replace(f"vllm.utils.torch_utils.{view}", device_view, since=VLLM_0_23)
-    if not VLLM_0_23.reached:
-        replace("vllm.utils.get_cuda_view_from_cpu_tensor", device_view)
+    replace(_device_view(), device_view)
+
+
+def _device_view() -> str:
+    if VLLM_0_23.reached:
+        return "vllm.utils.torch_utils.get_accelerator_view_from_cpu_tensor"
+    module = "vllm.utils.torch_utils" if VLLM_0_15.reached else "vllm.utils"
+    return f"{module}.get_cuda_view_from_cpu_tensor"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmcalib.rehearsal.release import VLLM_0_23
+from mmcalib.rehearsal.release import VLLM_0_15
 from mmcalib.rehearsal.standins.seam import replace
 
 _hashes = itertools.count()
@@ -16,8 +16,8 @@ _hashes = itertools.count()
 
 def install() -> None:
     """White frames share one byte, and no item is ever taken for one seen before."""
-    replace("vllm.multimodal.processing.dummy_inputs.np", _WhiteFrames(), since=VLLM_0_23)
-    if not VLLM_0_23.reached:
+    replace("vllm.multimodal.processing.dummy_inputs.np", _WhiteFrames(), since=VLLM_0_15)
+    if not VLLM_0_15.reached:
         replace("vllm.multimodal.profiling.np", _WhiteFrames())
     replace(
         "vllm.multimodal.hasher.MultiModalHasher.hash_kwargs",
