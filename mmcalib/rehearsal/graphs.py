@@ -27,7 +27,8 @@ def estimate(config: Any, max_num_reqs: int, subtracted: bool) -> Graphs:
     startup does not subtract them they are counted, and cost nothing.
     """
     compilation = config.compilation_config
-    mode = compilation.cudagraph_mode
+    # Before 0.10 there are no modes, nor does startup subtract anything.
+    mode = getattr(compilation, "cudagraph_mode", None)
     if mode is None or mode.name == "NONE":
         return Graphs(0, 0)
     sizes = compilation.cudagraph_capture_sizes or []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
-
 from mmcalib.rehearsal import versions
 
 
@@ -31,6 +29,5 @@ def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
         layout = versions.kv_cache_config(config, specs, available_bytes)
     except ValueError as error:
         return KvCache(per_token, None, None, " ".join(str(error).split()))
-    concurrency = get_max_concurrency_for_kv_cache_config(config, layout)
-    tokens = versions.kv_cache_tokens(config, layout, concurrency)
+    tokens, concurrency = versions.kv_cache_tokens(config, layout)
     return KvCache(per_token, tokens, concurrency)

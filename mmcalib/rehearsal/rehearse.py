@@ -39,18 +39,18 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     outside = non_torch_bytes(ranks, counts_nccl=versions.counts_nccl())
     with brought_up(stage, config, outside) as brought:
         available = brought.available_bytes
-        if config.cache_config.kv_cache_memory_bytes is None:
+        if getattr(config.cache_config, "kv_cache_memory_bytes", None) is None:
             available -= graphs.nbytes
         kv = lay_out(config, brought.worker, available)
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
-        requested = int(brought.worker.requested_memory)
+        requested = int(stage.gpu.total_bytes * config.cache_config.gpu_memory_utilization)
         budget = versions.read_budget(config, brought.worker.model_runner)
         kept = requested - available - graphs.nbytes - outside - activation
         return Rehearsed(
             vllm=installed("vllm"),
             runner="V2" if versions.uses_v2_runner(brought.worker) else "V1",
             sampler=versions.sampler(),
-            attention=_attention(brought.worker.model_runner),
+            attention=versions.attention(brought.worker.vllm_config),
             encoder_attention=versions.encoder_attention(config),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
@@ -100,14 +100,6 @@ def _encoder_cache_bytes(config: Any, budget: Budget | None) -> int:
         return 0
     width = versions.embeds_width(config)
     return int(budget.encoder_cache_size * width * config.model_config.dtype.itemsize)
-
-
-def _attention(runner: Any) -> str:
-    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-
-    layers = versions.layers(runner.vllm_config, AttentionLayerBase)
-    names = {layer.get_attn_backend().get_name() for layer in layers.values()}
-    return ", ".join(sorted(names))
 
 
 def _assumptions(

@@ -38,6 +38,7 @@ def installed(package: str) -> str:
 
 # The oldest release that was read and found to have all that is dated by it; what is older is only
 # looked at where it has been tried (0.10.2, 0.11.0).
+VLLM_0_10 = Release("vllm", 0, 10)
 VLLM_0_11 = Release("vllm", 0, 11)
 VLLM_0_15 = Release("vllm", 0, 15)
 VLLM_0_23 = Release("vllm", 0, 23)

@@ -15,6 +15,7 @@ from mmcalib.rehearsal import versions
 from mmcalib.rehearsal.device.ledger import Ledger, Phase
 from mmcalib.rehearsal.install import Stage
 from mmcalib.rehearsal.modules import named_modules
+from mmcalib.rehearsal.overhead import CONTEXT_BYTES
 from mmcalib.rehearsal.standins import processes
 
 # Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
@@ -51,6 +52,8 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
     try:
         with set_current_vllm_config(config), torch.inference_mode(), stage.device:
             # Under tensor parallelism, one rank of several that are alike.
+            if versions.counts_context():
+                stage.machine.other_bytes += CONTEXT_BYTES
             worker = Worker(config, 0, 0, "env://", is_driver_worker=True)
             worker.init_device()
             with ledger.phase("load") as load:

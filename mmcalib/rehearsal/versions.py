@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mmcalib.engine.messages import Budget
-from mmcalib.rehearsal.release import VLLM_0_11, VLLM_0_15, VLLM_0_23, VLLM_0_32
+from mmcalib.rehearsal.release import VLLM_0_10, VLLM_0_11, VLLM_0_15, VLLM_0_23, VLLM_0_32
 
 # The model's own method that runs its encoders.
 ENCODER: Final = "embed_multimodal" if VLLM_0_15.reached else "get_multimodal_embeddings"
@@ -27,6 +27,8 @@ def read_budget(config: Any, runner: Any) -> Budget | None:
         return None
     if VLLM_0_23.reached:
         return _encoder_budget(config)
+    if not VLLM_0_10.reached:
+        return _profiled(config, runner)
     mm = runner.mm_budget
     if mm is None:
         return None
@@ -71,6 +73,33 @@ def _encoder_budget(config: Any) -> Budget:
     )
 
 
+def _profiled(config: Any, runner: Any) -> Budget | None:
+    """What the oldest releases' `profile_run` computes on its way: items are rounded up."""
+    most = runner.mm_registry.get_max_tokens_per_item_by_nonzero_modality(config.model_config)
+    if not most:
+        return None
+    limits = runner.mm_registry.get_mm_limits_per_prompt(config.model_config)
+    modality = max(most, key=lambda name: most[name])
+    compute, cache = runner.max_num_encoder_input_tokens, runner.encoder_cache_size
+    items = {
+        name: min(-(-min(compute, cache) // tokens), runner.max_num_reqs * limits[name])
+        for name, tokens in most.items()
+    }
+    return Budget(
+        encoder_compute_budget=compute,
+        encoder_cache_size=cache,
+        max_tokens_per_item=dict(most),
+        max_items_per_prompt={name: limits[name] for name in most},
+        max_items_per_batch=items,
+        profiled_modality=modality,
+        profiled_items=items[modality],
+        dummies={},
+        max_model_len=config.model_config.max_model_len,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+    )
+
+
 def embeds_width(config: Any) -> int:
     """Entries of one encoder output as the decoder takes it."""
     if VLLM_0_15.reached:
@@ -97,13 +126,20 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
     return utils.get_kv_cache_config(config, specs, available_bytes)
 
 
-def kv_cache_tokens(config: Any, layout: Any, concurrency: float) -> int:
-    """The "GPU KV cache size" that startup prints; older releases count one group's blocks."""
-    if VLLM_0_23.reached:
-        return int(concurrency * config.model_config.max_model_len)
+def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
+    """The "GPU KV cache size" and "Maximum concurrency" that startup prints.
+
+    Older releases count the blocks of one group, the oldest divide them by the longest request.
+    """
+    from vllm.v1.core import kv_cache_utils as utils
+
+    longest = config.model_config.max_model_len
     groups = layout.kv_cache_groups
-    smallest: int = min(group.kv_cache_spec.block_size for group in groups)
-    return int(layout.num_blocks // len(groups) * smallest)
+    tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)
+    if not VLLM_0_10.reached:
+        return tokens, tokens / longest
+    concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
+    return (int(concurrency * longest) if VLLM_0_23.reached else tokens), concurrency
 
 
 def subtracts_graphs() -> bool:
@@ -145,12 +181,32 @@ def encoder_attention(config: Any) -> str | None:
     return str(supported[0].name) if supported else None
 
 
-def layers(config: Any, kind: type) -> dict[str, Any]:
-    """The layers of a kind that the model registered."""
+def attention_layer() -> type:
+    """The class of every layer that keeps a KV cache."""
+    if VLLM_0_10.reached:
+        from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+        return AttentionLayerBase  # type: ignore[no-any-return] # vLLM has no stubs
+    from vllm.attention.layer import Attention
+
+    return Attention  # type: ignore[no-any-return]
+
+
+def counts_context() -> bool:
+    """Whether everything that is taken on the GPU counts, the CUDA context as well: before 0.10."""
+    return not VLLM_0_10.reached
+
+
+def attention(config: Any) -> str:
+    """The backends of the decoder's layers."""
     from vllm.config import get_layers_from_vllm_config
 
-    found: dict[str, Any] = get_layers_from_vllm_config(config, kind)
-    return found
+    layers = get_layers_from_vllm_config(config, attention_layer()).values()
+    if VLLM_0_10.reached:
+        names = {layer.get_attn_backend().get_name() for layer in layers}
+    else:
+        names = {layer.backend.name for layer in layers}
+    return ", ".join(sorted(names))
 
 
 def forget_models() -> None:

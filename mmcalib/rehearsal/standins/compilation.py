@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from mmcalib.rehearsal import versions
 from mmcalib.rehearsal.device.ledger import Ledger
-from mmcalib.rehearsal.release import VLLM_0_15, VLLM_0_23
+from mmcalib.rehearsal.release import VLLM_0_10, VLLM_0_15, VLLM_0_23
 from mmcalib.rehearsal.standins.seam import replace
 
 _WRAPPER = "vllm.compilation.wrapper.TorchCompileWithNoGuardsWrapper"
@@ -38,9 +39,10 @@ def install(ledger: Ledger) -> None:
 
 def prepare(config: Any) -> None:
     """Change an engine config so that its worker compiles and captures nothing."""
-    from vllm.config.compilation import CUDAGraphMode
+    if VLLM_0_10.reached:
+        from vllm.config.compilation import CUDAGraphMode
 
-    config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
+        config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
     # Wrapped for the compiler, a step would hide what it holds inside.
     if hasattr(config.compilation_config, "ir_enable_torch_wrap"):
         config.compilation_config.ir_enable_torch_wrap = False
@@ -67,10 +69,9 @@ class _Compiled:
 
     def take_over(self) -> None:
         """Replace methods of the module and of what is in it."""
-        from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-
+        attention = versions.attention_layer()
         for module in self._module.modules():
-            if isinstance(module, AttentionLayerBase):
+            if isinstance(module, attention):
                 module.register_forward_pre_hook(self._end_piece)
                 module.register_forward_hook(self._begin_piece)
             fused = _fused(module)
