@@ -1,6 +1,6 @@
 """Rehearse every published startup log that can be, and write how far off each figure is.
 
-    python benchmarks/memory_accuracy.py --python 0.10.2=old/bin/python --python 0.23.0=new/bin/python
+    python benchmarks/memory_accuracy.py --python 0.10.2=old/bin/python --python 0.23.0=bin/python
 
 Answers are kept beside the report: a release that is not named keeps the answers it gave before, so
 that releases may be rehearsed one at a time.

@@ -32,7 +32,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One log that can be rehearsed: with which geometry, GPU, release and arguments, and why so."""
+    """One log that can be rehearsed: with which geometry, GPU, release and arguments, and why."""
 
     id: str
     model: str

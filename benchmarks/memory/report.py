@@ -16,18 +16,18 @@ engine arguments, rehearsed and compared. `benchmarks/memory_accuracy.py` writes
 
 Rules:
 
-- A case **shares the code path** if it was rehearsed with the release that wrote the log, or with one
-  whose code for this model and start was read and found the same; the case says which. All others
-  are **drift**, and the case says what changed.
+- A case **shares the code path** if it was rehearsed with the release that wrote the log, or with
+  one whose code for this model and start was read and found the same; the case says which. All
+  others are **drift**, and the case says what changed.
 - Nothing is fitted per case. Two global allowances are not computed: memory outside torch, and CUDA
   graphs. Both are fitted on the public figures listed at the end, and every case is predicted
   without its own.
-- A GPU's total is printed in the log, or torch's total of that GPU in mmcalib's catalogue. Where it is
-  unknown the KV pool is not scored.
+- A GPU's total is printed in the log, or torch's total of that GPU in mmcalib's catalogue. Where it
+  is unknown the KV pool is not scored.
 - Errors are predicted − published: a positive error of the KV pool is a promise that the real start
   would not keep.
-- *weights only* takes utilization × total − weights for the KV pool; *constant* takes another 2.5 GiB
-  off. Both are given the rehearsal's weights and total.
+- *weights only* takes utilization × total − weights for the KV pool; *constant* takes another
+  2.5 GiB off. Both are given the rehearsal's weights and total.
 """
 
 
@@ -54,7 +54,7 @@ def render(
 
 def _summary(scores: Sequence[Score]) -> Iterator[str]:
     yield "KV pool, mean absolute error in GiB:\n"
-    yield "| group | cases | rehearsal | of the GPU | most over-promised | weights only | constant |"
+    yield "| group | cases | rehearsal | of the GPU | over-promised by | weights only | constant |"
     yield "|---|---|---|---|---|---|---|"
     for group, title in (("same", "shares the code path"), ("drift", "drift")):
         found = with_pool(scores, group)
@@ -77,11 +77,9 @@ def _summary(scores: Sequence[Score]) -> Iterator[str]:
     for figure in ("weights", "activation peak", "cuda graphs", "non-torch"):
         rows = [row for one in scores if (row := one.row(figure))]
         if rows:
-            share = mean_absolute(row.error / row.published for row in rows)
-            yield (
-                f"| {figure} | {len(rows)} "
-                f"| {mean_absolute(row.error for row in rows) / GIB:.4f} GiB, {100 * share:.2f} % | – |"
-            )
+            share = 100 * mean_absolute(row.error / row.published for row in rows)
+            error = mean_absolute(row.error for row in rows) / GIB
+            yield f"| {figure} | {len(rows)} | {error:.4f} GiB, {share:.2f} % | – |"
     pairs = [(row, one.case) for one in scores if (row := one.row("kv bytes per token"))]
     exact = sum(per_token_is_exact(row, case) for row, case in pairs)
     yield f"| KV bytes per token | {len(pairs)} | – | {exact} of {len(pairs)} |"
@@ -115,8 +113,8 @@ def _case(one: Score) -> Iterator[str]:
         ):
             yield f"| *KV pool, {name}* | {pool / GIB:.2f} | | {error / GIB:+.2f} | |"
     phases = ", ".join(f"{phase.name} {phase.peak_bytes / GIB:.2f}" for phase in answer.phases)
-    yield f"\nPeaks above the loaded model, GiB: {phases}. Sampler {answer.sampler}, "
-    yield f"attention {answer.attention}, encoder {answer.encoder_attention}, runner {answer.runner}.\n"
+    yield f"\nPeaks above the loaded model, GiB: {phases}. Sampler {answer.sampler}, attention"
+    yield f"{answer.attention}, encoder's {answer.encoder_attention}, runner {answer.runner}.\n"
 
 
 def _row(row: Row, one: Score) -> str:

@@ -93,7 +93,7 @@ def with_pool(scores: Sequence[Score], group: str) -> list[Score]:
 
 
 def per_token_is_exact(row: Row, case: Case) -> bool:
-    """Whether the printed pool, known to 0.005 GiB, holds the printed tokens at the predicted size."""
+    """Whether the printed pool, known to 0.005 GiB, holds the printed tokens of this size."""
     pool, tokens = case.published.components["kv pool"], case.published.kv_cache_tokens
     assert pool is not None
     assert tokens

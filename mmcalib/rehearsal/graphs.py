@@ -7,7 +7,7 @@ from typing import Any, Final
 
 MIB: Final = 1 << 20
 # A least-squares line through six public estimates for dense decoders since 0.19, 13 to 86 graphs
-# (benchmarks/memory_allowances.toml has them): what the pool and a first graph take, and each graph.
+# (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.
 PER_GRAPH_BYTES: Final = 6.2 * MIB
 FIRST_GRAPH_BYTES: Final = 52 * MIB
 

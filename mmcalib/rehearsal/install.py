@@ -61,13 +61,13 @@ def install(gpu: Gpu) -> Stage:
         attention,
         compilation,
         cuda,
+        flashinfer,
         kernels,
         loading,
         media,
         operations,
         platform,
         processes,
-        flashinfer,
         triton,
     )
 

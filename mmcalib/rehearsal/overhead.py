@@ -8,13 +8,13 @@ MIB: Final = 1 << 20
 # The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
 # first use (benchmarks/memory_allowances.toml has them all).
 ONE_RANK_BYTES: Final = 72 * MIB
-# What vLLM sees taken when it first looks: 0.23 GiB on an A10G (public file 62145020194), 0.45 to 0.60
-# on larger GPUs. Only releases before 0.10 count it.
+# What vLLM sees taken when it first looks: 0.23 GiB on an A10G (public file 62145020194), 0.45 to
+# 0.60 on larger GPUs. Only releases before 0.10 count it.
 CONTEXT_BYTES: Final = 236 * MIB
-# Two ranks show 0.33 GiB (vllm#14452): NCCL's buffers beside it, where vLLM looks before NCCL starts.
+# Two ranks show 0.33 GiB (vllm#14452): NCCL's buffers too, where vLLM looks before NCCL starts.
 NCCL_BYTES: Final = 230 * MIB
 
 
 def non_torch_bytes(ranks: int, *, counts_nccl: bool) -> int:
-    """Bytes per GPU of a group of so many ranks; whether vLLM's first look is before NCCL's start."""
+    """Bytes per GPU of a group of so many ranks; `counts_nccl` if vLLM looks before NCCL starts."""
     return ONE_RANK_BYTES + (NCCL_BYTES if ranks > 1 and counts_nccl else 0)

@@ -1,4 +1,4 @@
-"""Releases of the packages that a rehearsal reaches into: every difference between them is dated."""
+"""Releases of the packages that a rehearsal reaches into: their differences are dated."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def installed(package: str) -> str:
     return "unknown"
 
 
-# The oldest release that was read and found to have all that is dated by it; what is older is only
-# looked at where it has been tried (0.10.2, 0.11.0).
+# Each is the first release tried that has what is dated by it, of 0.9.0, 0.10.2, 0.11.0, 0.15.1, 0.23.0 and
+# 0.32.0 (with torch 2.7, 2.8, 2.8, 2.9, 2.11 and 2.13); those in between were not tried.
 VLLM_0_10 = Release("vllm", 0, 10)
 VLLM_0_11 = Release("vllm", 0, 11)
 VLLM_0_15 = Release("vllm", 0, 15)

@@ -97,4 +97,3 @@ def _watched(ledger: Ledger, runner: Any, profile: Phase) -> Iterator[list[Phase
             undo.callback(owner.__dict__.pop, method, None)
             owner.__dict__[method] = watching(name, getattr(owner, method))
         yield found
-

@@ -210,7 +210,7 @@ def attention(config: Any) -> str:
 
 
 def forget_models() -> None:
-    """vLLM keeps tables for the next model of the process: they are of this GPU's era."""
+    """VLLM keeps tables for the next model of the process: they are of this GPU's era."""
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     _ROPE_DICT.clear()

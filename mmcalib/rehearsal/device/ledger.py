@@ -121,9 +121,7 @@ class Ledger:
                 phase.scratch_bytes, phase.scratch_operation = scratch_bytes, operation
 
     @contextmanager
-    def phase(
-        self, name: str, *, since: Phase | None = None, largest: int = 12
-    ) -> Iterator[Phase]:
+    def phase(self, name: str, *, since: Phase | None = None, largest: int = 12) -> Iterator[Phase]:
         """While open, its peak is watched; phases may nest. `largest` tensors are kept of it.
 
         With `since`, its start and what was there before are those of the other phase.

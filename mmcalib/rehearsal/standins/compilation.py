@@ -27,7 +27,7 @@ def install(ledger: Ledger) -> None:
     """Must come before vLLM's layers are imported: some compile themselves when they are."""
 
     def would_be_compiled(self: Any, *args: Any, **kwargs: Any) -> None:
-        """vLLM calls it, at the end of a module's own constructor, for what it will compile."""
+        """VLLM calls it, at the end of a module's own constructor, for what it will compile."""
         self.do_not_compile = True
         _Compiled(self, ledger).take_over()
 
@@ -55,9 +55,9 @@ def _as_it_is(model: Any = None, **options: Any) -> Any:
 class _Compiled:
     """A module that vLLM would compile: cut at attention, into pieces that change nothing in place.
 
-    What a piece is given lives until the piece ends, as its caller holds it: the attention's output,
-    and the residual, which the first norm of a piece therefore writes anew. Nothing
-    else is kept: what a norm made of the residual before the attention is gone after it.
+    What a piece is given lives until it ends, as its caller holds it: the attention's output, and
+    the residual, which the first norm of a piece therefore writes anew. Nothing else is kept: what
+    a norm made of the residual before the attention is gone after it.
     """
 
     def __init__(self, module: torch.nn.Module, ledger: Ledger) -> None:
@@ -69,7 +69,7 @@ class _Compiled:
 
     def take_over(self) -> None:
         """Replace methods of the module and of what is in it."""
-        attention = versions.attention_layer()
+        attention: Any = versions.attention_layer()
         for module in self._module.modules():
             if isinstance(module, attention):
                 module.register_forward_pre_hook(self._end_piece)
@@ -90,6 +90,7 @@ class _Compiled:
             with self._priorities.set_priority() if self._priorities else nullcontext():
                 result = forward(*args, **kwargs)
             self._end_piece()
+            self._normed = None
             return result
 
         return with_kernels

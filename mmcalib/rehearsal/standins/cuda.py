@@ -11,7 +11,7 @@ import torch
 
 from mmcalib.rehearsal.device.allocator import parse_settings
 from mmcalib.rehearsal.device.machine import Machine
-from mmcalib.rehearsal.release import TORCH_2_11, TORCH_2_13
+from mmcalib.rehearsal.release import TORCH_2_11
 from mmcalib.rehearsal.standins.seam import replace
 
 # Fixed by CUDA for every GPU that vLLM runs on.
@@ -176,7 +176,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
 
 
 def _settings(machine: Machine) -> None:
-    """vLLM limits splitting while it loads and profiles: the allocator has to know."""
+    """VLLM limits splitting while it loads and profiles: the allocator has to know."""
     held = [""]
 
     def put(text: str) -> None:
