@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VLLM ?= auto
 MODEL ?= Qwen/Qwen2.5-VL-3B-Instruct
+GPU ?= L4
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -18,12 +19,12 @@ setup: ## Install mmcalib and vLLM into .venv (VLLM=cpu|cuda|none, PYTHON=python
 		exit 1; }
 	@$(PYTHON) scripts/setup.py --vllm $(VLLM)
 
-demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=...); results in out/
+demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., GPU=...); results in out/
 	$(BIN)/python datasets/materialise.py sample
 	@start=$$(date +%s); \
 	set -x; \
 	$(BIN)/mmcalib run --model $(MODEL) --data sample/image --data sample/video \
-		--requests sample/requests.jsonl --out out --force; \
+		--requests sample/requests.jsonl --gpu $(GPU) --out out --force; \
 	{ status=$$?; set +x; } 2>/dev/null; \
 	echo "demo: the job took $$(($$(date +%s) - start)) s"; \
 	exit $$status

@@ -3,7 +3,10 @@
     calibration = mmcalib.calibrate(model="Qwen/Qwen2.5-VL-3B-Instruct", data="./media")
     llm = vllm.LLM(**calibration.engine_args())
 
-Importing this package loads neither torch nor vLLM; `calibrate` runs them in a child process.
+    (found,) = mmcalib.rehearse("Qwen/Qwen2.5-VL-3B-Instruct", gpu="H100-80G")
+    found.memory.kv_cache_tokens
+
+Importing this package loads neither torch nor vLLM; they run in a child process.
 """
 
 from __future__ import annotations
@@ -15,14 +18,18 @@ from mmcalib.version import __version__
 if TYPE_CHECKING:
     from mmcalib.derive.policy import Policy
     from mmcalib.job.calibrate import calibrate
+    from mmcalib.job.rehearse import rehearse
     from mmcalib.report.calibration import Calibration
+    from mmcalib.report.rehearsal import Rehearsal
 
-__all__ = ["Calibration", "Policy", "__version__", "calibrate"]
+__all__ = ["Calibration", "Policy", "Rehearsal", "__version__", "calibrate", "rehearse"]
 
 _HOMES = {
     "Calibration": "mmcalib.report.calibration",
     "Policy": "mmcalib.derive.policy",
+    "Rehearsal": "mmcalib.report.rehearsal",
     "calibrate": "mmcalib.job.calibrate",
+    "rehearse": "mmcalib.job.rehearse",
 }
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.models import models
+from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.run import run
 from mmcalib.errors import MmcalibError
 from mmcalib.version import __version__
@@ -24,6 +25,7 @@ app = typer.Typer(
     add_completion=True,
 )
 app.command("run")(run)
+app.command("rehearse")(rehearse)
 app.command("models")(models)
 
 

@@ -11,6 +11,9 @@ from typing import Any, get_args
 from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS, Policy, Prefer
 from mmcalib.errors import UsageError
+from mmcalib.gpus import present
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.rehearse import AUTO, gpu_of
 from mmcalib.job.spec import VALIDATIONS, Job
 
 _POSITIVE = ("max_tokens_per_item", "max_model_len", "max_num_batched_tokens", "max_num_seqs")
@@ -27,6 +30,7 @@ def job_of(
     startup_budget_s: float,
     sample: int,
     seed: int,
+    gpu: str | None,
     **policy: Any,
 ) -> Job:
     """Check what the parser cannot, and build the job. Raises UsageError."""
@@ -48,7 +52,15 @@ def job_of(
         startup_budget_s=startup_budget_s,
         sample=sample,
         seed=seed,
+        gpu=_gpu(gpu),
     )
+
+
+def _gpu(name: str | None) -> Gpu | None:
+    """The one named, or the one that is here; None where there is none."""
+    if name is not None:
+        return gpu_of(name)
+    return gpu_of(AUTO) if present.has_gpu() else None
 
 
 def policy_of(

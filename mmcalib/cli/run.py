@@ -99,6 +99,14 @@ def run(
             metavar="N", help="Real items measured per modality; others by blank stand-ins."
         ),
     ] = 12,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="GPU that will serve, such as H100-80G: its memory is rehearsed. "
+            "Default: the present one, if any.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the sample.")] = 0,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 when anything had to be skipped.")
@@ -141,6 +149,7 @@ def run(
         startup_budget_s=startup_budget,
         sample=sample,
         seed=seed,
+        gpu=gpu,
     )
     claim(out, force=force)
     console = Console(stderr=True, highlight=False)

@@ -37,7 +37,7 @@ def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
     is the largest; a video may be anything that fits the budget, since no processor option of vLLM
     bounds its frames.
     """
-    limit = min(budget.encoder_compute_budget, budget.encoder_cache_size)
+    limit = budget.encoder_budget_tokens
     per_sequence = 0
     for modality, count in counts.items():
         most = budget.max_tokens_per_item.get(modality, 0)

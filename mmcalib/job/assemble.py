@@ -13,9 +13,12 @@ from mmcalib.derive.policy import Policy
 from mmcalib.derive.spread import spread
 from mmcalib.engine.messages import Budget, ModelOpened, Replayed
 from mmcalib.geometry import ResolvedModel
+from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.burst import Burst
 from mmcalib.job.decide import Decision
 from mmcalib.job.evidence import evidence
+from mmcalib.job.memory import memory
+from mmcalib.job.predict import Predicted
 from mmcalib.job.read import Corpus
 from mmcalib.job.replay import mismatched
 from mmcalib.job.startup import Started
@@ -38,6 +41,8 @@ class Findings:
     default_started: Started | None = None
     burst: Burst | None = None
     replayed: Replayed | None = None
+    predicted: Predicted | None = None
+    gpu: Gpu | None = None
 
 
 _UNFINISHED = Check(
@@ -66,7 +71,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
             limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
             mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
             media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
-            evidence=list(evidence(decision, opened, known.policy)),
+            evidence=list(evidence(decision, opened, known.policy, known.gpu)),
         ),
         engine_config=engine_config(known.resolved, decision.engine_args),
         budget=c.Budgets(
@@ -76,7 +81,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
             ),
         ),
         memory=_memories(known),
-        frontier=[_point(known, explored) for explored in decision.explored],
+        frontier=[_point(known, index) for index in range(len(decision.explored))],
         startup=_startup(known),
         checks=[_check(check) for check in checks],
         verdict=verdict(checks),
@@ -127,7 +132,7 @@ def _budget(budget: Budget, counts: Mapping[Any, int] | None = None) -> c.Encode
     """Adequacy is computed where the dummies were built, which is for the calibrated config."""
     found = adequacy(budget, counts) if counts is not None else None
     return c.EncoderBudget(
-        encoder_budget_tokens=min(budget.encoder_compute_budget, budget.encoder_cache_size),
+        encoder_budget_tokens=budget.encoder_budget_tokens,
         max_tokens_per_item=budget.max_tokens_per_item,
         items_per_batch=budget.max_items_per_batch,
         profiled_modality=budget.profiled_modality,
@@ -140,11 +145,19 @@ def _budget(budget: Budget, counts: Mapping[Any, int] | None = None) -> c.Encode
 
 
 def _memories(known: Findings) -> c.Memories:
-    """Weights and KV bytes per token are the model's and so the same; each start has its peak."""
-    default, calibrated = known.default_started or known.started, known.started
+    """As rehearsed where a GPU was named, else as measured in the starts: then weights and KV bytes
+    per token are the model's and so the same, and each start has its peak.
+    """
+    default = _memory(known.default_started or known.started, own=known.default_started is not None)
+    calibrated = _memory(known.started, own=True)
+    if known.predicted is None:
+        return c.Memories(default=default, calibrated=calibrated)
+    predicted, gpu = known.predicted, known.predicted.gpu
+    unknown = c.Memory(gpu=gpu.name, note=predicted.problem)
     return c.Memories(
-        default=_memory(default, own=known.default_started is not None),
-        calibrated=_memory(calibrated, own=True),
+        default=memory(predicted.default, gpu) if predicted.default else unknown,
+        calibrated=memory(predicted.calibrated, gpu) if predicted.calibrated else unknown,
+        measured=calibrated if known.started else None,
     )
 
 
@@ -171,8 +184,11 @@ def _memory(started: Started | None, *, own: bool) -> c.Memory:
     )
 
 
-def _point(known: Findings, explored: Any) -> c.FrontierPoint:
+def _point(known: Findings, index: int) -> c.FrontierPoint:
+    explored = known.decision.explored[index]
     point, budget = explored.point, explored.budget
+    rehearsed = known.predicted.points[index] if known.predicted else None
+    kept = memory(rehearsed, known.predicted.gpu) if known.predicted and rehearsed else c.Memory()
     return c.FrontierPoint(
         knob=point.knob.name,
         modality=point.knob.modality,
@@ -181,9 +197,13 @@ def _point(known: Findings, explored: Any) -> c.FrontierPoint:
         p50_tokens=point.p50_tokens,
         share_downscaled=round(point.share_downscaled, 6),
         worst_retention=round(point.worst_retention, 6),
-        encoder_budget_tokens=min(budget.encoder_compute_budget, budget.encoder_cache_size),
+        encoder_budget_tokens=budget.encoder_budget_tokens,
         profiled_items=budget.profiled_items,
         chosen=explored.chosen and point.knob not in known.decision.ineffective,
+        activation_peak_bytes=kept.activation_peak_bytes,
+        kv_cache_bytes=kept.kv_cache_bytes,
+        kv_cache_tokens=kept.kv_cache_tokens,
+        max_concurrency=kept.max_concurrency,
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmcalib.derive.policy import Policy
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.rehearse import gpu_of
 from mmcalib.job.run import run
 from mmcalib.job.spec import STARTUP_BUDGET_S, Job, Outcome, Validate
 from mmcalib.progress import Progress, Silent
@@ -23,11 +25,13 @@ def calibrate(
     allowed_local_media_path: str | os.PathLike[str] | None = None,
     startup_budget_s: float = STARTUP_BUDGET_S,
     seed: int = 0,
+    gpu: str | Gpu | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests` and return the result.
 
-    `model` is a local checkpoint folder or a hub id. Whether the configuration may be used is
+    `model` is a local checkpoint folder or a hub id; `gpu` the one that will serve, by name, whose
+    memory is then predicted ("auto": the present one). Whether the configuration may be used is
     `.verdict`. Raises `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
     """
     job = Job(
@@ -39,6 +43,7 @@ def calibrate(
         validate=validate,
         startup_budget_s=startup_budget_s,
         seed=seed,
+        gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
     )
     return run(job, Outcome(), progress or Silent())
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmcalib.census.census import Census
@@ -31,6 +31,7 @@ class Explored:
     point: Point
     budget: Budget
     chosen: bool
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class Decider:
         explored = []
         for point, table in zip(points, tables, strict=True):
             args = self._engine_args(point.setting, plain, table)
-            explored.append(Explored(point, self._budget(args), point is chosen))
+            explored.append(Explored(point, self._budget(args), point is chosen, args))
         return explored
 
     def _under(self, knob: Knob, value: int | float, default: CostTable) -> CostTable:
@@ -237,9 +238,14 @@ class Decider:
 
     def _budget(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
         request = AskBudget({"model": self._path, **args}, build_dummy)
-        if "max_model_len" not in args:
-            request.engine_args["max_model_len"] = self._opened.max_model_len
+        for name, value in self._server_defaults():
+            request.engine_args.setdefault(name, value)
         return self._host.ask(request, Budget, "computing the encoder budget")
+
+    def _server_defaults(self) -> Iterator[tuple[str, int]]:
+        """What the server would choose where nothing is said: it need not be this machine."""
+        yield "max_model_len", self._opened.max_model_len
+        yield from self._opened.serve_defaults.items()
 
     def _hints(
         self, args: Mapping[str, Any], counts: Mapping[Modality, Count], table: CostTable

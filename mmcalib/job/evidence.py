@@ -8,12 +8,17 @@ from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import heaviest
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import Knob, ModelOpened
+from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.decide import Decision
 from mmcalib.report.calibration import Evidence
 
 
-def evidence(decision: Decision, opened: ModelOpened, policy: Policy) -> Iterator[Evidence]:
-    """One entry per emitted value, in the order of the configuration."""
+def evidence(
+    decision: Decision, opened: ModelOpened, policy: Policy, gpu: Gpu | None = None
+) -> Iterator[Evidence]:
+    """One entry per emitted value, in the order of the configuration. `gpu` is the one whose
+    defaults `opened` has.
+    """
     for modality in decision.counts:
         yield from _limit(decision, modality)
     yield from _caps(decision, policy)
@@ -26,7 +31,7 @@ def evidence(decision: Decision, opened: ModelOpened, policy: Policy) -> Iterato
                 reason="given: --media-io-kwargs",
             )
     yield _context(decision, policy)
-    yield _batched(decision, opened, policy)
+    yield _batched(decision, opened, policy, gpu)
     if policy.max_num_seqs is not None:
         value = policy.max_num_seqs
         yield Evidence(
@@ -108,7 +113,7 @@ def _context(decision: Decision, policy: Policy) -> Evidence:
     )
 
 
-def _batched(decision: Decision, opened: ModelOpened, policy: Policy) -> Evidence:
+def _batched(decision: Decision, opened: ModelOpened, policy: Policy, gpu: Gpu | None) -> Evidence:
     value = decision.engine_args["max_num_batched_tokens"]
     budget = decision.budget
     most = max(budget.max_tokens_per_item.values(), default=0)
@@ -124,7 +129,11 @@ def _batched(decision: Decision, opened: ModelOpened, policy: Policy) -> Evidenc
         )
     elif most and value % most == 0 and value != base:
         label, exemplar = "computed", ""
-        reason = f"vLLM's default here, {base}, rounded up to whole items of {most} tokens"
+        where = f"on {gpu.name}" if gpu else "here"
+        reason = f"vLLM's default {where}, {base}, rounded up to whole items of {most} tokens"
+    elif gpu:
+        label, exemplar = "computed", ""
+        reason = f"vllm serve's default on {gpu.name}"
     else:
         label, exemplar = "assumed", ""
         reason = f"vllm serve's default on this machine ({opened.device}); others have others"

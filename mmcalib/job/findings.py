@@ -41,7 +41,7 @@ def findings(
 def _admitted(decision: Decision) -> Iterator[Check]:
     """The encoder cache must hold each item whole, or its request ends with HTTP 400."""
     budget = decision.budget
-    limit = min(budget.encoder_cache_size, budget.encoder_compute_budget)
+    limit = budget.encoder_budget_tokens
     over = [c for c in decision.table.costs.values() if c.embeds > limit]
     largest = heaviest(decision.table.costs.values())
     if largest is None:

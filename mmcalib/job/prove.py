@@ -50,7 +50,7 @@ def start_default(job: Job, known: Findings, scratch: Path, progress: Progress) 
     name, started, budget = "default for comparison", known.started, known.decision.default_budget
     if started is None:
         return Check(name, "skip", "the calibrated configuration did not start")
-    tokens = min(budget.encoder_compute_budget, budget.encoder_cache_size)
+    tokens = budget.encoder_budget_tokens
     seconds = startup.default_seconds(started, known.decision)
     if seconds is None or seconds > job.startup_budget_s * _COMPARISON_SHARE:
         about = f", at least {seconds:.0f} s at the cut depth here" if seconds else ""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.sample import choose
 from mmcalib.derive.checks import Check
+from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.job.assemble import Findings, assemble, engine_config
 from mmcalib.job.decide import Decider
 from mmcalib.job.findings import findings
+from mmcalib.job.memory_checks import memory_checks
 from mmcalib.job.opening import open_model, served
+from mmcalib.job.predict import Predictor
 from mmcalib.job.prove import prove, start_default
 from mmcalib.job.read import Corpus, read
 from mmcalib.job.round_trip import round_trip
@@ -48,8 +52,18 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
         outcome.now(None)
         for note in resolved.notes[:1]:
             progress.note(note)
-        with EngineHost(on_said=progress.note) as host:
-            return _calibrate(job, outcome, progress, Path(name), corpus, resolved, host)
+        with contextlib.ExitStack() as children:
+            predictor = None
+            if job.gpu is not None:
+                predictor = children.enter_context(Predictor(job.gpu, resolved.path, progress))
+                predictor.begin(_given(job.policy))
+            host = children.enter_context(EngineHost(on_said=progress.note))
+            return _calibrate(job, outcome, progress, Path(name), corpus, resolved, host, predictor)
+
+
+def _given(policy: Policy) -> dict[str, int]:
+    """What the user said of the engine, which the default configuration has too."""
+    return {} if policy.max_model_len is None else {"max_model_len": policy.max_model_len}
 
 
 def _calibrate(
@@ -60,16 +74,22 @@ def _calibrate(
     corpus: Corpus,
     resolved: ResolvedModel,
     host: EngineHost,
+    predictor: Predictor | None,
 ) -> Calibration:
     opened = open_model(host, resolved, job.policy, progress)
+    if predictor:
+        opened = predictor.serve_defaults(opened)
     corpus, left_out = served(corpus, opened, job.policy)
     sample = choose(corpus.census, job.sample, job.seed)
     decider = Decider(host, opened, resolved.path, job.policy, progress)
     decision = decider.decide(corpus.census, corpus.prompts, sample)
     outcome.skipped.extend(decision.unreadable)
     known = Findings(resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped))
+    known.gpu = job.gpu
     seen = replace(corpus, skipped=tuple(outcome.skipped))
     known.checks += findings(seen, left_out, decision, job.policy)
+    if predictor:
+        predictor.explore(decision)
     outcome.now(assemble(known))
     if job.validate != "none":
         path = scratch / "engine.yaml"
@@ -84,6 +104,9 @@ def _calibrate(
     else:
         detail = f"not asked for: --validate {job.validate}"
         known.checks.append(Check("engine start", "skip", detail, "--validate replay"))
+    if predictor:
+        known.predicted = predictor.found()
+        known.checks += memory_checks(known.predicted, known.started, resolved.path)
     result = assemble(known, finished=True)
     outcome.now(result)
     return result

@@ -12,6 +12,7 @@ import platformdirs
 
 from mmcalib.corpus.item import Skipped
 from mmcalib.derive.policy import Policy
+from mmcalib.gpus.gpu import Gpu
 from mmcalib.report.calibration import Calibration
 
 Validate = Literal["none", "budget", "startup", "replay"]
@@ -25,7 +26,7 @@ STARTUP_BUDGET_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that a calibration is asked to do."""
+    """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted."""
 
     model: str
     data: Sequence[Path]
@@ -37,6 +38,7 @@ class Job:
     sample: int = SAMPLE_PER_MODALITY
     seed: int = 0
     cache_dir: Path | None = None
+    gpu: Gpu | None = None
 
 
 @dataclass(slots=True)

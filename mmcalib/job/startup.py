@@ -67,7 +67,7 @@ def default_seconds(started: Started, decision: Decision) -> float | None:
     nothing was timed. A lower bound where attention is quadratic in the item.
     """
     figures, budget = started.figures, decision.default_budget
-    tokens = min(budget.encoder_compute_budget, budget.encoder_cache_size)
+    tokens = budget.encoder_budget_tokens
     if figures.encoder_seconds_per_token is not None:
         return figures.encoder_seconds_per_token * tokens
     profiled = decision.adequacy.profiled_tokens
@@ -77,7 +77,7 @@ def default_seconds(started: Started, decision: Decision) -> float | None:
 def startup_checks(started: Started, decision: Decision) -> list[Check]:
     """Whether the engine came up with the budget that was computed, and what its profile took."""
     figures, budget = started.figures, decision.budget
-    limit = min(budget.encoder_compute_budget, budget.encoder_cache_size)
+    limit = budget.encoder_budget_tokens
     computed = f"{limit} tokens, {budget.profiled_items} × {budget.profiled_modality}"
     found = (
         f"{figures.budget_tokens} tokens, {figures.profiled_items} × {figures.profiled_modality}"

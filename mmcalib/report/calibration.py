@@ -114,9 +114,20 @@ class Budgets(_Part):
 
 
 class Memory(_Part):
-    """Bytes on one device; None where nothing has been measured or rehearsed."""
+    """Bytes on one device; None where nothing has been measured or rehearsed.
 
+    KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
+    is the highest of its phases; the encoder cache when full is part of them.
+    """
+
+    total_bytes: int | None = None
+    requested_bytes: int | None = None
     weights_bytes: int | None = None
+    buffers_bytes: int | None = None
+    encoder_peak_bytes: int | None = None
+    language_model_peak_bytes: int | None = None
+    sampler_peak_bytes: int | None = None
+    encoder_cache_bytes: int | None = None
     activation_peak_bytes: int | None = None
     non_torch_bytes: int | None = None
     cudagraph_bytes: int | None = None
@@ -131,8 +142,13 @@ class Memory(_Part):
 
 
 class Memories(_Part):
+    """`default` and `calibrated` as rehearsed on a GPU, where one was named, else as measured in
+    the engine start; `measured` is always the engine start's, None where it is the same.
+    """
+
     default: Memory
     calibrated: Memory
+    measured: Memory | None = None
 
 
 class FrontierPoint(_Part):
@@ -148,6 +164,10 @@ class FrontierPoint(_Part):
     encoder_budget_tokens: int
     profiled_items: int
     chosen: bool
+    activation_peak_bytes: int | None = None
+    kv_cache_bytes: int | None = None
+    kv_cache_tokens: int | None = None
+    max_concurrency: float | None = None
     label: Label = "measured"
 
 

@@ -18,11 +18,12 @@ def markdown(calibration: Calibration, serve_with: str) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        number=words.number, share=words.share, plain=words.plain, cell=_cell
+        number=words.number, gib=words.gib, share=words.share, plain=words.plain, cell=_cell
     )
     return environment.get_template("report.md.j2").render(
         c=calibration,
         rows=words.rows(calibration),
+        kv=any(point.kv_cache_bytes is not None for point in calibration.frontier),
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )

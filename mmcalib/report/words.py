@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from typing import Any
 
-from mmcalib.report.calibration import Calibration, CheckResult, EncoderBudget, Evidence
+from mmcalib.report.calibration import (
+    Calibration,
+    CheckResult,
+    EncoderBudget,
+    Evidence,
+    Memories,
+    Memory,
+)
 
 GIB = 1 << 30
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
@@ -83,14 +91,34 @@ def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
             after.label,
         ),
     ]
-    peaks = (memory.default.activation_peak_bytes, memory.calibrated.activation_peak_bytes)
-    if any(peak is not None for peak in peaks):
-        found.append(("activation peak", gib(peaks[0]), gib(peaks[1]), "measured"))
-    weights = memory.calibrated.weights_bytes
-    if weights is not None:
-        label = memory.calibrated.labels.get("weights_bytes", "computed")
-        found.append(("weights", gib(memory.default.weights_bytes), gib(weights), label))
-    return found
+    return [*found, *_memory_rows(memory)]
+
+
+def _memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
+    """The figures of memory that are known of either configuration."""
+    default, calibrated = memory.default, memory.calibrated
+    where = f" on {calibrated.gpu}" if calibrated.gpu else ""
+    shown: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+        ("weights", "weights_bytes", gib),
+        ("activation peak", "activation_peak_bytes", gib),
+        (f"KV cache{where}", "kv_cache_bytes", gib),
+        (f"KV cache{where}, tokens", "kv_cache_tokens", number),
+        ("requests of full length at once", "max_concurrency", number),
+    )
+    for what, name, spoken in shown:
+        values = (getattr(default, name), getattr(calibrated, name))
+        if any(value is not None for value in values):
+            label = calibrated.labels.get(name) or calibrated.label or "measured"
+            cells = [spoken(value) for value in values]
+            if name == "kv_cache_bytes":
+                cells = [kv_cache(one) for one in (default, calibrated)]
+            yield what, cells[0], cells[1], label
+
+
+def kv_cache(memory: Memory) -> str:
+    """GiB, and whether an engine could start with it."""
+    short = memory.kv_cache_bytes is not None and memory.kv_cache_tokens is None
+    return gib(memory.kv_cache_bytes) + (", would not start" if short else "")
 
 
 def check_line(check: CheckResult) -> str:

@@ -74,6 +74,7 @@ def job_words() -> dict[str, object]:
         "startup_budget_s": 60.0,
         "sample": 12,
         "seed": 0,
+        "gpu": None,
         **policy_words(),
     }
 

@@ -119,7 +119,7 @@ def test_every_command_shown_is_one_that_the_tool_takes() -> None:
 def test_options_in_prose_exist() -> None:
     known = set().union(*map(options, COMMANDS))
     # Options of pip, pytest and vLLM that the pages name.
-    known |= {"--extra-index-url", "--config", "--version"}
+    known |= {"--extra-index-url", "--config", "--version", "--tensor-parallel-size"}
     for page, text in TEXTS.items():
         assert set(_OPTION.findall(text)) - known == set(), page
 

@@ -11,6 +11,7 @@ from mmcalib.engine.child.causes import what_failed
 
 if TYPE_CHECKING:
     from mmcalib.engine.child.model import OpenedModel
+    from mmcalib.gpus.gpu import Gpu
     from mmcalib.rehearsal.install import Stage
 
 
@@ -63,14 +64,25 @@ class Service:
                 from mmcalib.engine.child.replay import replay
 
                 return replay(self._engine, request)
+            case m.Imagine():
+                self._imagine(request.gpu)
+                return m.Done()
             case m.Rehearse():
-                from mmcalib.rehearsal.install import install
-
-                self._stage = self._stage or install(request.gpu)
+                stage = self._imagine(request.gpu)
                 from mmcalib.rehearsal.rehearse import rehearse
 
-                return rehearse(self._stage, request)
+                return rehearse(stage, request)
         raise TypeError(f"unknown request {type(request).__name__}")
+
+    def _imagine(self, gpu: Gpu) -> Stage:
+        """The stage, set for this GPU at the first call. Raises ValueError for another GPU."""
+        from mmcalib.rehearsal.install import install
+
+        if self._stage is None:
+            self._stage = install(gpu)
+        if self._stage.gpu != gpu:
+            raise ValueError(f"this process imagines a {self._stage.gpu.name}, not a {gpu.name}")
+        return self._stage
 
 
 def serve(pipe: Connection) -> None:

@@ -1,0 +1,98 @@
+"""`mmcalib rehearse`: what an engine configuration leaves for KV cache on a GPU, without one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def rehearse(
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Checkpoint folder or hub id; may come from --config instead."
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Such as H100-80G or L4; auto: the present one, and the default."
+        ),
+    ] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Another GPU's memory as torch reports it, as 24GiB."),
+    ] = None,
+    capability: Annotated[
+        str | None,
+        typer.Option(metavar="X.Y", help="That GPU's compute capability, such as 8.9."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What `vllm serve --config` reads."),
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="FILE FILE", help="Two such files, side by side."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 3 when the engine would not start.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; a list of two with --compare.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+) -> None:
+    """Rehearse vLLM's startup on a GPU that need not be there: memory, budget, and why.
+
+    Example: mmcalib rehearse --model Qwen/Qwen2.5-VL-3B-Instruct --gpu L4 -- --max-model-len 32768
+    """
+    from rich.console import Console
+
+    from mmcalib.cli.progress import Terminal
+    from mmcalib.errors import UsageError, VerdictError
+    from mmcalib.gpus.gpu import described
+    from mmcalib.job.rehearse import AUTO
+    from mmcalib.job.rehearse import rehearse as rehearse_all
+    from mmcalib.progress import Silent
+    from mmcalib.report.memory import comparison
+
+    if config is not None and compare is not None:
+        raise UsageError("--config and --compare are one or the other")
+    if gpu_memory is not None and gpu is not None:
+        raise UsageError("--gpu and --gpu-memory are one or the other")
+    if (gpu_memory is None) != (capability is None):
+        raise UsageError(
+            "--gpu-memory and --capability go together",
+            hint="--gpu-memory 24GiB --capability 8.9, or --gpu NAME",
+        )
+    where = described(gpu_memory, capability) if gpu_memory and capability else gpu or AUTO
+    console = Console(stderr=True, highlight=False)
+    found = rehearse_all(
+        model,
+        gpu=where,
+        configs=compare or (config,),
+        flags=flags or [],
+        progress=Silent() if quiet else Terminal(console),
+    )
+    if as_json:
+        documents = [one.model_dump() for one in found]
+        whole = documents if compare else documents[0]
+        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+    if not quiet:
+        comparison(found, console)
+    failed = [one for one in found if not one.starts]
+    if strict and failed:
+        why = failed[0].memory.note
+        raise VerdictError(
+            f"vLLM would not start on {failed[0].gpu}: {why}",
+            hint="mmcalib run --gpu NAME calibrates for a corpus of yours",
+        )

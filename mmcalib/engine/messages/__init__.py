@@ -1,0 +1,101 @@
+"""What the parent asks of the child that owns vLLM, and what it answers. JSON on a pipe.
+
+A request is answered by any number of `Said` and `Measured`, then by exactly one closing reply.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from mmcalib.engine.messages.budget import (
+    AskBudget,
+    Budget,
+    Dummy,
+)
+from mmcalib.engine.messages.closing import (
+    Done,
+    Failed,
+    Said,
+)
+from mmcalib.engine.messages.measuring import (
+    Blank,
+    Cost,
+    File,
+    Knob,
+    Measure,
+    Measured,
+    ModelOpened,
+    OpenModel,
+)
+from mmcalib.engine.messages.rehearsing import (
+    Imagine,
+    LiveTensor,
+    PhasePeak,
+    Rehearse,
+    Rehearsed,
+)
+from mmcalib.engine.messages.serving import (
+    Answered,
+    EngineStarted,
+    ParseServeConfig,
+    Replay,
+    Replayed,
+    ReplayPrompt,
+    ServeConfig,
+    StartEngine,
+)
+
+__all__ = [
+    "REPLY",
+    "REQUEST",
+    "Answered",
+    "AskBudget",
+    "Blank",
+    "Budget",
+    "Cost",
+    "Done",
+    "Dummy",
+    "EngineStarted",
+    "Failed",
+    "File",
+    "Imagine",
+    "Knob",
+    "LiveTensor",
+    "Measure",
+    "Measured",
+    "ModelOpened",
+    "OpenModel",
+    "ParseServeConfig",
+    "PhasePeak",
+    "Rehearse",
+    "Rehearsed",
+    "Replay",
+    "ReplayPrompt",
+    "Replayed",
+    "Said",
+    "ServeConfig",
+    "StartEngine",
+]
+
+Request = Annotated[
+    OpenModel | Measure | AskBudget | ParseServeConfig | StartEngine | Replay | Imagine | Rehearse,
+    Field(discriminator="kind"),
+]
+Reply = Annotated[
+    ModelOpened
+    | Measured
+    | Budget
+    | ServeConfig
+    | EngineStarted
+    | Replayed
+    | Rehearsed
+    | Said
+    | Done
+    | Failed,
+    Field(discriminator="kind"),
+]
+
+REQUEST: TypeAdapter[Any] = TypeAdapter(Request)
+REPLY: TypeAdapter[Any] = TypeAdapter(Reply)

@@ -1,0 +1,116 @@
+"""Opening a model, and what its processor makes of items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.engine.setting import Setting
+
+WireShape = Annotated[VideoShape | AudioShape | ImageShape, Field(union_mode="left_to_right")]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """Load config, tokenizer and processor of the checkpoint folder or cached hub model."""
+
+    path: str
+    max_model_len: int | None = None
+    kind: Literal["open_model"] = "open_model"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One option of the model's processor or loader that changes what an item of `modality` costs.
+
+    `path` is where it goes inside `argument`, outermost first; `value` its default; `unit_tokens`
+    how many of its units make one token, None where tokens do not follow from it; `companions` are
+    values that must stand beside it (the other edge of a size); `steps` are the values worth
+    trying, ascending to the default, where neither tokens nor tiles say which.
+    """
+
+    name: str
+    modality: Modality
+    path: tuple[str, ...]
+    value: int | float
+    unit_tokens: int | None
+    companions: dict[str, int] = field(default_factory=dict)
+    argument: Literal["mm_processor_kwargs", "media_io_kwargs"] = "mm_processor_kwargs"
+    steps: tuple[int | float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOpened:
+    """What vLLM says of the model, before anything is measured.
+
+    `modalities` maps each supported modality to how many items vLLM itself allows (None: any).
+    `serve_defaults` are the engine values that `vllm serve` would choose on this machine.
+    `audio_rate_hz` is the rate to which clips are resampled, None without audio.
+    """
+
+    architecture: str
+    modalities: dict[Modality, int | None]
+    max_model_len: int
+    knobs: tuple[Knob, ...]
+    serve_defaults: dict[str, int]
+    chunks_mm_input: bool
+    video_loader: str | None
+    audio_rate_hz: int | None
+    device: str
+    versions: dict[str, str]
+    kind: Literal["model_opened"] = "model_opened"
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """A blank stand-in of this shape, sampled as the server would sample a real one."""
+
+    modality: Modality
+    shape: WireShape
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A real file, loaded by vLLM's own media loader."""
+
+    modality: Modality
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Cost every subject under the setting; answered by one `Measured` each, in order."""
+
+    setting: Setting
+    subjects: tuple[Blank | File, ...]
+    kind: Literal["measure"] = "measure"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What vLLM's processor makes of one item.
+
+    `tokens` is the length of its placeholder in the prompt, `embeds` its entries in the encoder
+    cache, `tensor_bytes` the processed tensors sent to the encoder. `sampled` is what the loader
+    handed over: (width, height), (frames, width, height) or (samples, rate).
+    """
+
+    tokens: int
+    embeds: int
+    tensor_bytes: int
+    load_s: float
+    process_s: float
+    sampled: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The answer for subject `index`: a cost, or the reason why vLLM refuses the item."""
+
+    index: int
+    cost: Cost | None
+    refusal: str = ""
+    kind: Literal["measured"] = "measured"

@@ -1,0 +1,93 @@
+"""vLLM's startup on an imaginary GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mmcalib.engine.messages.budget import Budget
+from mmcalib.gpus.gpu import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Imagine:
+    """Put the child on an imaginary GPU for good. Must come before anything else is asked."""
+
+    gpu: Gpu
+    kind: Literal["imagine"] = "imagine"
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearse:
+    """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache.
+
+    The first one imagines the GPU, where `Imagine` has not; the child then answers for no other.
+    `engine_args` has underscored names and the model's folder.
+    """
+
+    engine_args: dict[str, Any]
+    gpu: Gpu
+    kind: Literal["rehearse"] = "rehearse"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTensor:
+    """One tensor alive at a phase's peak: bytes, and the operation and module that made it."""
+
+    nbytes: int
+    operation: str
+    shape: tuple[int, ...]
+    dtype: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePeak:
+    """The most bytes that a phase of the profile held above the loaded model, and in what.
+
+    `scratch_bytes` of them are a kernel's own, `scratch_operation`'s.
+    """
+
+    name: str
+    peak_bytes: int
+    scratch_bytes: int
+    scratch_operation: str
+    largest: tuple[LiveTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What vLLM's startup would find on that GPU; bytes of one rank.
+
+    `kv_cache_bytes` = requested − weights − buffers − activation peak − non-torch − CUDA graphs;
+    below zero the engine would not start. `kv_cache_tokens` and `max_concurrency` are None then,
+    and `problem` is vLLM's reason. `buffers_bytes` is what startup keeps beside the weights, with
+    the allocator's rounding. Non-torch and CUDA graphs are allowances, as `assumptions` say.
+    """
+
+    vllm: str
+    runner: str
+    sampler: str
+    attention: str
+    encoder_attention: str | None
+    dtype: str
+    tensor_parallel_size: int
+    total_bytes: int
+    requested_bytes: int
+    weights_bytes: int
+    buffers_bytes: int
+    activation_peak_bytes: int
+    phases: tuple[PhasePeak, ...]
+    non_torch_bytes: int
+    cudagraph_bytes: int
+    cudagraphs: int
+    encoder_cache_bytes: int
+    kv_cache_bytes: int
+    kv_bytes_per_token: int
+    kv_cache_tokens: int | None
+    max_concurrency: float | None
+    problem: str
+    budget: Budget | None
+    assumptions: tuple[str, ...]
+    seconds: float
+    kind: Literal["rehearsed"] = "rehearsed"

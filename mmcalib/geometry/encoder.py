@@ -1,0 +1,121 @@
+"""What an encoder holds at its widest moment, from its config alone: a check on the rehearsal.
+
+Nothing of vLLM is asked. One block's feed-forward layer is the widest: what goes in and what comes
+out of it, the residual stream, and for every position the widened activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Config = Mapping[str, Any]
+
+# Beside the widened activations: the embedded patches, the residual stream, what goes in and what
+# comes out of the layer.
+_STREAMS = 4
+# Of an attention with rotary positions: query, key and value, their turned and their dense copies,
+# and five streams.
+_ROTARY_STREAMS = 12
+_CHANNELS = 3
+_FRAMES_PER_PATCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Widths of one encoder. Positions are patches or audio frames: `merge` of them make a token,
+    or a tile of the image has `per_tile`, in at most `tiles` tiles. `inputs` are the numbers that
+    the processor hands over for each position, `input_bytes` what each takes: vLLM sends the
+    pixels of the Qwen-VL family as bytes.
+    """
+
+    hidden: int
+    intermediate: int
+    gated: bool
+    rotary: bool = False
+    merge: int = 0
+    per_tile: int = 0
+    tiles: int = 1
+    tiles_follow_tokens: bool = False
+    inputs: int = 0
+    input_bytes: int = 2
+
+    def peak_bytes(self, items: int, tokens_per_item: int, dtype_bytes: int = 2) -> int:
+        """Bytes alive in the widest layer of a batch of such items."""
+        positions = items * self._positions(tokens_per_item)
+        widest = (3 if self.gated else 2) * self.intermediate + _STREAMS * self.hidden
+        if self.rotary:
+            widest = max(widest, _ROTARY_STREAMS * self.hidden)
+        return positions * (dtype_bytes * widest + self.input_bytes * self.inputs)
+
+    def _positions(self, tokens_per_item: int) -> int:
+        if self.merge:
+            return tokens_per_item * self.merge
+        tiles = self.tiles
+        if self.tiles_follow_tokens:
+            tiles = max(1, min(tiles, tokens_per_item // self.per_tile))
+        return tiles * self.per_tile
+
+
+def encoder_of(config: Config, modality: str) -> Encoder | None:
+    """The encoder for a modality, by a checkpoint's config.json; None for an unknown family."""
+    whole = config.get("thinker_config", config)
+    if modality == "audio":
+        audio = whole.get("audio_config", whole)
+        return _audio(audio) if "encoder_ffn_dim" in audio else None
+    vision = whole.get("vision_config")
+    if not isinstance(vision, Mapping) or modality not in ("image", "video"):
+        return None
+    if "spatial_merge_size" in vision or "spatial_merge_size" in whole:
+        return _merging(vision)
+    if "image_size" in vision and "intermediate_size" in vision and modality == "image":
+        return _tiled(whole, vision)
+    return None
+
+
+def _merging(vision: Config) -> Encoder:
+    """The Qwen-VL family: patches of the image itself, some of which become one token."""
+    # Qwen2-VL calls the encoder's width embed_dim, and hidden_size what leaves it.
+    hidden = int(vision.get("embed_dim", vision["hidden_size"]))
+    intermediate = int(vision.get("intermediate_size", hidden * int(vision.get("mlp_ratio", 4))))
+    return Encoder(
+        hidden,
+        intermediate,
+        gated=vision.get("hidden_act") == "silu",
+        rotary=True,
+        merge=int(vision["spatial_merge_size"]) ** 2,
+        inputs=_CHANNELS * _FRAMES_PER_PATCH * int(vision["patch_size"]) ** 2,
+        input_bytes=1,
+    )
+
+
+def _tiled(whole: Config, vision: Config) -> Encoder:
+    """CLIP and its heirs: the image is cut into tiles of one size, each encoded whole."""
+    side, patch = int(vision["image_size"]), int(vision["patch_size"])
+    tiles = 1
+    pinpoints = whole.get("image_grid_pinpoints")
+    if pinpoints:
+        tiles = 1 + max((width // side) * (height // side) for width, height in pinpoints)
+    elif most := whole.get("max_dynamic_patch"):
+        tiles = 1 + int(most)
+    return Encoder(
+        int(vision["hidden_size"]),
+        int(vision["intermediate_size"]),
+        gated=False,
+        per_tile=(side // patch) ** 2,
+        tiles=tiles,
+        tiles_follow_tokens=bool(pinpoints),
+        inputs=_CHANNELS * patch**2,
+    )
+
+
+def _audio(audio: Config) -> Encoder:
+    """Whisper and its heirs: 30 s are as many positions, however short the clip."""
+    return Encoder(
+        int(audio["d_model"]),
+        int(audio["encoder_ffn_dim"]),
+        gated=False,
+        per_tile=int(audio["max_source_positions"]),
+        inputs=2 * int(audio.get("num_mel_bins", 80)),
+    )

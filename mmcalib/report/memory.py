@@ -1,0 +1,157 @@
+"""A rehearsal on the terminal: where the memory goes, why so much, and what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mmcalib.report import words
+from mmcalib.report.calibration import Memory
+from mmcalib.report.rehearsal import PeakTensor, Phase, Rehearsal
+
+# Rows of the listing of what lives at the peak: the rest is small.
+_NAMED_TENSORS = 6
+
+
+def comparison(found: Sequence[Rehearsal], console: Console) -> None:
+    """Print one rehearsal, or several side by side."""
+    first = found[0]
+    size = words.gib(first.memory.total_bytes)
+    console.print()
+    title = f"{first.model} on {first.gpu} ({size}), vLLM {first.vllm}, rehearsed"
+    console.print(Text(words.plain(title), style="bold"))
+    console.print(Text(words.plain(_engine(first)), style="dim"))
+    console.print()
+    console.print(_memory(found))
+    for one in found:
+        name = f" of {_name(one, found)}" if len(found) > 1 else ""
+        highest = max(one.phases, key=lambda phase: phase.peak_bytes, default=None)
+        if highest is not None:
+            console.print()
+            heading = f"Alive at the peak{name}: {highest.name}, {words.gib(highest.peak_bytes)}"
+            console.print(Text(words.plain(heading), style="bold"))
+            console.print(_peak(highest))
+        if one.cross_check:
+            console.print(Text(f"!! {words.plain(one.cross_check)}", style="yellow"))
+    console.print()
+    console.print(Text("Assumed", style="bold"))
+    for line in dict.fromkeys(line for one in found for line in one.assumptions):
+        console.print(Text(f"- {words.plain(line)}"))
+    console.print()
+    for one in found:
+        console.print(_conclusion(one, _name(one, found)))
+
+
+def _name(one: Rehearsal, found: Sequence[Rehearsal]) -> str:
+    """The config's file name, with its folders where another has the same."""
+    names = [Path(other.config).name for other in found]
+    name = Path(one.config).name
+    return words.plain(name if names.count(name) == 1 else one.config)
+
+
+def _engine(one: Rehearsal) -> str:
+    ranks = one.tensor_parallel_size
+    rank = f", one rank of {ranks}" if ranks > 1 else ""
+    encoder = f", encoder {one.encoder_attention}" if one.encoder_attention else ""
+    return (
+        f"model runner {one.runner}, {one.dtype}, attention {one.attention}{encoder}, "
+        f"sampler {one.sampler}{rank}"
+    )
+
+
+def memory_rows(memory: Memory) -> list[tuple[str, str, str]]:
+    """(what, how much, label), from the whole to what is left."""
+    label = memory.label or "measured"
+
+    def row(name: str, field: str, *, minus: bool = False) -> tuple[str, str, str]:
+        value = getattr(memory, field)
+        text = words.gib(value)
+        return name, f"− {text}" if minus and value else text, memory.labels.get(field, label)
+
+    phases = [
+        row(f"   {name}", field)
+        for name, field in (
+            ("encoder", "encoder_peak_bytes"),
+            ("language model", "language_model_peak_bytes"),
+            ("sampler", "sampler_peak_bytes"),
+        )
+        if getattr(memory, field) is not None
+    ]
+    return [
+        row("requested", "requested_bytes"),
+        row("weights", "weights_bytes", minus=True),
+        row("buffers", "buffers_bytes", minus=True),
+        row("activation peak, highest of", "activation_peak_bytes", minus=True),
+        *phases,
+        row("outside torch", "non_torch_bytes", minus=True),
+        row("CUDA graphs", "cudagraph_bytes", minus=True),
+        row("KV cache", "kv_cache_bytes"),
+        (
+            "KV cache, tokens",
+            words.number(memory.kv_cache_tokens),
+            memory.labels.get("kv_cache_tokens", label),
+        ),
+        (
+            "requests of full length at once",
+            words.number(memory.max_concurrency),
+            memory.labels.get("max_concurrency", label),
+        ),
+    ]
+
+
+def _memory(found: Sequence[Rehearsal]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=len(found) > 1)
+    table.add_column("")
+    for one in found:
+        table.add_column(_name(one, found), justify="right")
+    table.add_column("")
+    columns = [memory_rows(one.memory) for one in found]
+    for rows in zip(*columns, strict=False):
+        what, label = rows[0][0], rows[0][2]
+        cells = [Text(cell) for _, cell, _ in rows]
+        style = "bold" if what.startswith("KV cache") else ""
+        table.add_row(Text(what), *cells, Text(label, style="dim"), style=style)
+    budgets = [one.budget for one in found]
+    if any(budgets):
+        said = [
+            f"{words.number(b.encoder_budget_tokens)} tokens, {words.profile(b)}" if b else "—"
+            for b in budgets
+        ]
+        table.add_row(Text("encoder budget, profiled"), *map(Text, said), Text("computed", "dim"))
+    return table
+
+
+def _peak(phase: Phase) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for justify in ("right", "left", "left", "left"):
+        table.add_column("", justify=justify, overflow="fold")
+    if phase.scratch_bytes:
+        own = f"{phase.scratch_operation}'s own scratch"
+        table.add_row(words.gib(phase.scratch_bytes), "", "", Text(own))
+    for one in phase.largest[:_NAMED_TENSORS]:
+        table.add_row(*(Text(words.plain(cell)) for cell in _cells(one)))
+    return table
+
+
+def _cells(one: PeakTensor) -> tuple[str, str, str, str]:
+    shape = " × ".join(words.number(size) for size in one.shape)
+    operation = one.operation.removeprefix("aten.").partition(".")[0]
+    return words.gib(one.bytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
+
+
+def _conclusion(one: Rehearsal, name: str) -> Text:
+    memory = one.memory
+    name = f"{name}: " if name else ""
+    if not one.starts:
+        text = f"{name}it would not start: {memory.note}"
+        return Text(words.plain(text), style="bold red")
+    text = (
+        f"{name}KV cache {words.gib(memory.kv_cache_bytes)}, "
+        f"{words.number(memory.kv_cache_tokens)} tokens, "
+        f"{words.number(memory.max_concurrency)} requests of full length at once"
+    )
+    return Text(words.plain(text), style="bold green")

@@ -1,0 +1,63 @@
+"""What one rehearsal found, as one document: `mmcalib rehearse --json` prints it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from mmcalib.report.calibration import EncoderBudget, Memory
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class PeakTensor(_Part):
+    """One tensor that lived at a phase's peak, and what made it."""
+
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    operation: str
+    module: str
+
+
+class Phase(_Part):
+    """The most that a phase of vLLM's profile held above the loaded model, and in what."""
+
+    name: str
+    peak_bytes: int
+    scratch_bytes: int
+    scratch_operation: str
+    largest: list[PeakTensor]
+
+
+class Rehearsal(_Part):
+    """vLLM's startup on one imaginary GPU. `starts`: whether it would; `memory.note` says why not.
+
+    True for the `vllm` version named, and for one rank of `tensor_parallel_size`.
+    `encoder_estimate_bytes` is the encoder's peak by formula; `cross_check` says where it differs.
+    """
+
+    memory: Memory
+    budget: EncoderBudget | None
+    assumptions: list[str]
+    starts: bool
+    model: str
+    source: Literal["local", "hub", "bundled"]
+    config: str
+    gpu: str
+    capability: str
+    vllm: str
+    mmcalib: str
+    runner: str
+    sampler: str
+    attention: str
+    encoder_attention: str | None
+    dtype: str
+    tensor_parallel_size: int
+    phases: list[Phase]
+    encoder_estimate_bytes: int | None
+    cross_check: str
+    seconds: float

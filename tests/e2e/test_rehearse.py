@@ -1,0 +1,91 @@
+"""The command on the installed vLLM: figures as JSON, two configs, refusals, and `run --gpu`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmcalib.report.rehearsal import Rehearsal
+from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.media import photo
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+def test_json_has_what_scripts_rely_on(engine_cache: Path) -> None:
+    ended = mmcalib(
+        engine_cache, "rehearse", "--model", QWEN, "--gpu", "L4", "--json", "--quiet",
+        "--", "--max-model-len", "32768",
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = Rehearsal.model_validate_json(ended.stdout)
+    assert found.budget is not None
+    assert found.budget.encoder_budget_tokens == 32_768
+    assert found.memory.kv_bytes_per_token == 36_864
+    assert found.memory.weights_bytes == pytest.approx(7.155 * 2**30, rel=0.001)
+    assert found.starts
+    assert any("outside torch: an allowance" in line for line in found.assumptions)
+
+
+def test_side_by_side_on_a_gpu_that_is_too_small(engine_cache: Path, tmp_path: Path) -> None:
+    default, capped = tmp_path / "default.yaml", tmp_path / "capped.yaml"
+    default.write_text(f"model: {QWEN}\n")
+    capped.write_text(
+        f"model: {QWEN}\nmax-model-len: 8192\nlimit-mm-per-prompt:\n  image: 1\n  video: 0\n"
+        "mm-processor-kwargs:\n  size:\n    shortest_edge: 3136\n    longest_edge: 1003520\n"
+    )
+    ended = mmcalib(
+        engine_cache, "rehearse", "--gpu-memory", "12GiB", "--capability", "8.6", "--strict",
+        "--compare", default, capped, "--json",
+    )  # fmt: skip
+    assert ended.returncode == 3
+    before, after = (Rehearsal.model_validate(one) for one in json.loads(ended.stdout))
+    assert (before.starts, after.starts) == (False, True)
+    assert before.memory.kv_cache_bytes is not None
+    assert before.memory.kv_cache_bytes < 0
+    assert "default.yaml: it would not start" in " ".join(ended.stderr.split())
+    assert "error: vLLM would not start" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--max-model-len", "99999999"), "max_model_len (99999999) is greater than"),
+        (("--no-such-flag", "3"), "unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_what_vllm_refuses_is_its_own_words(
+    engine_cache: Path, flags: tuple[str, str], says: str
+) -> None:
+    ended = mmcalib(
+        engine_cache, "rehearse", "--model", QWEN, "--gpu", "L4", "--quiet", "--", *flags
+    )
+    assert ended.returncode == 1
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_run_shows_default_against_calibrated_and_predicted_against_measured(
+    engine_cache: Path, tmp_path: Path
+) -> None:
+    photo(tmp_path / "media/a.jpg", 640, 480)
+    out = tmp_path / "out"
+    ended = mmcalib(
+        engine_cache, "run", "--model", QWEN, "--data", tmp_path / "media", "--out", out,
+        "--gpu", "L4", "--max-model-len", "8192", "--validate", "startup",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads((out / "calibration.json").read_text())
+    memory = found["memory"]
+    assert memory["default"]["gpu"] == memory["calibrated"]["gpu"] == "L4"
+    assert memory["calibrated"]["kv_cache_tokens"] > memory["default"]["kv_cache_tokens"]
+    assert memory["measured"]["weights_bytes"] == pytest.approx(
+        memory["calibrated"]["weights_bytes"], rel=0.05
+    )
+    assert all(point["kv_cache_tokens"] for point in found["frontier"])
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["predicted against measured"]["status"] == "pass"
+    assert checks["memory on L4"]["status"] == "pass"
+    assert "KV cache on L4" in ended.stderr

@@ -1,0 +1,61 @@
+"""A rehearsal's answer, as the child gives it, for tests that need no child."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mmcalib.engine.messages import Budget, LiveTensor, PhasePeak, Rehearsed
+
+GIB = 1 << 30
+
+BUDGET = Budget(
+    encoder_compute_budget=16_384,
+    encoder_cache_size=16_384,
+    max_tokens_per_item={"image": 16_384},
+    max_items_per_prompt={"image": 1},
+    max_items_per_batch={"image": 1},
+    profiled_modality="image",
+    profiled_items=1,
+    dummies={},
+    max_model_len=32_768,
+    max_num_batched_tokens=8_192,
+    max_num_seqs=256,
+)
+PEAK = LiveTensor(890 << 20, "aten.addmm.default", (65_536, 6_840), "bfloat16", "visual.mlp.up")
+
+
+def rehearsed(**changes: Any) -> Rehearsed:
+    """Qwen2.5-VL-3B, one image, on a GPU of 22 GiB; the figures add up."""
+    found = Rehearsed(
+        vllm="0.32.0",
+        runner="V2",
+        sampler="FlashInfer",
+        attention="FLASH_ATTN",
+        encoder_attention="FLASH_ATTN",
+        dtype="bfloat16",
+        tensor_parallel_size=1,
+        total_bytes=22 * GIB,
+        requested_bytes=20 * GIB,
+        weights_bytes=7 * GIB,
+        buffers_bytes=GIB // 4,
+        activation_peak_bytes=2 * GIB,
+        phases=(
+            PhasePeak("encoder", 2 * GIB, 0, "", (PEAK,)),
+            PhasePeak("language model", GIB // 2, 0, "", ()),
+            PhasePeak("sampler", GIB // 4, GIB // 8, "aten.sort.default", ()),
+        ),
+        non_torch_bytes=GIB // 8,
+        cudagraph_bytes=GIB // 8,
+        cudagraphs=20,
+        encoder_cache_bytes=64 << 20,
+        kv_cache_bytes=21 * GIB // 2,
+        kv_bytes_per_token=36_864,
+        kv_cache_tokens=305_832,
+        max_concurrency=9.33,
+        problem="",
+        budget=BUDGET,
+        assumptions=("nothing else runs on the GPU",),
+        seconds=1.5,
+    )
+    return replace(found, **changes)

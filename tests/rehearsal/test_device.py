@@ -1,0 +1,418 @@
+"""The imaginary device by itself: what an operation books, and which values it remembers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mmcalib.gpus.catalogue import find
+from mmcalib.rehearsal.device.allocator import MIB
+from mmcalib.rehearsal.device.machine import Machine
+
+torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
+
+from mmcalib.rehearsal.device.errors import NoFakeImplementation  # noqa: E402
+from mmcalib.rehearsal.device.imaginary import LARGE_HOST_BYTES, ImaginaryGpu  # noqa: E402
+from mmcalib.rehearsal.device.ledger import Ledger  # noqa: E402
+from mmcalib.rehearsal.device.workspace import Workspaces  # noqa: E402
+
+pytestmark = pytest.mark.engine
+
+CUDA = "cuda:0"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImaginaryGpu]:
+    """An empty imaginary GPU, entered."""
+    # A build without CUDA refuses its name before anything is dispatched.
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    with torch.inference_mode(), ImaginaryGpu(Ledger(Machine(find("H100-80G")))) as gpu:
+        yield gpu
+
+
+def machine(gpu: ImaginaryGpu) -> Machine:
+    return gpu.ledger._machine
+
+
+def held(gpu: ImaginaryGpu) -> int:
+    """Bytes of all live tensors, as asked for."""
+    return sum(one.nbytes for one in gpu.ledger.live.values())
+
+
+def cuda(*values: int) -> torch.Tensor:
+    return torch.tensor(values, device=CUDA)
+
+
+def activation(*shape: int) -> torch.Tensor:
+    """Too large for its values to be kept, as activations are."""
+    return torch.empty(*shape, dtype=torch.bfloat16, device=CUDA)
+
+
+def peak_of(gpu: ImaginaryGpu, run: Callable[[], object]) -> int:
+    """Bytes that running it held at most, above what was there."""
+    with gpu.ledger.phase("run") as phase:
+        kept = run()
+    del kept
+    return phase.peak_bytes - phase.start_bytes
+
+
+def test_a_tensor_is_booked_while_it_lives(gpu: ImaginaryGpu) -> None:
+    x = activation(1000, 1000)
+    assert (x.device, x.shape) == (torch.device(CUDA), (1000, 1000))
+    assert held(gpu) == 2_000_000
+    assert machine(gpu).allocator.allocated_bytes == 2_000_384
+    del x
+    assert held(gpu) == machine(gpu).allocator.allocated_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[3:],
+        lambda x: x.t(),
+        lambda x: x.view(-1)[::2],
+        lambda x: x.expand(8, *x.shape),
+        lambda x: x.unflatten(0, (2, -1)).permute(2, 0, 1),
+        lambda x: x.chunk(4)[1],
+        lambda x: x.detach(),
+        lambda x: x.view(torch.int16),
+        lambda x: x.contiguous(),
+        lambda x: x.to(torch.bfloat16),
+        lambda x: x.to(CUDA),
+        lambda x: x.relu_(),
+        lambda x: x.mul_(2).add_(x),
+        lambda x: x[:4].copy_(x[4:8]),
+        lambda x: x.zero_(),
+    ],
+)
+def test_a_view_or_an_operation_in_place_books_nothing(
+    gpu: ImaginaryGpu, view: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    x = activation(512, 1024)
+    assert peak_of(gpu, lambda: view(x)) == 0
+
+
+def test_moving_to_the_same_dtype_is_an_alias_and_to_another_a_copy(gpu: ImaginaryGpu) -> None:
+    x = activation(512, 1024)
+    assert x.to(torch.bfloat16) is x
+    assert peak_of(gpu, lambda: x.to(torch.float32)) == 2 * MIB
+    assert peak_of(gpu, lambda: x.to(torch.bfloat16, copy=True)) == MIB
+
+
+@pytest.mark.xfail(reason="torch asks the lent guard, meta's, which device is current", strict=True)
+def test_a_device_without_a_number_is_the_gpu_too(gpu: ImaginaryGpu) -> None:
+    assert torch.tensor([1, 2], device="cuda").device == torch.device(CUDA)
+    assert torch.zeros(3).cuda().device == torch.device(CUDA)
+    x = activation(512, 1024)
+    assert x.to("cuda") is x
+
+
+def test_a_view_keeps_the_whole_storage_alive(gpu: ImaginaryGpu) -> None:
+    x = activation(512, 1024)
+    row = x[:1]
+    del x
+    assert held(gpu) == MIB
+    del row
+    assert held(gpu) == 0
+
+
+def test_a_batched_linear_layer_with_a_bias_is_one_product(gpu: ImaginaryGpu) -> None:
+    """Torch's C++ flattens it to addmm: no broadcast bias, no product beside the result."""
+    x, weight, bias = activation(4, 256, 512), activation(2048, 512), activation(2048)
+    out = 4 * 256 * 2048 * 2
+    assert peak_of(gpu, lambda: torch.nn.functional.linear(x, weight, bias)) == out
+    strided = activation(256, 4, 512).transpose(0, 1)
+    copied = peak_of(gpu, lambda: torch.nn.functional.linear(strided, weight, bias))
+    assert copied > out
+
+
+def test_a_product_over_broadcast_batches_holds_the_batches_written_out(gpu: ImaginaryGpu) -> None:
+    """As attention with grouped keys has it: `expand` is free until a product needs it dense."""
+    queries, keys = activation(2, 16, 128, 64), activation(2, 2, 64, 512)
+    spread = keys[:, :, None].expand(2, 2, 8, 64, 512)
+    grouped = queries.view(2, 2, 8, 128, 64)
+    out, written_out = 2 * 16 * 128 * 512 * 2, 2 * 16 * 64 * 512 * 2
+    assert peak_of(gpu, lambda: grouped @ spread) == out + written_out
+
+
+def test_a_chain_of_elementwise_operations_holds_two_results_at_once(gpu: ImaginaryGpu) -> None:
+    x = activation(1024, 1024)
+    assert peak_of(gpu, lambda: ((x + 1) * 2).exp().neg()) == 2 * x.nbytes
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda t: t[2:], [30, 40]),
+        (lambda t: t[1], 20),
+        (lambda t: torch.cat([t[:1], t[3:]]), [10, 40]),
+        (lambda t: t.view(2, 2).t().flatten(), [10, 30, 20, 40]),
+        (lambda t: t.cumsum(0), [10, 30, 60, 100]),
+        (lambda t: t.max(), 40),
+        (lambda t: t // 10 - 1, [0, 1, 2, 3]),
+        (lambda t: t.to(torch.int32), [10, 20, 30, 40]),
+        (lambda t: t[t > 15], [20, 30, 40]),
+        (lambda t: t[torch.tensor([True, False, False, True])], [10, 40]),
+        (lambda t: (t > 15).nonzero().squeeze(1), [1, 2, 3]),
+        (lambda t: torch.where(t > 25)[0], [2, 3]),
+        (lambda t: torch.masked_select(t, t < 25), [10, 20]),
+        (lambda t: torch.repeat_interleave(t, t // 20), [20, 30, 40, 40]),
+        (lambda t: torch.repeat_interleave(torch.ones_like(t[:2]) * 2), [0, 0, 1, 1]),
+        (lambda t: torch.unique(t // 20), [0, 1, 2]),
+        (lambda t: torch.arange(4, device=CUDA) + t, [10, 21, 32, 43]),
+        (lambda t: t[torch.tensor([3, 0], device=CUDA)], [40, 10]),
+        (lambda t: t.clone().fill_(7), [7, 7, 7, 7]),
+        (lambda t: t.index_fill(0, torch.tensor([1], device=CUDA), 5), [10, 5, 30, 40]),
+    ],
+)
+def test_small_whole_numbers_keep_their_values(
+    gpu: ImaginaryGpu, run: Callable[[torch.Tensor], torch.Tensor], expected: object
+) -> None:
+    result = run(cuda(10, 20, 30, 40))
+    assert result.device == torch.device(CUDA)
+    assert result.cpu().tolist() == result.tolist() == expected
+    assert not gpu.guesses
+
+
+def test_a_write_is_seen_by_every_alias(gpu: ImaginaryGpu) -> None:
+    t = cuda(1, 2, 3, 4)
+    square, tail = t.view(2, 2), t[2:]
+    t[0] = 9
+    tail.mul_(10)
+    square[0].add_(cuda(0, 5))
+    t[t == 40] = 0
+    assert t.tolist() == [9, 7, 30, 0]
+    assert square.tolist() == [[9, 7], [30, 0]]
+    assert tail.tolist() == [30, 0]
+
+
+def test_values_travel_to_the_device_and_back(gpu: ImaginaryGpu) -> None:
+    host = torch.tensor([5, 6, 7])
+    there = host.to(CUDA, non_blocking=True)
+    host[0] = 0
+    assert there.tolist() == [5, 6, 7]
+    back = torch.zeros(3, dtype=torch.long)
+    back.copy_(there)
+    there.fill_(1)
+    assert back.tolist() == [5, 6, 7]
+    assert there.cpu().numpy().tolist() == [1, 1, 1]
+    there.copy_(torch.tensor([2, 3, 4]))
+    assert [int(one) for one in there] == [2, 3, 4]
+    assert not gpu.guesses
+
+
+def test_host_and_device_do_not_mix_as_they_do_not_on_a_gpu(gpu: ImaginaryGpu) -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        cuda(1, 2) + torch.tensor([1, 2])
+    assert (cuda(1, 2) + torch.tensor(1)).tolist() == [2, 3]
+
+
+def test_items_of_every_kind_are_read(gpu: ImaginaryGpu) -> None:
+    t = torch.tensor([0, 3], device=CUDA)
+    half = torch.tensor([0.5], device=CUDA)
+    assert (t[1].item(), int(t.sum()), bool(t[0]), float(half)) == (3, 3, False, 0.5)
+    assert torch.equal(t, t.clone())
+    assert not gpu.guesses
+
+
+def test_a_value_that_nobody_knows_is_zero_and_counted(gpu: ImaginaryGpu) -> None:
+    tokens = torch.randint(1, 100, (5_000_000,), device=CUDA)
+    assert tokens[0].item() == 0
+    assert gpu.guesses == {"item": 1}
+    assert tokens[:3].cpu().tolist() == [0, 0, 0]
+    torch.ones(3, dtype=torch.long).copy_(tokens[:3])
+    assert gpu.guesses == {"item": 1, "to host": 1, "copy to host": 1}
+
+
+def test_what_an_unknown_is_written_to_is_unknown(gpu: ImaginaryGpu) -> None:
+    tokens = torch.randint(1, 100, (5_000_000,), device=CUDA)
+    t = cuda(1, 2, 3)
+    alias = t[1:]
+    t.copy_(tokens[:3])
+    assert alias.tolist() == [0, 0]
+    assert gpu.guesses["item"] == 2
+
+
+def test_clearing_forgets_guesses_and_values(gpu: ImaginaryGpu) -> None:
+    t = cuda(1, 2)
+    gpu.clear(on_matmul=lambda operation: None)
+    assert (t[0].item(), gpu.guesses) == (0, {"item": 1})
+
+
+def test_a_small_host_tensor_stays_real(gpu: ImaginaryGpu) -> None:
+    t = torch.arange(5) * 2
+    assert type(t) is torch.Tensor
+    assert t.numpy().tolist() == [0, 2, 4, 6, 8]
+
+
+def test_what_is_made_of_a_large_host_tensor_is_fake_and_takes_nothing(gpu: ImaginaryGpu) -> None:
+    frames = torch.zeros(LARGE_HOST_BYTES + 1, dtype=torch.uint8)
+    assert type(frames) is torch.Tensor
+    scaled = frames.float() / 255
+    assert type(scaled) is not torch.Tensor
+    assert (scaled.device.type, scaled.nbytes) == ("cpu", 4 * frames.nbytes)
+    assert held(gpu) == 0
+    there = scaled.to(CUDA, torch.bfloat16)
+    assert held(gpu) == there.nbytes == 2 * frames.nbytes
+
+
+def test_pinned_and_generated_tensors_need_no_driver(gpu: ImaginaryGpu) -> None:
+    pinned = torch.zeros(4, pin_memory=True).pin_memory()
+    assert pinned.to(CUDA).shape == (4,)
+    drawn = torch.empty(1024, 1024, device=CUDA).exponential_(generator=torch.Generator())
+    assert held(gpu) == drawn.nbytes
+
+
+def test_a_kernel_s_scratch_raises_the_peak_and_is_gone(gpu: ImaginaryGpu) -> None:
+    logits = torch.empty(64, 151_936, device=CUDA)
+    with gpu.ledger.phase("sampler") as phase:
+        kept = logits.sort(dim=-1)
+    results = sum(one.nbytes for one in kept)
+    assert phase.scratch_operation == "aten.sort.default"
+    assert phase.scratch_bytes > results
+    above = phase.peak_bytes - phase.start_bytes
+    assert above == pytest.approx(results + phase.scratch_bytes, abs=2 * MIB)
+    assert held(gpu) == logits.nbytes + results
+
+
+def test_the_first_product_brings_a_workspace_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    books = Machine(find("H100-80G"))
+    workspaces = Workspaces(books, (9, 0))
+    with torch.inference_mode(), ImaginaryGpu(Ledger(books), on_matmul=workspaces.use):
+        x = activation(512, 512)
+        before = books.allocator.allocated_bytes
+        x.add(1)
+        assert books.allocator.allocated_bytes == before
+        x.mm(x)
+        assert books.allocator.allocated_bytes == before + 32 * MIB
+        torch.bmm(x[None], x[None])
+    del x
+    assert books.allocator.allocated_bytes == 32 * MIB
+
+
+def test_a_phase_has_its_start_its_peak_and_its_end(gpu: ImaginaryGpu) -> None:
+    before = activation(MIB)
+    with gpu.ledger.phase("work") as phase:
+        first = activation(2 * MIB)
+        second = activation(4 * MIB)
+        del first
+        third = activation(MIB)
+    assert phase.start_bytes == before.nbytes
+    assert phase.peak_bytes == before.nbytes + 12 * MIB
+    assert phase.end_bytes == before.nbytes + 10 * MIB
+    assert [one.nbytes for one in phase.largest] == [8 * MIB, 4 * MIB]
+    assert {one.shape for one in phase.largest} == {(4 * MIB,), (2 * MIB,)}
+    assert {one.dtype for one in phase.largest} == {"bfloat16"}
+    del second, third
+
+
+def test_a_peak_s_tensors_are_of_the_module_that_made_them(gpu: ImaginaryGpu) -> None:
+    with gpu.ledger.phase("work") as phase:
+        gpu.ledger.module = "visual.blocks.0"
+        kept = activation(MIB)
+        gpu.ledger.module = ""
+    assert [(one.module, one.operation) for one in phase.largest] == [
+        ("visual.blocks.0", "aten.empty.memory_format")
+    ]
+    del kept
+
+
+def test_only_so_many_tensors_are_listed_and_no_small_ones(gpu: ImaginaryGpu) -> None:
+    with gpu.ledger.phase("work", largest=2) as phase:
+        kept = [activation(size) for size in (MIB, 3 * MIB, 2 * MIB, 100)]
+    assert [one.nbytes for one in phase.largest] == [6 * MIB, 4 * MIB]
+    with gpu.ledger.phase("idle") as idle:
+        small = activation(100)
+    assert idle.largest == ()
+    del kept, small
+
+
+def test_a_phase_in_a_phase_counts_since_the_outer_one(gpu: ImaginaryGpu) -> None:
+    before = activation(MIB)
+    with gpu.ledger.phase("profile") as profile:
+        outputs = activation(4 * MIB)
+        with gpu.ledger.phase("inner", since=profile) as inner:
+            work = activation(2 * MIB)
+            del work
+        with gpu.ledger.phase("alone") as alone:
+            work = activation(MIB)
+            del work
+    assert inner.start_bytes == profile.start_bytes == before.nbytes
+    assert inner.peak_bytes == profile.peak_bytes == before.nbytes + 12 * MIB
+    assert [one.nbytes for one in inner.largest] == [8 * MIB, 4 * MIB]
+    assert (alone.start_bytes, alone.peak_bytes) == (before.nbytes + 8 * MIB, 11 * MIB + MIB)
+    assert [one.nbytes for one in alone.largest] == [2 * MIB]
+    del outputs
+
+
+def test_everything_freed_is_nothing_held(gpu: ImaginaryGpu) -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()).to(CUDA)
+    out = layer(torch.randn(1024, 512, device=CUDA))
+    parts = (*out.chunk(4), out.sort(), out.topk(5), out > 0)
+    assert held(gpu) > 0
+    del layer, out, parts
+    gc.collect()
+    assert held(gpu) == machine(gpu).allocator.allocated_bytes == 0
+    machine(gpu).allocator.empty_cache()
+    assert machine(gpu).allocator.reserved_bytes == 0
+
+
+def test_a_storage_that_grows_is_booked_at_its_new_size(gpu: ImaginaryGpu) -> None:
+    x = activation(0)
+    assert machine(gpu).allocator.allocated_bytes == 0
+    torch.add(activation(MIB), 1, out=x.resize_(MIB))
+    assert held(gpu) == 2 * MIB
+
+
+def test_what_dies_after_a_clear_frees_nothing_of_the_new_era(gpu: ImaginaryGpu) -> None:
+    old = activation(4 * MIB)
+    machine(gpu).clear()
+    gpu.ledger.clear()
+    assert held(gpu) == machine(gpu).allocator.allocated_bytes == 0
+    new = activation(MIB)
+    del old
+    assert held(gpu) == machine(gpu).allocator.allocated_bytes == new.nbytes
+
+
+def test_lent_host_memory_takes_nothing(gpu: ImaginaryGpu) -> None:
+    view = activation(MIB)
+    gpu.ledger.exempt(view)
+    assert machine(gpu).allocator.allocated_bytes == 0
+    same = view[1:]
+    del view, same
+    assert machine(gpu).allocator.allocated_bytes == 0
+
+
+def test_an_operation_that_nobody_described_is_named_with_its_module(gpu: ImaginaryGpu) -> None:
+    library = torch.library.Library("mmcalib_tests", "FRAGMENT")
+    library.define("undescribed(Tensor x) -> Tensor")
+    gpu.ledger.module = "visual.blocks.3"
+    with pytest.raises(NoFakeImplementation) as caught:
+        torch.ops.mmcalib_tests.undescribed(activation(MIB))
+    assert "mmcalib_tests.undescribed.default" in str(caught.value)
+    assert "(in visual.blocks.3)" in str(caught.value)
+    assert caught.value.operation == "mmcalib_tests.undescribed.default"
+
+
+def test_a_shape_that_hangs_on_an_unknown_value_is_refused_and_not_guessed(
+    gpu: ImaginaryGpu,
+) -> None:
+    scores = torch.empty(4096, 4096, device=CUDA)
+    for run in (torch.nonzero, torch.unique, lambda x: x[x > 0]):
+        with pytest.raises(NoFakeImplementation):
+            run(scores)
+
+
+def test_outside_of_the_mode_torch_is_as_it_was(gpu: ImaginaryGpu) -> None:
+    with ImaginaryGpu(gpu.ledger):
+        pass
+    assert torch._C._only_lift_cpu_tensors()
+    gpu.__exit__(None, None, None)
+    try:
+        assert not torch._C._only_lift_cpu_tensors()
+        assert torch.tensor([1]).device.type == "cpu"
+    finally:
+        gpu.__enter__()

@@ -1,0 +1,188 @@
+"""vLLM's own startup of real models on an imaginary GPU, end to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mmcalib.engine.messages import Rehearse, Rehearsed
+from mmcalib.errors import EngineError
+from mmcalib.gpus.catalogue import find as find_gpu
+from tests.rehearsal.conftest import QWEN, Theatre
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+GIB = 1 << 30
+# What vLLM logs as "Model loading took 7.1557 GiB" for this checkpoint on real GPUs.
+PUBLISHED_WEIGHTS_BYTES = round(7.1557 * GIB)
+# 36 layers of 2 heads of 128 numbers of 2 B, for keys and for values.
+KV_BYTES_PER_TOKEN = 36 * 2 * 128 * 2 * 2
+IMAGE_ONLY = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+# Three times DESIGN's 30 s and 2 s, because the machines that run this test are shared and small.
+MAX_COLD_S, MAX_FURTHER_S = 90.0, 6.0
+
+
+def encoder_peak(rehearsed: Rehearsed) -> int:
+    return max(phase.peak_bytes for phase in rehearsed.phases if phase.name == "encoder")
+
+
+def test_the_weights_are_those_that_real_gpus_report(qwen: Rehearsed) -> None:
+    assert qwen.weights_bytes == pytest.approx(PUBLISHED_WEIGHTS_BYTES, rel=0.001)
+
+
+def test_a_token_s_kv_cache_follows_from_the_heads(qwen: Rehearsed) -> None:
+    assert qwen.kv_bytes_per_token == KV_BYTES_PER_TOKEN == 36_864
+    assert qwen.kv_cache_tokens is not None
+    # Whole blocks only: less than one of 16 tokens is lost.
+    lost = qwen.kv_cache_bytes - qwen.kv_cache_tokens * KV_BYTES_PER_TOKEN
+    assert 0 <= lost < 16 * KV_BYTES_PER_TOKEN
+    assert qwen.problem == ""
+
+
+def test_the_default_profiles_one_video_of_the_largest_size(qwen: Rehearsed) -> None:
+    assert qwen.budget is not None
+    assert qwen.budget.encoder_compute_budget == qwen.budget.encoder_cache_size == 114_688
+    assert (qwen.budget.profiled_modality, qwen.budget.profiled_items) == ("video", 1)
+    assert qwen.encoder_cache_bytes == 114_688 * 2048 * 2
+
+
+def test_the_gpu_is_the_one_that_was_asked_for(qwen: Rehearsed, h100: Theatre) -> None:
+    assert qwen.total_bytes == h100.gpu.total_bytes
+    assert qwen.attention == qwen.encoder_attention == "FLASH_ATTN"
+    assert (qwen.dtype, qwen.tensor_parallel_size) == ("bfloat16", 1)
+    assert qwen.requested_bytes < qwen.total_bytes
+
+
+def test_the_parts_add_up_to_what_vllm_asked_for(qwen: Rehearsed) -> None:
+    parts = (
+        qwen.weights_bytes
+        + qwen.buffers_bytes
+        + qwen.activation_peak_bytes
+        + qwen.non_torch_bytes
+        + qwen.cudagraph_bytes
+    )
+    assert qwen.kv_cache_bytes == qwen.requested_bytes - parts
+    assert 0 < qwen.buffers_bytes < GIB
+
+
+def test_the_peak_is_that_of_one_phase_and_the_encoder_s_by_default(qwen: Rehearsed) -> None:
+    assert [phase.name for phase in qwen.phases] == ["encoder", "language model", "sampler"]
+    assert qwen.activation_peak_bytes == max(phase.peak_bytes for phase in qwen.phases)
+    assert qwen.activation_peak_bytes == encoder_peak(qwen)
+
+
+def test_the_peak_is_explained_by_tensors_with_the_modules_that_made_them(
+    qwen: Rehearsed,
+) -> None:
+    for phase in qwen.phases:
+        sizes = [one.nbytes for one in phase.largest]
+        assert sizes == sorted(sizes, reverse=True)
+        assert sum(sizes) <= phase.peak_bytes
+    encoder = qwen.phases[0]
+    first = encoder.largest[0]
+    assert first.module.startswith("visual.blocks.0.mlp.")
+    # Of 114,688 × 4 patches, gate and up side by side.
+    assert (first.shape, first.dtype) == ((458_752, 2 * 3420), "bfloat16")
+    assert sum(one.nbytes for one in encoder.largest) > 0.95 * encoder.peak_bytes
+    language = qwen.phases[1]
+    assert any(one.module.startswith("language_model.model.layers.") for one in language.largest)
+
+
+def test_nobody_s_value_was_guessed(qwen: Rehearsed) -> None:
+    assert not [one for one in qwen.assumptions if "zero stood in" in one]
+    assert any("total memory" in one for one in qwen.assumptions)
+
+
+def test_without_video_the_encoder_takes_a_seventh(h100: Theatre, qwen: Rehearsed) -> None:
+    """114,688 tokens against 16,384: the peak follows the profiled item."""
+    images = h100.rehearse(**IMAGE_ONLY)
+    assert images.budget is not None
+    assert images.budget.encoder_compute_budget == 16_384
+    assert encoder_peak(images) == pytest.approx(encoder_peak(qwen) / 7, rel=0.05)
+    assert images.weights_bytes == qwen.weights_bytes
+    gained = images.kv_cache_bytes - qwen.kv_cache_bytes
+    assert gained > 0.95 * (encoder_peak(qwen) - encoder_peak(images))
+
+
+def test_fewer_pixels_and_fewer_sequences_leave_more_for_the_cache(h100: Theatre) -> None:
+    wide = h100.rehearse(**IMAGE_ONLY)
+    capped = h100.rehearse(**IMAGE_ONLY, mm_processor_kwargs={"max_pixels": 1_003_520})
+    few = h100.rehearse(**IMAGE_ONLY, max_num_seqs=16)
+    assert encoder_peak(capped) < encoder_peak(wide)
+    sampler = {one.name: one.peak_bytes for one in wide.phases}["sampler"]
+    assert {one.name: one.peak_bytes for one in few.phases}["sampler"] < sampler / 2
+    assert few.cudagraphs < wide.cudagraphs
+
+
+def test_the_same_config_gives_the_same_bytes_whatever_was_rehearsed_between(
+    h100: Theatre,
+) -> None:
+    first = h100.bytes_of(max_model_len=32_768)
+    again = h100.bytes_of(max_model_len=32_768)
+    h100.rehearse(**IMAGE_ONLY, max_num_batched_tokens=4096)
+    h100.rehearse("Qwen/Qwen2.5-VL-7B-Instruct", max_model_len=8192)
+    with pytest.raises(EngineError):
+        h100.rehearse(max_model_len=10**9)
+    assert first == again == h100.bytes_of(max_model_len=32_768)
+
+
+def test_a_share_of_the_memory_changes_only_the_cache(h100: Theatre) -> None:
+    most = h100.bytes_of(**IMAGE_ONLY, gpu_memory_utilization=0.9)
+    less = h100.bytes_of(**IMAGE_ONLY, gpu_memory_utilization=0.5)
+    assert most.kv_cache_bytes - less.kv_cache_bytes == most.requested_bytes - less.requested_bytes
+    assert (most.activation_peak_bytes, most.phases) == (less.activation_peak_bytes, less.phases)
+
+
+def test_one_of_two_ranks_holds_half_of_the_layers_weights(h100: Theatre, qwen: Rehearsed) -> None:
+    half = h100.rehearse(tensor_parallel_size=2)
+    assert half.tensor_parallel_size == 2
+    assert 0.5 < half.weights_bytes / qwen.weights_bytes < 0.75
+    assert half.kv_bytes_per_token == qwen.kv_bytes_per_token / 2
+
+
+def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: Rehearsed) -> None:
+    request = Rehearse({"model": str(h100.folder())}, find_gpu("RTX-3060-12G"))
+    with pytest.raises(EngineError, match="imagines a H100-80G, not a RTX-3060-12G") as caught:
+        h100.host.ask(request, Rehearsed, "rehearsing")
+    assert "\n" not in caught.value.message
+    assert h100.bytes_of() == replace(qwen, seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "words"),
+    [
+        ({"max_model_len": 10**9}, "max_model_len"),
+        ({"dtype": "float7"}, "float7"),
+        ({"quantization": "made_up"}, "made_up"),
+        ({"tensor_parallel_size": 3}, "divisible by tensor parallel size"),
+    ],
+)
+def test_what_vllm_refuses_is_refused_in_its_own_words(
+    h100: Theatre, engine_args: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(EngineError, match=r"\(vLLM, while rehearsing\)") as caught:
+        h100.rehearse(**engine_args)
+    assert words in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_gpu_that_is_too_small_says_by_how_much(theatres: Callable[[str], Theatre]) -> None:
+    small = theatres("RTX-3060-12G").rehearse("Qwen/Qwen2.5-VL-7B-Instruct")
+    assert small.weights_bytes > small.total_bytes
+    assert small.kv_cache_bytes < 0
+    assert (small.kv_cache_tokens, small.max_concurrency) == (None, None)
+    assert "No available memory for the cache blocks" in small.problem
+    assert "\n" not in small.problem
+
+
+def test_a_rehearsal_is_a_matter_of_seconds(h100: Theatre, qwen: Rehearsed) -> None:
+    """Loosely; `benchmarks/rehearsal_speed.py` prints the figures."""
+    assert qwen.seconds < MAX_COLD_S
+    for tokens in (2048, 4096, 8192):
+        started = time.perf_counter()
+        h100.rehearse(QWEN, **IMAGE_ONLY, max_num_batched_tokens=tokens)
+        assert time.perf_counter() - started < MAX_FURTHER_S

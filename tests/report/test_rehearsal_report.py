@@ -1,0 +1,57 @@
+"""A rehearsal on the terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+from golden import check_golden
+from rich.console import Console
+
+from mmcalib.geometry import find, materialise, resolve
+from mmcalib.gpus import catalogue
+from mmcalib.job.memory import rehearsal
+from mmcalib.report.memory import comparison
+from mmcalib.report.rehearsal import Rehearsal
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "job"))
+from rehearsals import GIB, rehearsed
+
+
+def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
+    geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
+    assert geometry is not None
+    path = materialise(geometry, folder / "3b")
+    model = resolve(str(path), cache_dir=folder)
+    found = rehearsal(
+        rehearsed(**changes), model, catalogue.find("L4"), Path(config) if config else None
+    )
+    return found.model_copy(update={"model": "Qwen/Qwen2.5-VL-3B-Instruct"})
+
+
+def shown(*found: Rehearsal) -> str:
+    page = io.StringIO()
+    comparison(found, Console(file=page, width=80, color_system=None, highlight=False))
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+def test_golden(tmp_path: Path) -> None:
+    check_golden("rehearsal.txt", shown(one(tmp_path)))
+
+
+def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
+    short = {"kv_cache_bytes": -GIB, "kv_cache_tokens": None, "max_concurrency": None}
+    page = shown(
+        one(tmp_path, "a.yaml"), one(tmp_path, "b.yaml", **short, problem="No memory left")
+    )
+    assert "b.yaml: it would not start: No memory left" in page
+    (row,) = [line for line in page.splitlines() if line.startswith("KV cache  ")]
+    assert row.index("10.50 GiB") < row.index("-1.00 GiB")
+    assert page.count("Alive at the peak of") == 2
+
+
+def test_it_survives_json(tmp_path: Path) -> None:
+    found = one(tmp_path)
+    assert Rehearsal.model_validate_json(found.model_dump_json()) == found
+    assert {"memory", "budget", "assumptions"} <= set(found.model_dump())
