@@ -18,7 +18,7 @@ Rules:
 
 - A case **shares the code path** if it was rehearsed with the release that wrote the log, or with
   one whose code for this model and start was read and found the same; the case says which. All
-  others are **drift**, and the case says what changed.
+  others are **drift**: rehearsed with the nearest release at hand.
 - Nothing is fitted per case. Two global allowances are not computed: memory outside torch, and CUDA
   graphs. Both are fitted on the public figures listed at the end, and every case is predicted
   without its own.
@@ -113,7 +113,7 @@ def _case(one: Score) -> Iterator[str]:
         ):
             yield f"| *KV pool, {name}* | {pool / GIB:.2f} | | {error / GIB:+.2f} | |"
     phases = ", ".join(f"{phase.name} {phase.peak_bytes / GIB:.2f}" for phase in answer.phases)
-    yield f"\nPeaks above the loaded model, GiB: {phases}. Sampler {answer.sampler}, attention"
+    yield f"\nPeaks above the loaded model, GiB: {phases}. Sampler {answer.sampler}, attention "
     yield f"{answer.attention}, encoder's {answer.encoder_attention}, runner {answer.runner}.\n"
 
 

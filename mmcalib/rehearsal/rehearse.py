@@ -40,7 +40,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             available -= graphs.nbytes
         kv = lay_out(config, brought.worker, available)
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
-        requested = int(stage.gpu.total_bytes * config.cache_config.gpu_memory_utilization)
+        requested = versions.requested_bytes(brought.worker, stage.gpu.total_bytes)
         budget = versions.read_budget(config, brought.worker.model_runner)
         kept = requested - available - graphs.nbytes - outside - activation
         return Rehearsed(

@@ -192,6 +192,13 @@ def attention_layer() -> type:
     return Attention  # type: ignore[no-any-return]
 
 
+def requested_bytes(worker: Any, total_bytes: int) -> int:
+    """The share of the GPU that the engine may take, as the worker rounds it."""
+    if VLLM_0_10.reached:
+        return int(worker.requested_memory)
+    return int(total_bytes * worker.cache_config.gpu_memory_utilization)
+
+
 def counts_context() -> bool:
     """Whether everything that is taken on the GPU counts, the CUDA context as well: before 0.10."""
     return not VLLM_0_10.reached

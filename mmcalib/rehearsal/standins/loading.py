@@ -9,14 +9,12 @@ from mmcalib.rehearsal.release import VLLM_0_23
 from mmcalib.rehearsal.standins.seam import replace
 
 _LOADER = "vllm.model_executor.model_loader"
+_INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_23.reached else "initialize_dummy_weights"
 
 
 def install() -> None:
     """Dummy weights stay as they were allocated; model classes are inspected in this process."""
-    one, all_ = "initialize_single_dummy_weight", "initialize_dummy_weights"
-    replace(f"{_LOADER}.dummy_loader.{one}", _nothing, since=VLLM_0_23)
-    if not VLLM_0_23.reached:
-        replace(f"{_LOADER}.dummy_loader.{all_}", _nothing)
+    replace(f"{_LOADER}.dummy_loader.{_INITIALIZE}", _nothing)
     # A subprocess would not know of the stand-ins.
     replace("vllm.model_executor.models.registry._run_in_subprocess", _run_here)
 
