@@ -28,6 +28,13 @@ Rules:
   would not keep.
 - *weights only* takes utilization × total − weights for the KV pool; *constant* takes another
   2.5 GiB off. Both are given the rehearsal's weights and total.
+
+Not independent evidence: three mechanisms were found by looking at the errors of cases below, and
+then read in the code. That encoders run without fused kernels where the language model is compiled
+(q25vl7b-video-neg: 2.2 GiB), what a compiled piece holds (llava16-80g: 0.25 GiB, the third variant
+tried; the other two were off by -0.25 and +0.12), and that NCCL is not counted since 0.11
+(q3vl30b-4x3090: 0.26 GiB). The two A100 cases were rehearsed after the first two of these and
+changed nothing. No log of the newest release, 0.32, is among the cases.
 """
 
 
