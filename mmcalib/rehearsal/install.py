@@ -64,11 +64,13 @@ def install(gpu: Gpu) -> Stage:
             f"{gpu.name} has no CUDA, and only vLLM's CUDA worker can be rehearsed",
             hint="name an NVIDIA GPU",
         )
+    from mmcalib.rehearsal.release import VLLM_0_32
+
     # The real device, if there is one, is left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from mmcalib.rehearsal.standins import (
         attention,
-        compiled,
+        compilation,
         cuda,
         flashinfer,
         kernels,
@@ -88,10 +90,11 @@ def install(gpu: Gpu) -> Stage:
     operations.install(lambda: stage.ledger.module)
     platform.install(stage.machine)
     attention.install(stage.machine)
+    compilation.install(stage.ledger)
     kernels.install(stage.ledger, stage.machine.capability)
-    compiled.install()
-    attention.install_windows()
-    parameters.install()
+    if VLLM_0_32.reached:
+        attention.install_windows()
+        parameters.install()
     loading.install()
     processes.install()
     media.install()

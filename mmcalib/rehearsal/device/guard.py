@@ -1,4 +1,4 @@
-"""A device guard for CUDA where torch was built without it: indexing asks for one."""
+"""A device guard for CUDA that asks no driver: indexing and copies want one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _CUDA, _META, _DEVICE_TYPES = 1, 14, 22
 def ensure() -> None:
     """Give CUDA a guard that does nothing. Raises RuntimeError where this torch keeps it elsewhere.
 
-    A CUDA build without a device gets torch's own; a CPU build has none, and none can be
-    registered from Python: it is lent the one of the `meta` device, which does nothing either.
+    A CPU build has none, and a CUDA build's asks the driver which device is current. None can be
+    registered from Python: CUDA is lent the one of the `meta` device, which does nothing.
     """
-    torch._C._ensureCUDADeviceGuardSet()
+    # Before torch 2.11 a CUDA build sets its own when it is imported.
+    if hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+        torch._C._ensureCUDADeviceGuardSet()
     library = Path(torch.__file__).parent / "lib" / "libc10.so"
     try:
         slots = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(ctypes.CDLL(str(library)), _REGISTRY)
     except (OSError, ValueError) as error:
         raise RuntimeError(f"torch {torch.__version__} keeps device guards elsewhere") from error
-    if not slots[_CUDA]:
-        slots[_CUDA] = slots[_META]
+    slots[_CUDA] = slots[_META]

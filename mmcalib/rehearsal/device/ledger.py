@@ -83,6 +83,10 @@ class Ledger:
         self.live[key] = Live(tensor.untyped_storage().nbytes(), "host memory", (), "", "")
         self._blocks[key] = None
 
+    def drop(self, tensor: torch.Tensor) -> None:
+        """Nothing will read the tensor's storage again, though somebody may still hold it."""
+        self._release(tensor.untyped_storage()._cdata, self._era)
+
     def scratch(self, nbytes: int, operation: str) -> None:
         """A kernel takes so many bytes for itself while it runs: allocated and freed at once."""
         if not nbytes:

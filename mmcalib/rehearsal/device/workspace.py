@@ -93,12 +93,14 @@ class Workspaces:
     def use(self, operation: object, stream: int = 0) -> None:
         """Note that an aten operation (by name, or `aten.mm.default`) runs on a stream."""
         name = str(operation).removeprefix("aten.").removeprefix("aten::").partition(".")[0]
-        if name in _LT_OPERATIONS and self._lt_is_its_own:
-            library = "cublaslt"
-        elif name in _LT_OPERATIONS | _CUBLAS_OPERATIONS:
-            library = "cublas"
-        else:
+        if name not in _LT_OPERATIONS | _CUBLAS_OPERATIONS:
             return
+        # cuBLASLt's handle is cuBLAS's: getCurrentCUDABlasLtHandle makes its workspace as well.
+        self._take("cublas", stream)
+        if name in _LT_OPERATIONS and self._lt_is_its_own:
+            self._take("cublaslt", stream)
+
+    def _take(self, library: str, stream: int) -> None:
         if (library, stream) not in self._held:
             block = self._books.allocator.allocate(self._bytes[library])
             self._held[library, stream] = block

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.utils._device import _device_constructors
 
 from mmcalib.rehearsal.device.allocator import parse_settings
 from mmcalib.rehearsal.device.machine import GPUS, Machine
+from mmcalib.rehearsal.release import TORCH_2_11
 from mmcalib.rehearsal.standins.seam import replace
 
 # Where a GPU is described by memory and capability alone: vLLM asks whether there are many.
@@ -132,20 +133,31 @@ def install(machine: Machine) -> None:
     for name, value in {**both, **cuda}.items():
         replace(f"torch.cuda.{name}", value)
     for name, value in {**both, **accelerator}.items():
-        replace(f"torch.accelerator.{name}", value)
+        replace(f"torch.accelerator.{name}", value, since=TORCH_2_11)
     for name in ("Event", "Stream"):
         replace(f"torch.{name}", Stream)
     replace("torch.Generator", Generator)
-    tensor = torch.tensor
+    # The first fake tensor of a device would be preceded by a real one.
+    replace("torch._subclasses.fake_tensor.init_gpu_context", lambda device: None)
+    # A fake convolution asks cuDNN for its backend, to lay its result out.
+    replace("torch._C._select_conv_backend", lambda *args, **kwargs: None)
+    replace(
+        "torch._C._conv_determine_backend_memory_format",
+        lambda *args, **kwargs: torch.contiguous_format,
+    )
+    # `with torch.device(...)` has to know the true constructors.
+    _device_constructors()
+    replace("torch.tensor", _unpinned(torch.tensor))
+    _settings(machine)
 
-    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+
+def _unpinned(tensor: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.tensor pins what it makes without being dispatched: only a driver could."""
+
+    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
         return tensor(*args, **kwargs)
 
-    # Unlike other factories it pins in C++, where no mode can see it. `with torch.device(...)` has
-    # to know the true one.
-    _device_constructors()
-    replace("torch.tensor", unpinned)
-    _settings(machine)
+    return unpinned
 
 
 def _memory(machine: Machine) -> dict[str, Any]:

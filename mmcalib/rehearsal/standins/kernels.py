@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from mmcalib.rehearsal.device.ledger import Ledger
+from mmcalib.rehearsal.release import VLLM_0_15, VLLM_0_23
 from mmcalib.rehearsal.standins.seam import replace
 
 # The least compute capability of which vLLM's CUTLASS kernels were compiled for something, in CUDA
@@ -30,4 +31,11 @@ def install(ledger: Ledger, capability: tuple[int, int]) -> None:
         ledger.exempt(view)
         return view
 
-    replace("vllm.utils.torch_utils.get_accelerator_view_from_cpu_tensor", device_view)
+    replace(_device_view(), device_view)
+
+
+def _device_view() -> str:
+    if VLLM_0_23.reached:
+        return "vllm.utils.torch_utils.get_accelerator_view_from_cpu_tensor"
+    module = "vllm.utils.torch_utils" if VLLM_0_15.reached else "vllm.utils"
+    return f"{module}.get_cuda_view_from_cpu_tensor"

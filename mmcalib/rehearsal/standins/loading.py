@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mmcalib.rehearsal.release import VLLM_0_23
 from mmcalib.rehearsal.standins.seam import replace
 
 _LOADER = "vllm.model_executor.model_loader"
+_INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_23.reached else "initialize_dummy_weights"
 
 
 def install() -> None:
     """Dummy weights stay as they were allocated; model classes are inspected in this process."""
-    replace(f"{_LOADER}.dummy_loader.initialize_single_dummy_weight", lambda *args, **kwargs: None)
+    replace(f"{_LOADER}.dummy_loader.{_INITIALIZE}", _nothing)
     # A subprocess would not know of the stand-ins.
     replace("vllm.model_executor.models.registry._run_in_subprocess", _run_here)
     record = replace(f"{_LOADER}.utils.record_metadata_for_reloading", None)
@@ -25,6 +27,10 @@ def install() -> None:
             record(model)
 
     replace(f"{_LOADER}.utils.record_metadata_for_reloading", record_metadata_for_reloading)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    return None
 
 
 def _run_here(function: Callable[[], Any]) -> Any:

@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mmcalib.rehearsal.release import VLLM_0_15
 from mmcalib.rehearsal.standins.seam import replace
 
+_BUILDERS = "processing.dummy_inputs" if VLLM_0_15.reached else "profiling"
 _hashes = itertools.count()
 
 
 def install() -> None:
     """White frames share one byte, and no item is ever taken for one seen before."""
-    replace("vllm.multimodal.processing.dummy_inputs.np", _WhiteFrames())
+    replace(f"vllm.multimodal.{_BUILDERS}.np", _WhiteFrames())
     replace(
         "vllm.multimodal.hasher.MultiModalHasher.hash_kwargs",
         classmethod(lambda cls, *args, **kwargs: f"imaginary-{next(_hashes)}"),

@@ -87,6 +87,9 @@ def install(module: Callable[[], str]) -> None:
     """
     for extension in EXTENSIONS:
         sys.modules[extension] = types.ModuleType(extension)
+    # Imported by name where vLLM's sleep mode is, which a rehearsal never is in.
+    for name in ("init_module", "python_create_and_map", "python_unmap_and_release"):
+        setattr(sys.modules["vllm.cumem_allocator"], name, None)
     spaces = {name: _Namespace(name, module) for name in NAMESPACES}
     for name, space in spaces.items():
         setattr(torch.ops, name, space)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from mmcalib.rehearsal.release import Release
+
 
 class SeamMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
     """What a stand-in should replace is not where it was: another version of vLLM or torch."""
@@ -34,9 +36,17 @@ def find(target: str) -> tuple[Any, str]:
     raise SeamMoved(target)
 
 
-def replace(target: str, value: Any) -> Any:
-    """Put `value` where the dotted target is, and return what was there."""
-    holder, name = find(target)
+def replace(target: str, value: Any, *, since: Release | None = None) -> Any:
+    """Put `value` where the dotted target is, and return what was there.
+
+    A release before `since` may lack the target: nothing is replaced then, and None returned.
+    """
+    try:
+        holder, name = find(target)
+    except SeamMoved:
+        if since is None or since.reached:
+            raise
+        return None
     before = getattr(holder, name)
     setattr(holder, name, value)
     return before

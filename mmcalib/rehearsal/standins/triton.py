@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmcalib.rehearsal.release import TRITON_3_6
 from mmcalib.rehearsal.standins.seam import replace
 
 
@@ -26,7 +27,7 @@ def install() -> None:
     """Needs the triton package, which every CUDA build of vLLM brings."""
     for kind in ("jit.JITFunction", "autotuner.Autotuner", "autotuner.Heuristics"):
         for method in ("run", "warmup"):
-            replace(f"triton.runtime.{kind}.{method}", _nothing)
+            replace(f"triton.runtime.{kind}.{method}", _nothing, since=TRITON_3_6)
     # Nobody asks the driver for devices that are not there.
     replace("triton.runtime.autotuner.Autotuner.__init__", _plain_autotuner)
 

@@ -1,0 +1,1 @@
+"""How near the rehearsal comes to memory figures that vLLM printed on real GPUs."""

@@ -1,0 +1,120 @@
+"""Published startup logs, joined with what is needed to rehearse them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Engine arguments that a log names in its own words, or that only say how it was found.
+_NOT_ARGUMENTS = {"quantization"}
+GIB = 2**30
+COMPONENTS = ("weights", "activation peak", "cuda graphs", "non-torch", "kv pool")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The figures of one log; bytes, None where it prints none."""
+
+    components: dict[str, int | None]
+    kv_cache_tokens: int | None
+    max_concurrency: float | None
+    budget: tuple[int, int, str] | None
+
+    @property
+    def kv_bytes_per_token(self) -> float | None:
+        """The pool divided by its tokens: as exact as the two printed figures."""
+        pool = self.components["kv pool"]
+        return pool / self.kv_cache_tokens if pool and self.kv_cache_tokens else None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One log that can be rehearsed: with which geometry, GPU, release and arguments, and why."""
+
+    id: str
+    model: str
+    logged_release: str
+    geometry: str
+    gpu: str
+    total: str
+    release: str
+    group: str
+    why: str
+    engine_args: dict[str, Any]
+    assumed: tuple[str, ...]
+    scored: frozenset[str]
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A log that cannot be rehearsed, with the reason."""
+
+    id: str
+    model: str
+    why: str
+
+
+def load(logs: Path, table: Path) -> tuple[list[Case], list[Excluded]]:
+    """Every log of the file as a case or as excluded, in the file's order."""
+    document = tomllib.loads(table.read_text(encoding="utf-8"))
+    entries = {entry["log"]: entry for entry in document["case"]}
+    reasons = {entry["log"]: entry["why"] for entry in document["excluded"]}
+    cases, excluded = [], []
+    for line in logs.read_text(encoding="utf-8").splitlines():
+        log = json.loads(line)
+        if entry := entries.get(log["id"]):
+            cases.append(_case(log, entry))
+        else:
+            why = reasons.get(log["id"], f"no entry in {table.name}")
+            excluded.append(Excluded(log["id"], log["model"], why))
+    return cases, excluded
+
+
+def _case(log: dict[str, Any], entry: dict[str, Any]) -> Case:
+    given = {
+        key: value
+        for key, value in log["engine_args"].items()
+        if value is not None and key not in _NOT_ARGUMENTS
+    }
+    everything = (*COMPONENTS, "kv bytes per token", "budget", "concurrency")
+    return Case(
+        id=log["id"],
+        model=log["model"],
+        logged_release=log["vllm_version"],
+        geometry=entry["geometry"],
+        gpu=entry["gpu"],
+        total=entry["total"],
+        release=entry["release"],
+        group=entry["group"],
+        why=entry["why"],
+        engine_args={**given, **entry.get("engine_args", {})},
+        assumed=tuple(entry["assumed"]),
+        scored=frozenset(entry.get("scored", everything)),
+        published=_published(log["figures"]),
+    )
+
+
+def _published(figures: dict[str, Any]) -> Published:
+    def of(name: str) -> int | None:
+        value = figures.get(name)
+        return None if value is None else round(value * GIB)
+
+    graphs = "cudagraph_estimate_gib"
+    tokens, items = figures["encoder_budget_tokens"], figures["profiled_items"]
+    return Published(
+        components={
+            "weights": of("weights_gib"),
+            "activation peak": of("activation_peak_gib"),
+            # What startup subtracted, which is nothing before 0.21, whatever the graphs then took.
+            "cuda graphs": of(graphs),
+            "non-torch": of("non_torch_gib"),
+            "kv pool": of("kv_cache_gib"),
+        },
+        kv_cache_tokens=figures["kv_cache_tokens"],
+        max_concurrency=figures["max_concurrency"],
+        budget=(tokens, items, figures["profiled_modality"]) if tokens and items else None,
+    )

@@ -1,0 +1,90 @@
+"""The rehearsals of the cases, kept as raw answers: releases may be rehearsed one at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from memory.cases import Case
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import REPLY, Rehearse, Rehearsed
+from mmcalib.errors import MmcalibError
+from mmcalib.geometry import find, materialise
+from mmcalib.gpus import catalogue
+
+_RELEASE = "import importlib.metadata as m; print(m.version('vllm'))"
+
+
+class Answers:
+    """A file of raw answers by case: a `Rehearsed`, or the words of the failure."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._raw: dict[str, Any] = {}
+        if path.is_file():
+            self._raw = json.loads(path.read_text(encoding="utf-8"))
+
+    def get(self, case: Case) -> Rehearsed | str | None:
+        """None where the case was never rehearsed as it now stands."""
+        raw = self._raw.get(case.id)
+        if raw is None or raw["asked"] != _asked(case):
+            return None
+        if "failed" in raw:
+            return str(raw["failed"])
+        answer = REPLY.validate_python(raw["answer"])
+        assert isinstance(answer, Rehearsed)
+        return answer
+
+    def put(self, case: Case, answer: Rehearsed | str) -> None:
+        """Keep it on disk at once."""
+        result = {"failed": answer} if isinstance(answer, str) else {"answer": asdict(answer)}
+        self._raw[case.id] = {"asked": _asked(case), **result}
+        text = json.dumps(dict(sorted(self._raw.items())), indent=1) + "\n"
+        beside = self._path.with_suffix(".part")
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, self._path)
+
+
+def rehearse(
+    cases: Iterable[Case], pythons: Mapping[str, str], log: Path
+) -> Iterator[tuple[Case, Rehearsed | str]]:
+    """Every case whose release has a Python; a child of its own for each, as GPUs differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            python = pythons.get(case.release)
+            if python is not None:
+                yield case, _one(case, python, Path(folder), log)
+
+
+def release_of(python: str) -> str:
+    """The vLLM that a Python has; raises CalledProcessError where it has none."""
+    done = subprocess.run([python, "-c", _RELEASE], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
+    geometry = find(case.geometry)
+    if geometry is None:
+        return f"no bundled geometry {case.geometry}"
+    checkpoint = materialise(geometry, folder / case.geometry.rpartition("/")[2])
+    request = Rehearse({"model": str(checkpoint), **case.engine_args}, catalogue.find(case.gpu))
+    try:
+        with EngineHost(python=python, log=log) as host:
+            return host.ask(request, Rehearsed, "rehearsing")
+    except MmcalibError as error:
+        return str(error)
+
+
+def _asked(case: Case) -> dict[str, Any]:
+    return {
+        "geometry": case.geometry,
+        "gpu": case.gpu,
+        "release": case.release,
+        "engine_args": case.engine_args,
+    }
