@@ -47,7 +47,7 @@ def watched_install() -> tuple[list[str], set[tuple[str, int]]]:
 
     sys.setprofile(watch)
     try:
-        install(find_gpu("H100-80G"))
+        install(find_gpu("GB10"))
     finally:
         sys.setprofile(None)
     return targets, sites

@@ -101,7 +101,6 @@ def test_moving_to_the_same_dtype_is_an_alias_and_to_another_a_copy(gpu: Imagina
     assert peak_of(gpu, lambda: x.to(torch.bfloat16, copy=True)) == MIB
 
 
-@pytest.mark.xfail(reason="torch asks the lent guard, meta's, which device is current", strict=True)
 def test_a_device_without_a_number_is_the_gpu_too(gpu: ImaginaryGpu) -> None:
     assert torch.tensor([1, 2], device="cuda").device == torch.device(CUDA)
     assert torch.zeros(3).cuda().device == torch.device(CUDA)

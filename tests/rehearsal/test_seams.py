@@ -28,7 +28,6 @@ OTHER_WAYS = {
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_getAllocatorSettings"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_setAllocatorSettings"),
     (f"{STANDINS}/flashinfer.py", "sys.meta_path.insert()"),
-    (f"{STANDINS}/kernels.py", "setattr(ops)"),
     (f"{STANDINS}/operations.py", "setattr(torch.ops)"),
     (f"{STANDINS}/operations.py", "sys.modules[]"),
 }

@@ -54,7 +54,7 @@ _DEVICE_ERRORS = (
 Operation = Any
 
 
-class ImaginaryGpu(TorchDispatchMode):
+class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not followed
     """While entered, every operation on a `cuda` tensor is booked instead of computed.
 
     Host tensors stay real, except large ones. Where code asks for a value that nobody knows it
@@ -202,9 +202,10 @@ class ImaginaryGpu(TorchDispatchMode):
                 self.values.forget(one)
             return
         for fake, real in zip(tree_leaves(out), tree_leaves(value), strict=False):
-            if isinstance(fake, FakeTensor) and isinstance(real, torch.Tensor):
-                if real.shape == fake.shape and not any(fake is one for one in written):
-                    self.values.learn(fake, real)
+            if not isinstance(fake, FakeTensor) or not isinstance(real, torch.Tensor):
+                continue
+            if real.shape == fake.shape and not any(fake is one for one in written):
+                self.values.learn(fake, real)
 
     def _real(self, func: Operation, args: Any, kwargs: Any) -> Any:
         """The operation's result on the values of its inputs; None where one is unknown."""

@@ -56,10 +56,10 @@ class Stream:
         return lambda *args, **kwargs: None
 
 
-class Generator(torch.Generator):
+class Generator(torch.Generator):  # type: ignore[misc] # torch is not followed
     """A generator for the device: the host's, as nothing is drawn there."""
 
-    def __new__(cls, device: Any = "cpu") -> Generator:
+    def __new__(cls, device: Any = "cpu") -> Any:
         return super().__new__(cls)
 
 
@@ -189,5 +189,5 @@ def _settings(machine: Machine) -> None:
         held[0] = text
         machine.allocator.max_split_bytes = parse_settings(text)
 
-    torch._C._accelerator_getAllocatorSettings = lambda: held[0]  # type: ignore[attr-defined]
-    torch._C._accelerator_setAllocatorSettings = put  # type: ignore[attr-defined]
+    torch._C._accelerator_getAllocatorSettings = lambda: held[0]
+    torch._C._accelerator_setAllocatorSettings = put

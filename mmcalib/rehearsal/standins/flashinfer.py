@@ -81,4 +81,4 @@ class _Finder:
 
 def install() -> None:
     """Must come before vLLM looks for the package."""
-    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,10 @@ _INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_23.reached else "initia
 
 def install() -> None:
     """Dummy weights stay as they were allocated; model classes are inspected in this process."""
+    # Imported when a layer first asks for it, it makes a small table: on the GPU, if it is the first
+    # to be rehearsed.
+    if importlib.util.find_spec("compressed_tensors"):
+        importlib.import_module("compressed_tensors")
     replace(f"{_LOADER}.dummy_loader.{_INITIALIZE}", _nothing)
     # A subprocess would not know of the stand-ins.
     replace("vllm.model_executor.models.registry._run_in_subprocess", _run_here)

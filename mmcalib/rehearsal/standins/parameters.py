@@ -19,7 +19,7 @@ _META = "vllm.model_executor.model_loader.reload.meta"
 
 
 @cache
-def faked(kind: type) -> type:
+def faked(kind: Any) -> Any:
     """The class whose fake tensors are parameters of this kind."""
     return kind if issubclass(kind, FakeTensor) else type(kind.__name__, (kind, FakeTensor), {})
 
@@ -32,7 +32,7 @@ def install() -> None:
     def new(cls: type, data: torch.Tensor | None, **kwargs: Any) -> Any:
         made = make(cls, data, **kwargs)
         if type(made) is FakeTensor:
-            made.__class__ = faked(cls)  # type: ignore[assignment]
+            made.__class__ = faked(cls)
         return made
 
     def materialize_meta_tensor(meta_tensor: torch.Tensor) -> torch.Tensor:
@@ -40,9 +40,10 @@ def install() -> None:
             tuple(meta_tensor.size()), tuple(meta_tensor.stride()), dtype=meta_tensor.dtype
         )
         if not isinstance(plain, FakeTensor):
-            return materialise(meta_tensor)  # type: ignore[no-any-return]
+            return materialise(meta_tensor)
         facts = {**plain.__dict__, **meta_tensor.__dict__, "fake_device": plain.fake_device}
-        plain.__class__ = faked(type(meta_tensor))  # type: ignore[assignment]
+        kind: Any = type(meta_tensor)
+        plain.__class__ = faked(kind)
         plain.__dict__.update(facts)
         return plain
 
