@@ -80,6 +80,8 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
 
 def _config(engine_args: dict[str, Any]) -> Any:
     """The engine config of `vllm serve`, with nothing to load."""
+    if engine_args.get("enable_sleep_mode"):
+        raise ValueError("a rehearsal cannot follow the memory pools of enable_sleep_mode")
     args = EngineArgs(**{**engine_args, "load_format": "dummy"})
     return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 

@@ -79,7 +79,6 @@ class Rehearsed:
     buffers_bytes: int
     activation_peak_bytes: int
     phases: tuple[PhasePeak, ...]
-    encoder_tokens: int
     non_torch_bytes: int
     cudagraph_bytes: int
     cudagraphs: int
@@ -92,4 +91,5 @@ class Rehearsed:
     budget: Budget | None
     assumptions: tuple[str, ...]
     seconds: float
+    encoder_tokens: int = 0
     kind: Literal["rehearsed"] = "rehearsed"

@@ -40,6 +40,9 @@ _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation", 
 _HOST_BUFFERS = {aten.zeros.default, aten.empty.memory_format}
 _TORCH = ("aten", "prims", "prim")
 _COMPOSITE = (torch._C.DispatchKey.CompositeImplicitAutograd,)
+# vLLM's own operations in Python, and collectives of a process group; others may be compiled for a
+# driver.
+_RUN_AS_THEY_ARE = ("vllm", "c10d")
 _WRITTEN_IN_PYTHON = (
     *(torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd),
     *_COMPOSITE,
@@ -153,7 +156,9 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         fake implementations know results only, not what the kernels take on the way.
         """
         if func not in self._kernels:
-            keys = _COMPOSITE if func.namespace in _TORCH else _WRITTEN_IN_PYTHON
+            keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
+            if func.namespace.startswith(_RUN_AS_THEY_ARE):
+                keys = _WRITTEN_IN_PYTHON
             found = (key for key in keys if func not in _WHOLE and _has_kernel(func, key))
             self._kernels[func] = next(found, None)
         return self._kernels[func]

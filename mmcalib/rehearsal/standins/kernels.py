@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mmcalib.rehearsal.device.ledger import Ledger
-from mmcalib.rehearsal.release import VLLM_0_15, VLLM_0_23
+from mmcalib.rehearsal.release import VLLM_0_15, VLLM_0_23, VLLM_0_32
 from mmcalib.rehearsal.standins.seam import replace
 
 # The least compute capability of which vLLM's CUTLASS kernels were compiled for something, in CUDA
@@ -23,7 +23,8 @@ def install(ledger: Ledger, capability: tuple[int, int]) -> None:
     """Answer questions of support, and lend host memory to the device for nothing."""
     number = capability[0] * 10 + capability[1]
     for name, least in _SUPPORTED_FROM.items():
-        replace(f"vllm._custom_ops.{name}", lambda asked, yes=number >= least: yes)
+        answer = f"vllm._custom_ops.{name}"
+        replace(answer, lambda asked, yes=number >= least: yes, since=VLLM_0_32)
 
     def device_view(host: torch.Tensor) -> torch.Tensor:
         """Pinned host memory seen from the device: takes nothing there."""
