@@ -21,3 +21,11 @@ def test_one_message_is_said_once_and_none_by_its_name() -> None:
     assert what_failed(chained("refused: too large", "too large")) == "refused: too large"
     assert what_failed(KeyError()) == "KeyError"
     assert len(what_failed(chained("x" * 2000))) == 500
+
+
+def test_an_error_without_words_says_where_it_was_raised() -> None:
+    try:
+        assert len("ab") == 3
+    except AssertionError as caught:
+        error = AssertionError().with_traceback(caught.__traceback__)
+    assert what_failed(error) == 'AssertionError in test_causes.py: assert len("ab") == 3'

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 REFUSAL_CHARS = 300
 FAILURE_CHARS = 500
 
@@ -22,4 +25,13 @@ def what_failed(error: BaseException) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split()) or f"{type(error).__name__}{_where(error)}"
+
+
+def _where(error: BaseException) -> str:
+    """The line that raised an error without words, such as a bare assertion."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" in {Path(last.filename).name}: {last.line}"

@@ -8,8 +8,9 @@ from mmcalib.rehearsal.device.ledger import Ledger
 from mmcalib.rehearsal.release import VLLM_0_15, VLLM_0_23, VLLM_0_32
 from mmcalib.rehearsal.standins.seam import replace
 
-# The least compute capability of which vLLM's CUTLASS kernels were compiled for something, in CUDA
-# 12.9 and 13 wheels (csrc/quantization/w8a8/cutlass/scaled_mm_entry.cu and its neighbours).
+# The least compute capability for which vLLM's CUTLASS kernels exist, as its documentation of
+# quantization says (FP8 from Ada, block FP8 and grouped from Hopper, FP4 from Blackwell); not read
+# in the kernels' source.
 _SUPPORTED_FROM = {
     "cutlass_scaled_mm_supports_fp8": 89,
     "cutlass_scaled_mm_supports_block_fp8": 90,
