@@ -19,6 +19,7 @@ from mmcalib.job.burst import Burst
 from mmcalib.job.costs import costs
 from mmcalib.job.decide import Decision
 from mmcalib.job.evidence import evidence
+from mmcalib.job.fallback import by_formula
 from mmcalib.job.memory import memory
 from mmcalib.job.predict import Predicted
 from mmcalib.job.read import Corpus
@@ -158,10 +159,19 @@ def _memories(known: Findings) -> c.Memories:
     if known.predicted is None:
         return c.Memories(default=default, calibrated=calibrated)
     predicted, gpu = known.predicted, known.predicted.gpu
-    unknown = c.Memory(gpu=gpu.name, note=predicted.problem)
+    decision = known.decision
+
+    def rough(budget: Budget, args: dict[str, Any]) -> c.Memory:
+        path, problem = known.resolved.path, predicted.problem
+        return by_formula(gpu, known.started, budget, args, path, problem)
+
     return c.Memories(
-        default=memory(predicted.default, gpu) if predicted.default else unknown,
-        calibrated=memory(predicted.calibrated, gpu) if predicted.calibrated else unknown,
+        default=memory(predicted.default, gpu)
+        if predicted.default
+        else rough(decision.default_budget, {}),
+        calibrated=memory(predicted.calibrated, gpu)
+        if predicted.calibrated
+        else rough(decision.budget, decision.engine_args),
         measured=calibrated if known.started else None,
     )
 

@@ -18,7 +18,7 @@ from mmcalib.rehearsal.graphs import Graphs, estimate
 from mmcalib.rehearsal.install import Stage
 from mmcalib.rehearsal.kv_cache import lay_out
 from mmcalib.rehearsal.overhead import non_torch_bytes
-from mmcalib.rehearsal.release import installed
+from mmcalib.rehearsal.release import TRIED, installed
 from mmcalib.rehearsal.standins import compilation
 from mmcalib.rehearsal.startup import Brought, brought_up
 
@@ -125,6 +125,10 @@ def _assumptions(
     stage: Stage, config: Any, brought: Brought, graphs: Graphs, outside: int
 ) -> Iterator[str]:
     gpu: Gpu = stage.gpu
+    version = installed("vllm")
+    if ".".join(version.split(".")[:2]) not in TRIED:
+        tried = ", ".join(TRIED)
+        yield f"rehearsals were tried with vLLM {tried}: with {version} figures may drift"
     yield f"total memory {gpu.total_bytes / 2**30:.2f} GiB ({gpu.total_status}: {gpu.source})"
     yield f"{outside / 2**30:.2f} GiB outside torch: an allowance"
     if graphs.count:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import GIB, rehearsed
+from rehearsals import BUDGET, GIB, rehearsed
 
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.geometry import find, materialise
 from mmcalib.gpus import catalogue
 from mmcalib.job.cross_check import disagreement
+from mmcalib.job.fallback import by_formula
 from mmcalib.job.memory import memory
 from mmcalib.job.memory_checks import memory_checks
 from mmcalib.job.predict import Predicted
@@ -114,3 +115,18 @@ def test_formula_and_rehearsal_agree_or_it_is_said(model: str) -> None:
     large = rehearsed(phases=(rehearsed().phases[0].__class__("encoder", 4 * GIB, 0, "", ()),))
     assert "rehearsed 4.00 GiB" in disagreement(large, model)
     assert Path(model).is_dir()
+
+
+def test_what_cannot_be_rehearsed_is_estimated_by_formula_and_says_so(model: str) -> None:
+    found = by_formula(L4, started(), BUDGET, {}, model, "no fake implementation")
+    assert (found.label, found.note) == (
+        "computed",
+        "by formula, not rehearsed: no fake implementation",
+    )
+    assert found.weights_bytes == 7 * GIB
+    assert found.kv_cache_bytes is not None
+    assert found.activation_peak_bytes is not None
+    assert found.kv_cache_bytes < L4.total_bytes - 7 * GIB - found.activation_peak_bytes
+    assert found.kv_cache_tokens == found.kv_cache_bytes // 36_864
+    unknown = by_formula(L4, None, BUDGET, {}, model, "no start either")
+    assert (unknown.kv_cache_bytes, unknown.note) == (None, "not rehearsed: no start either")
