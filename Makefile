@@ -7,7 +7,7 @@ GPU ?= L4
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format docs clean
+.PHONY: help setup demo test test-all bench lint format docs clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -33,6 +33,11 @@ test: setup ## Run the tests, the engine ones included
 	$(BIN)/pytest
 
 test-all: lint test demo ## Run all that a release must pass: lint, test, demo
+
+bench: setup ## Measure the rehearsal: its speed, and how near it comes to published startup logs
+	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
+	$(BIN)/python benchmarks/rehearsal_reality.py
+	$(BIN)/python benchmarks/memory_accuracy.py
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .
