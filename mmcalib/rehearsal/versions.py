@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from mmcalib.engine.messages import Budget
@@ -33,18 +34,13 @@ def read_budget(config: Any, runner: Any) -> Budget | None:
     if mm is None:
         return None
     modality = mm.get_modality_with_max_tokens() if mm.max_tokens_by_modality else None
-    return Budget(
-        encoder_compute_budget=mm.encoder_compute_budget,
-        encoder_cache_size=mm.encoder_cache_size,
-        max_tokens_per_item=dict(mm.max_tokens_by_modality),
-        max_items_per_prompt=dict(mm.max_items_per_prompt_by_modality),
-        max_items_per_batch=dict(mm.max_items_per_batch_by_modality),
-        profiled_modality=modality,
-        profiled_items=mm.max_items_per_batch_by_modality[modality] if modality else 0,
-        dummies={},
-        max_model_len=config.model_config.max_model_len,
-        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
-        max_num_seqs=config.scheduler_config.max_num_seqs,
+    return _budget(
+        config,
+        (mm.encoder_compute_budget, mm.encoder_cache_size),
+        mm.max_tokens_by_modality,
+        mm.max_items_per_prompt_by_modality,
+        mm.max_items_per_batch_by_modality,
+        modality,
     )
 
 
@@ -58,18 +54,13 @@ def _encoder_budget(config: Any) -> Budget:
         return read(config)
     mm = MultiModalBudget(config, MULTIMODAL_REGISTRY)
     modality = mm.get_modality_with_max_tokens() if mm.mm_max_toks_per_item else None
-    return Budget(
-        encoder_compute_budget=mm.encoder_compute_budget,
-        encoder_cache_size=mm.encoder_cache_size,
-        max_tokens_per_item=dict(mm.mm_max_toks_per_item),
-        max_items_per_prompt=dict(mm.mm_max_items_per_prompt),
-        max_items_per_batch=dict(mm.mm_max_items_per_batch),
-        profiled_modality=modality,
-        profiled_items=mm.mm_max_items_per_batch[modality] if modality else 0,
-        dummies={},
-        max_model_len=config.model_config.max_model_len,
-        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
-        max_num_seqs=config.scheduler_config.max_num_seqs,
+    return _budget(
+        config,
+        (mm.encoder_compute_budget, mm.encoder_cache_size),
+        mm.mm_max_toks_per_item,
+        mm.mm_max_items_per_prompt,
+        mm.mm_max_items_per_batch,
+        modality,
     )
 
 
@@ -85,14 +76,28 @@ def _profiled(config: Any, runner: Any) -> Budget | None:
         name: min(-(-min(compute, cache) // tokens), runner.max_num_reqs * limits[name])
         for name, tokens in most.items()
     }
+    per_prompt = {name: limits[name] for name in most}
+    return _budget(config, (compute, cache), most, per_prompt, items, modality)
+
+
+def _budget(
+    config: Any,
+    compute_and_cache: tuple[int, int],
+    most: Mapping[str, int],
+    per_prompt: Mapping[str, int],
+    per_batch: Mapping[str, int],
+    modality: str | None,
+) -> Budget:
+    """One form for what every release has under names of its own."""
+    compute, cache = compute_and_cache
     return Budget(
         encoder_compute_budget=compute,
         encoder_cache_size=cache,
         max_tokens_per_item=dict(most),
-        max_items_per_prompt={name: limits[name] for name in most},
-        max_items_per_batch=items,
+        max_items_per_prompt=dict(per_prompt),
+        max_items_per_batch=dict(per_batch),
         profiled_modality=modality,
-        profiled_items=items[modality],
+        profiled_items=per_batch[modality] if modality else 0,
         dummies={},
         max_model_len=config.model_config.max_model_len,
         max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
