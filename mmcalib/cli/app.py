@@ -11,6 +11,7 @@ import typer
 
 from mmcalib.cli.check import check
 from mmcalib.cli.models import models
+from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.run import run
 from mmcalib.errors import MmcalibError
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("rehearse")(rehearse)
+app.command("plan")(plan)
 app.command("check")(check)
 app.command("models")(models)
 

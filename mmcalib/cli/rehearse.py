@@ -57,9 +57,9 @@ def rehearse(
     """
     from rich.console import Console
 
+    from mmcalib.cli.gpu import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import UsageError, VerdictError
-    from mmcalib.gpus.gpu import described
     from mmcalib.job.rehearse import AUTO
     from mmcalib.job.rehearse import rehearse as rehearse_all
     from mmcalib.progress import Silent
@@ -67,14 +67,7 @@ def rehearse(
 
     if config is not None and compare is not None:
         raise UsageError("--config and --compare are one or the other")
-    if gpu_memory is not None and gpu is not None:
-        raise UsageError("--gpu and --gpu-memory are one or the other")
-    if (gpu_memory is None) != (capability is None):
-        raise UsageError(
-            "--gpu-memory and --capability go together",
-            hint="--gpu-memory 24GiB --capability 8.9, or --gpu NAME",
-        )
-    where = described(gpu_memory, capability) if gpu_memory and capability else gpu or AUTO
+    where = gpu_named(gpu, gpu_memory, capability) or AUTO
     console = Console(stderr=True, highlight=False)
     found = rehearse_all(
         model,

@@ -109,7 +109,7 @@ def rehearse(
     with Rehearsals(found, on_said=progress.note) as rehearsals:
         for config in configs:
             path = None if config is None else Path(config)
-            args = _arguments(rehearsals, path, flags, model)
+            args = arguments(rehearsals, path, flags, model)
             named = str(args.pop("model", None) or "")
             if not named:
                 raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
@@ -123,9 +123,10 @@ def rehearse(
     return results
 
 
-def _arguments(
+def arguments(
     rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
 ) -> dict[str, Any]:
+    """What config file, flags and model say together, as engine arguments. Raises UsageError."""
     if config is not None and not config.is_file():
         raise UsageError(f"--config {config}: no such file")
     args = {} if config is None and not flags else _parsed(rehearsals, config, flags, model)

@@ -1,0 +1,18 @@
+"""Which GPU the options of the command line name."""
+
+from __future__ import annotations
+
+from mmcalib.errors import UsageError
+from mmcalib.gpus.gpu import Gpu, described
+
+
+def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -> Gpu | str | None:
+    """A name, a described GPU, or None where nothing is said. Raises UsageError."""
+    if gpu_memory is not None and gpu is not None:
+        raise UsageError("--gpu and --gpu-memory are one or the other")
+    if (gpu_memory is None) != (capability is None):
+        raise UsageError(
+            "--gpu-memory and --capability go together",
+            hint="--gpu-memory 24GiB --capability 8.9, or --gpu NAME",
+        )
+    return described(gpu_memory, capability) if gpu_memory and capability else gpu

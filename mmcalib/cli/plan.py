@@ -1,0 +1,89 @@
+"""`mmcalib plan`: it does not fit, or not enough: which fixes help, and the cheapest that do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def plan(
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Checkpoint folder or hub id; may come from --config or --log instead.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Such as H100-80G or L4; auto: the present one, and the default without --log.",
+        ),
+    ] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Another GPU's memory as torch reports it, as 24GiB."),
+    ] = None,
+    capability: Annotated[
+        str | None,
+        typer.Option(metavar="X.Y", help="That GPU's compute capability, such as 8.9."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What `vllm serve --config` reads."),
+    ] = None,
+    goal: Annotated[
+        str,
+        typer.Option(metavar="GOAL", help="fits, concurrency>=16 or kv_tokens>=200k."),
+    ] = "fits",
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What a vLLM server printed: model, GPU and arguments of its start.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+) -> None:
+    """Find the cheapest memory fixes with which a model fits a GPU, by rehearsing them.
+
+    Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
+    """
+    from rich.console import Console
+
+    from mmcalib.cli.gpu import gpu_named
+    from mmcalib.cli.progress import Terminal
+    from mmcalib.errors import VerdictError
+    from mmcalib.job.plan import plan as plan_for
+    from mmcalib.progress import Silent
+    from mmcalib.report.plan_terminal import planned
+
+    where = gpu_named(gpu, gpu_memory, capability)
+    console = Console(stderr=True, highlight=False)
+    found = plan_for(
+        model,
+        gpu=where,
+        config=config,
+        flags=flags or [],
+        goal=goal,
+        log=log,
+        progress=Silent() if quiet else Terminal(console),
+    )
+    if as_json:
+        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+    if not quiet:
+        planned(found, console)
+    if found.verdict == "out of reach":
+        raise VerdictError(
+            f"no combination of fixes reaches {found.goal} on {found.gpu}",
+            hint="a smaller model, another --gpu, or a lower --goal",
+        )

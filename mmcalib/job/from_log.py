@@ -1,0 +1,139 @@
+"""A server's log as the start of a plan: which model and GPU, which arguments, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mmcalib.derive.logs import GpuOccupied, OutOfMemory, StartupLog, read_log
+from mmcalib.engine.messages import Rehearsed
+from mmcalib.errors import UsageError
+from mmcalib.gpus import catalogue, present
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.report.calibration import Memory
+from mmcalib.report.plan import Logged
+from mmcalib.report.trouble import said
+
+# Arguments that move memory, or decide what is loaded. The others are of the API server, or are
+# not for a log to decide, such as trust_remote_code.
+TAKEN_OVER: Final = frozenset(
+    {
+        *("model", "dtype", "quantization", "max_model_len", "max_num_seqs"),
+        *("max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_dtype", "block_size"),
+        *("kv_cache_memory_bytes", "tensor_parallel_size", "enforce_eager", "cpu_offload_gb"),
+        *("limit_mm_per_prompt", "mm_processor_kwargs", "language_model_only"),
+        *("mm_encoder_tp_mode", "max_cudagraph_capture_size", "cudagraph_capture_sizes"),
+        *("enable_chunked_prefill", "hf_overrides"),
+    }
+)
+# Of no weight here.
+_OF_THE_SERVER: Final = frozenset({"host", "port", "model_tag", "served_model_name"})
+# Logs round to 0.01 GiB.
+_ROUNDED: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A log, and the engine arguments in it that a rehearsal can take."""
+
+    log: StartupLog
+    engine_args: Mapping[str, Any]
+    left_out: tuple[str, ...]
+
+
+def read(path: Path) -> Read:
+    """Raises UsageError where the file cannot be read, or holds nothing of a vLLM server."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            log = read_log(lines)
+    except OSError as error:
+        raise UsageError(f"--log {path}: {error.strerror}") from error
+    if not log.starts:
+        raise UsageError(
+            f"--log {path}: no line of it is of a vLLM server",
+            hint="--log FILE with what vLLM printed on its start, or its out-of-memory message",
+        )
+    given = log.engine_args
+    return Read(
+        log=log,
+        engine_args={name: given[name] for name in given if name in TAKEN_OVER},
+        left_out=tuple(sorted(given.keys() - TAKEN_OVER - _OF_THE_SERVER)),
+    )
+
+
+def gpu_of_log(log: StartupLog) -> Gpu:
+    """The GPU whose memory the log states, or this machine's. Raises UsageError."""
+    total = _total_bytes(log)
+    here = present.present() if present.has_gpu() else None
+    if total is None:
+        if here is not None:
+            return here
+        raise UsageError("the log does not say which GPU it is of", hint="--gpu NAME")
+    if here is not None and _same(here.total_bytes, total):
+        return here
+    alike = [
+        gpu
+        for gpu in catalogue.all()
+        if _same(gpu.total_bytes, total) and gpu.capability and not gpu.memory_only
+    ]
+    if len(alike) == 1:
+        return alike[0]
+    size = f"{total / 2**30:.2f}GiB"
+    if alike:
+        raise UsageError(
+            f"the log is of a GPU with {size}: {', '.join(gpu.name for gpu in alike)}",
+            hint=f"--gpu {alike[0].name}, or whichever it is",
+        )
+    raise UsageError(
+        f"the log is of a GPU with {size}, which no known GPU has",
+        hint=f"--gpu-memory {size} --capability X.Y, or --gpu NAME",
+    )
+
+
+def _total_bytes(log: StartupLog) -> int | None:
+    if log.gpu_total_bytes is not None:
+        return log.gpu_total_bytes
+    for trouble in log.troubles:
+        if isinstance(trouble.cause, OutOfMemory | GpuOccupied) and trouble.cause.total_bytes:
+            return trouble.cause.total_bytes
+    return None
+
+
+def _same(one: int, other: int) -> bool:
+    return abs(one - other) <= _ROUNDED * other
+
+
+def logged(found: Read, base: Rehearsed) -> Logged:
+    """What the log said, for the report."""
+    log = found.log
+    graphs = log.cudagraph_estimate_bytes
+    notes = []
+    if log.vllm_version and log.vllm_version != base.vllm:
+        notes.append(f"the log is of vLLM {log.vllm_version}; {base.vllm} is what was rehearsed")
+    if log.skips_mm_profiling:
+        notes.append("the log's server reserves nothing for the encoder: skip_mm_profiling")
+    if found.left_out:
+        notes.append(f"not taken over from the log: {', '.join(found.left_out)}")
+    for knob in log.retired:
+        instead = f": {knob.today} today" if knob.today else ", with nothing in its place"
+        notes.append(f"{knob.name} is gone since vLLM {knob.absent_in}{instead}")
+    return Logged(
+        vllm=log.vllm_version or "",
+        model=log.model or "",
+        memory=Memory(
+            total_bytes=_total_bytes(log),
+            requested_bytes=log.requested_bytes,
+            weights_bytes=log.weights_bytes,
+            activation_peak_bytes=log.activation_peak_bytes,
+            non_torch_bytes=log.non_torch_bytes,
+            cudagraph_bytes=log.cudagraph_bytes if graphs is None else graphs,
+            kv_cache_bytes=log.kv_cache_bytes,
+            kv_cache_tokens=log.kv_cache_tokens,
+            max_concurrency=log.max_concurrency,
+            label="measured",
+        ),
+        failures=[said(trouble) for trouble in log.troubles],
+        notes=notes,
+    )

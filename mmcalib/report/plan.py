@@ -1,0 +1,92 @@
+"""What a plan found, as one document: `mmcalib plan --json` prints it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from mmcalib.derive.fixes import Cost
+from mmcalib.report.calibration import Memory
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class TriedFix(_Part):
+    """One fix on its own. Figures are None where it was not rehearsed, and `problem` says why.
+
+    `reaches`: it alone reaches the goal; `lacking_bytes` of KV cache are lacking to it. `warning`:
+    what its price does not say.
+    """
+
+    name: str
+    flags: str
+    changes: dict[str, Any]
+    cost: Cost
+    price: str
+    reaches: bool | None
+    lacking_bytes: int | None
+    kv_cache_bytes: int | None
+    kv_cache_tokens: int | None
+    max_concurrency: float | None
+    problem: str
+    warning: str
+
+
+class Price(_Part):
+    """What one fix of a combination costs."""
+
+    name: str
+    flags: str
+    cost: Cost
+    price: str
+
+
+class Combination(_Part):
+    """The cheapest that reaches the goal, or the best of those that do not.
+
+    `changes` are engine arguments, merged with those that were there; `flags` say the same.
+    `proven`: nothing in it can be left out, or no combination reaches the goal.
+    """
+
+    fixes: list[Price]
+    flags: str
+    changes: dict[str, Any]
+    reaches: bool
+    proven: bool
+    memory: Memory
+
+
+class Logged(_Part):
+    """What a server's log said; `memory` has the figures that it states."""
+
+    vllm: str
+    model: str
+    memory: Memory
+    failures: list[str]
+    notes: list[str]
+
+
+class Plan(_Part):
+    """Which fixes reach the goal. `verdict`: the goal is reached already, or by the combination, or
+    out of reach. `lacking_bytes` is the KV cache that the goal needs beyond `memory`'s.
+    """
+
+    goal: str
+    verdict: Literal["reached already", "reached", "out of reach"]
+    memory: Memory
+    lacking_bytes: int
+    fixes: list[TriedFix]
+    combination: Combination | None
+    log: Logged | None
+    model: str
+    source: Literal["local", "hub", "bundled"]
+    config: str
+    gpu: str
+    capability: str
+    vllm: str
+    mmcalib: str
+    rehearsals: int
+    assumptions: list[str]

@@ -1,0 +1,133 @@
+"""A plan on the terminal: what is lacking, what each fix brings and costs, what to add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mmcalib.derive.fixes import COSTS
+from mmcalib.report import words
+from mmcalib.report.calibration import Memory
+from mmcalib.report.memory import memory_rows
+from mmcalib.report.plan import Combination, Logged, Plan, TriedFix
+
+
+def planned(plan: Plan, console: Console) -> None:
+    """Print the whole plan."""
+    console.print()
+    size = words.gib(plan.memory.total_bytes)
+    title = f"{plan.model} on {plan.gpu} ({size}), vLLM {plan.vllm}, rehearsed"
+    console.print(Text(words.plain(title), style="bold"))
+    for line in _as_it_is(plan):
+        console.print(Text(words.plain(line)))
+    console.print()
+    if plan.log is not None:
+        console.print(Text("What uses the memory", style="bold"))
+        console.print(_beside_the_log(plan.log, plan.memory))
+        for line in (*plan.log.failures, *plan.log.notes):
+            console.print(Text(f"- {words.plain(line)}"))
+        console.print()
+    if plan.fixes:
+        console.print(Text("Each fix on its own", style="bold"))
+        console.print(_fixes(plan.fixes))
+        console.print()
+        for line in _remarks(plan.fixes):
+            console.print(Text(f"- {words.plain(line)}"))
+        console.print()
+    console.print(Text("Assumed", style="bold"))
+    for line in plan.assumptions:
+        console.print(Text(f"- {words.plain(line)}"))
+    console.print()
+    _conclusion(plan, console)
+
+
+def _as_it_is(plan: Plan) -> Iterator[str]:
+    memory = plan.memory
+    if memory.kv_cache_tokens is None:
+        yield f"As it is, it would not start: {memory.note}"
+    else:
+        yield f"As it is: {capacity(memory)}"
+    lacking = f"; {words.gib(plan.lacking_bytes)} of KV cache lacking" if plan.lacking_bytes else ""
+    yield f"Goal: {plan.goal}{lacking}"
+
+
+def capacity(memory: Memory) -> str:
+    """The KV cache in bytes, tokens and requests."""
+    return (
+        f"KV cache {words.gib(memory.kv_cache_bytes)}, {words.number(memory.kv_cache_tokens)} "
+        f"tokens, {words.number(memory.max_concurrency)} requests of full length at once"
+    )
+
+
+def _beside_the_log(log: Logged, memory: Memory) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("the log", justify="right")
+    table.add_column("rehearsed", justify="right")
+    said, found = memory_rows(log.memory), memory_rows(memory)
+    stated = {what: cell for what, cell, _ in said}
+    for what, cell, _ in found:
+        table.add_row(Text(what), Text(stated.get(what, "—")), Text(cell))
+    return table
+
+
+def _fixes(fixes: Sequence[TriedFix]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", overflow="fold")
+    for name in ("KV cache", "lacking"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("price", overflow="fold")
+    tried = [fix for fix in fixes if not fix.problem]
+    for cost in COSTS:
+        of_this_cost = [fix for fix in tried if fix.cost == cost]
+        if of_this_cost:
+            table.add_row(Text(f"costs {cost}"), style="dim")
+        for fix in of_this_cost:
+            table.add_row(
+                Text(f"  {words.plain(fix.flags)}"),
+                Text(words.gib(fix.kv_cache_bytes)),
+                Text("reaches it" if fix.reaches else words.gib(fix.lacking_bytes)),
+                Text(words.plain(fix.price)),
+                style="green" if fix.reaches and not fix.warning else "",
+            )
+    return table
+
+
+def _remarks(fixes: Sequence[TriedFix]) -> Iterator[str]:
+    for fix in fixes:
+        if fix.problem or fix.warning:
+            what = f"not rehearsed: {fix.problem}" if fix.problem else fix.warning
+            yield f"{fix.flags}: {what}" + (f" ({fix.price})" if fix.problem else "")
+
+
+def _conclusion(plan: Plan, console: Console) -> None:
+    if plan.verdict == "reached already":
+        text = f"The goal is reached already: {capacity(plan.memory)}"
+        console.print(Text(words.plain(text), style="bold green"))
+        return
+    best = plan.combination
+    if best is None:
+        console.print(Text("No fix can be rehearsed: nothing to propose", style="bold red"))
+        return
+    reached = best.reaches
+    heading = "The cheapest that reaches the goal" if reached else "The best there is: not enough"
+    console.print(Text(heading, style="bold green" if reached else "bold red"))
+    for line in _prices(best):
+        console.print(Text(words.plain(line)))
+    memory = best.memory
+    starts = memory.kv_cache_tokens is not None
+    result = capacity(memory) if starts else f"it would not start: {memory.note}"
+    console.print(Text(words.plain(result), style="bold"))
+    if not best.proven:
+        text = f"{plan.rehearsals} rehearsals did not suffice to know if less would do"
+        console.print(Text(text, style="yellow"))
+    console.print(Text(words.plain(f"add to vllm serve: {best.flags}")), soft_wrap=True)
+
+
+def _prices(best: Combination) -> Iterator[str]:
+    for fix in best.fixes:
+        yield f"  {fix.flags}"
+        yield f"      costs {fix.cost}: {fix.price}"

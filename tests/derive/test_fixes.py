@@ -1,0 +1,256 @@
+"""Fixes and the search for the cheapest combination, on toys that stand for vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.derive.candidates import HOST_ONLY, candidates
+from mmcalib.derive.cheapest import Found, cheapest
+from mmcalib.derive.facts import Facts
+from mmcalib.derive.fixes import COSTS, Fix, Outcome, changed, effective, spelled
+from mmcalib.derive.goal import Goal, parse_goal
+from mmcalib.engine.messages import Knob
+from mmcalib.errors import UsageError
+
+PLENTY = 10_000
+GIB = 1 << 30
+AREA = Knob(
+    name="images_kwargs.size.longest_edge",
+    modality="image",
+    path=("images_kwargs", "size", "longest_edge"),
+    value=12_845_056,
+    unit_tokens=784,
+    companions={"shortest_edge": 3_136},
+)
+FACTS = Facts(
+    largest_items={"image": 16_384, "video": 114_688},
+    knobs=(AREA, replace(AREA, name="video.fps", argument="media_io_kwargs")),
+    chunks_mm_input=True,
+    quantized=False,
+    tensor_parallel_size=1,
+    attention_heads=28,
+    weights_bytes=7 * GIB,
+    total_bytes=12 * GIB,
+    max_model_len=128_000,
+    max_num_seqs=256,
+    max_num_batched_tokens=2_048,
+)
+
+
+def fix(number: int, cost: int = 0, severity: int = 0, knob: str = "", level: int = 0) -> Fix:
+    name = f"fix {number}"
+    return Fix(name, knob or name, {name: 1}, COSTS[cost], "", level, severity, level == 0)
+
+
+@st.composite
+def toys(draw: st.DrawFn) -> tuple[list[Fix], Callable[[tuple[Fix, ...]], Outcome]]:
+    """Fixes of some knobs with levels, and a goal that needs any one of some sets of levels."""
+    fixes: list[Fix] = []
+    for knob in range(draw(st.integers(1, 6))):
+        cost = draw(st.integers(0, len(COSTS) - 1))
+        for level in range(draw(st.integers(1, 3))):
+            fixes.append(fix(len(fixes), cost, level, f"knob {knob}", level))
+    needs = draw(
+        st.lists(st.lists(st.sampled_from(fixes), min_size=1, max_size=4), min_size=1, max_size=3)
+    )
+
+    def lacking(chosen: tuple[Fix, ...]) -> int:
+        levels = {f.knob: f.level for f in effective(chosen)}
+        return min(sum(levels.get(f.knob, -1) < f.level for f in need) for need in needs)
+
+    return fixes, lambda chosen: Outcome(lacking(chosen) == 0, lacking(chosen))
+
+
+def search(toy, most: int = PLENTY) -> tuple[Found, list[tuple[Fix, ...]]]:  # type: ignore[no-untyped-def]
+    fixes, evaluate = toy
+    asked: list[tuple[Fix, ...]] = []
+
+    def watched(chosen: tuple[Fix, ...]) -> Outcome:
+        asked.append(chosen)
+        return evaluate(chosen)
+
+    return cheapest(fixes, evaluate(()), watched, most), asked
+
+
+@given(toys())
+def test_it_reaches_what_all_together_reach_and_nothing_can_be_left_out(toy) -> None:
+    _, evaluate = toy
+    found, asked = search(toy)
+    assert found.reached
+    assert found.proven
+    assert evaluate(found.best).reached
+    for one in found.best:
+        assert not evaluate(tuple(f for f in found.best if f is not one)).reached
+    assert len(asked) == len(set(asked))
+
+
+@given(toys())
+def test_no_other_combination_has_a_cheaper_dearest_fix(toy) -> None:
+    fixes, evaluate = toy
+    found, _ = search(toy)
+    price = max((COSTS.index(f.cost), f.severity) for f in found.best)
+    cheaper = tuple(f for f in fixes if (COSTS.index(f.cost), f.severity) < price)
+    assert not evaluate(cheaper).reached
+
+
+@given(toys(), st.integers(0, 12))
+def test_it_never_asks_more_than_it_may(toy, most: int) -> None:
+    found, asked = search(toy, most)
+    assert len(asked) <= most
+    if found.reached:
+        assert toy[1](found.best).reached
+    else:
+        assert not found.proven
+
+
+def test_where_nothing_reaches_the_best_is_named() -> None:
+    toy = ([fix(1), fix(2, cost=3)], lambda chosen: Outcome(False, 10 - len(chosen)))
+    found, _ = search(toy)
+    assert [f.name for f in found.best] == ["fix 1", "fix 2"]
+    assert not found.reached
+    assert found.proven
+
+
+def test_what_vllm_refuses_is_told_and_does_not_spoil_the_rest() -> None:
+    fixes = [
+        fix(1),
+        fix(2, cost=1),
+        fix(3, cost=5, knob="ranks"),
+        fix(4, cost=5, severity=1, knob="ranks", level=1),
+        fix(5, cost=4),
+    ]
+
+    def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
+        names = {f.name for f in chosen}
+        if names & {"fix 4", "fix 5"}:
+            return Outcome(False, 0, "no")
+        return Outcome({"fix 1", "fix 3"} <= names, 2 - len(names & {"fix 1", "fix 3"}))
+
+    found, _ = search((fixes, evaluate))
+    assert [f.name for f in found.best] == ["fix 1", "fix 3"]
+    assert found.alone["fix 5"].refusal == "no"
+
+
+def test_what_does_not_combine_is_never_in_a_combination() -> None:
+    hint = replace(fix(1), combines=False)
+    found, _ = search(([hint, fix(2, cost=5)], lambda chosen: Outcome(bool(chosen), 1)))
+    assert [f.name for f in found.best] == ["fix 2"]
+    assert found.alone["fix 1"].reached
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [
+        ("fits", Goal()),
+        ("concurrency>=16", Goal("concurrency", 16)),
+        (" kv_tokens >= 200k ", Goal("kv_tokens", 200_000)),
+        ("kv_tokens>=32K", Goal("kv_tokens", 32_768)),
+    ],
+)
+def test_goals_are_read(text: str, goal: Goal) -> None:
+    assert parse_goal(text) == goal
+    assert parse_goal(str(goal)) == goal
+
+
+@pytest.mark.parametrize("text", ["", "fast", "concurrency", "concurrency>=0", "kv_tokens>=many"])
+def test_other_goals_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a goal"):
+        parse_goal(text)
+
+
+def test_changes_are_merged_and_of_two_limits_the_lower_holds() -> None:
+    def of(name: str, changes: dict[str, object]) -> Fix:
+        return Fix(name, name, changes, "nothing", "")
+
+    given_args = {
+        "limit_mm_per_prompt": {"image": {"count": 4, "width": 512}, "audio": 2},
+        "mm_processor_kwargs": {"videos_kwargs": {"size": {"longest_edge": 7}}},
+        "max_model_len": 9,
+    }
+    fixes = [
+        of("none", {"limit_mm_per_prompt": {"video": 0}}),
+        of("one", {"limit_mm_per_prompt": {"image": 1, "video": 1}}),
+        of("cap", {"mm_processor_kwargs": {"images_kwargs": {"size": {"longest_edge": 8}}}}),
+    ]
+    assert changed(given_args, fixes) == {
+        "limit_mm_per_prompt": {"image": {"count": 1, "width": 512}, "audio": 2, "video": 0},
+        "mm_processor_kwargs": {
+            "videos_kwargs": {"size": {"longest_edge": 7}},
+            "images_kwargs": {"size": {"longest_edge": 8}},
+        },
+    }
+
+
+def test_flags_are_what_a_shell_takes() -> None:
+    changes = {"enforce_eager": True, "max_model_len": 8, "limit_mm_per_prompt": {"video": 0}}
+    assert spelled(changes) == (
+        """--enforce-eager --max-model-len 8 --limit-mm-per-prompt '{"video": 0}'"""
+    )
+
+
+def test_every_fix_of_the_guides_is_there() -> None:
+    fixes = candidates({}, FACTS, Goal())
+    changes = {name for one in fixes for name in one.changes}
+    assert changes == {
+        *("tensor_parallel_size", "quantization", "max_model_len", "max_num_seqs"),
+        *("max_num_batched_tokens", "max_cudagraph_capture_size", "enforce_eager"),
+        *("gpu_memory_utilization", "kv_cache_dtype", "cpu_offload_gb", "mm_processor_cache_gb"),
+        *("limit_mm_per_prompt", "mm_processor_kwargs", "language_model_only"),
+    }
+    assert "skip_mm_profiling" not in changes
+    assert {f.flags for f in fixes if f.untried == HOST_ONLY} == {
+        "--mm-processor-cache-gb 0",
+        "VLLM_CPU_KVCACHE_SPACE",
+    }
+    assert not any(f.combines for f in fixes if f.knob == "size hint")
+    assert len({f.name for f in fixes}) == len(fixes)
+    # With the configuration as it is, and some left to combine them.
+    assert sum(f.alone and not f.untried for f in fixes) <= 18
+
+
+def test_what_is_set_already_is_not_proposed() -> None:
+    args = {
+        "enforce_eager": True,
+        "gpu_memory_utilization": 0.95,
+        "kv_cache_dtype": "fp8",
+        "quantization": "fp8",
+        "limit_mm_per_prompt": {"image": 1, "video": 1},
+    }
+    facts = replace(FACTS, max_model_len=4_096, max_num_seqs=16, tensor_parallel_size=8)
+    fixes = {f.name: f for f in candidates(args, facts, Goal())}
+    assert not {name for name in fixes if name.startswith(("max_model_len", "max_num_seqs"))}
+    assert not fixes.keys() & {*args, "tensor_parallel_size=2", "one item of each modality"}
+    assert not fixes["no video"].combines
+
+
+def test_caps_are_scoped_and_a_goal_of_many_requests_keeps_room_for_them() -> None:
+    fixes = {f.name: f for f in candidates({}, FACTS, Goal("concurrency", 64))}
+    cap = fixes["images_kwargs.size.longest_edge=1003520"]
+    assert cap.changes == {
+        "mm_processor_kwargs": {
+            "images_kwargs": {"size": {"longest_edge": 1_003_520, "shortest_edge": 3_136}}
+        }
+    }
+    assert "1.0 megapixels" in cap.price
+    assert "max_num_seqs=64" in fixes
+    assert "max_num_seqs=16" not in fixes
+
+
+def test_a_model_that_cannot_split_an_item_keeps_room_for_one() -> None:
+    facts = replace(FACTS, chunks_mm_input=False, max_num_batched_tokens=131_072)
+    (batched,) = [f for f in candidates({}, facts, Goal()) if f.knob == "max_num_batched_tokens"]
+    assert batched.changes == {"max_num_batched_tokens": 114_688}
+
+
+def test_ranks_share_the_heads() -> None:
+    ranks = [
+        f.changes["tensor_parallel_size"]
+        for f in candidates({}, FACTS, Goal())
+        if f.knob == "tensor_parallel_size"
+    ]
+    assert ranks == [2, 4]

@@ -1,0 +1,81 @@
+"""`mmcalib plan` on the installed vLLM: what does not fit, what fits, and a server's log."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from mmcalib.report.plan import Plan
+from tests.e2e.command import QWEN, mmcalib
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+SMALL = ("--gpu-memory", "12GiB", "--capability", "8.6")
+
+
+def test_what_does_not_fit_gets_the_cheapest_fixes_that_make_it_fit(engine_cache: Path) -> None:
+    ended = mmcalib(engine_cache, "plan", "--model", QWEN, *SMALL, "--json")
+    assert ended.returncode == 0, ended.stderr
+    plan = Plan.model_validate_json(ended.stdout)
+    assert plan.verdict == "reached"
+    assert plan.memory.kv_cache_tokens is None
+    assert plan.rehearsals <= 25
+    best = plan.combination
+    assert best is not None
+    assert best.reaches
+    assert best.proven
+    assert {fix.cost for fix in best.fixes} <= {"nothing", "requests"}
+    assert best.flags in " ".join(ended.stderr.split())
+    fixes = {fix.name: fix for fix in plan.fixes}
+    assert fixes["size hint for video"].warning.startswith("a trap")
+    assert fixes["mm_processor_cache_gb"].problem == "host memory only"
+    assert fixes["no video"].kv_cache_bytes is not None
+    again = mmcalib(
+        engine_cache, "rehearse", "--model", QWEN, *SMALL, "--strict", "--quiet",
+        "--", *shlex.split(best.flags),
+    )  # fmt: skip
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_a_goal_that_is_reached_already_is_said_to_be(engine_cache: Path) -> None:
+    ended = mmcalib(
+        engine_cache, "plan", "--model", QWEN, "--gpu", "L4", "--goal", "kv_tokens>=100k",
+        "--", "--limit-mm-per-prompt", '{"image": 1, "video": 0}',
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "The goal is reached already" in " ".join(ended.stderr.split())
+
+
+def test_a_goal_out_of_reach_leaves_with_three_and_shows_the_best(engine_cache: Path) -> None:
+    ended = mmcalib(
+        engine_cache, "plan", "--model", QWEN, "--gpu-memory", "4GiB", "--capability", "8.6",
+        "--goal", "kv_tokens>=900m",
+    )  # fmt: skip
+    assert ended.returncode == 3, ended.stderr
+    said = " ".join(ended.stderr.split())
+    assert "The best there is: not enough" in said
+    assert "no combination of fixes reaches kv_tokens>=9e+08" in said
+
+
+def test_a_log_gives_the_configuration_and_its_own_figures(
+    engine_cache: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        f"INFO 08-31 08:01:29 [cli_args.py:325] non-default args: {{'model': '{QWEN}', "
+        "'max_model_len': 8192, 'port': 1}\n"
+        "INFO 08-31 08:03:46 [gpu_model_runner.py:1801] Model loading took 7.1600 GiB and 1 s\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
+        "total capacity of 31.35 GiB of which 1.00 GiB is free.\n"
+    )
+    ended = mmcalib(engine_cache, "plan", "--log", log, "--json")
+    assert ended.returncode == 0, ended.stderr
+    plan = Plan.model_validate_json(ended.stdout)
+    assert plan.gpu == "RTX-5090"
+    assert plan.verdict == "reached already"
+    assert plan.log is not None
+    assert plan.log.memory.weights_bytes == pytest.approx(plan.memory.weights_bytes, rel=0.01)
+    assert "out of memory: 2.00 GiB were wanted" in plan.log.failures[0]
+    assert "What uses the memory" in ended.stderr
