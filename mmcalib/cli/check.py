@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.shared import AllowedRoot, Requests
+
 
 def check(
     data: Annotated[
@@ -21,22 +23,11 @@ def check(
         Path,
         typer.Option(metavar="FILE", help="The calibration.json that `mmcalib run` wrote."),
     ] = Path("out/calibration.json"),
-    requests: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="JSONL of OpenAI chat requests with local media; may be repeated."
-        ),
-    ] = None,
+    requests: Requests = None,
     stdin: Annotated[
         bool, typer.Option("--stdin", help="Read paths, or JSON chat requests, one per line.")
     ] = False,
-    allowed_local_media_path: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Root below which requests may name files; default: their own folder.",
-        ),
-    ] = None,
+    allowed_local_media_path: AllowedRoot = None,
     allow_unknown: Annotated[
         bool,
         typer.Option("--allow-unknown", help="What nothing is known of does not count as a no."),

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.shared import Capability, ConfigFile, GpuMemory, Quiet, VllmFlags
+
 
 def plan(
-    flags: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
-    ] = None,
+    flags: VllmFlags = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -28,18 +27,9 @@ def plan(
             help="Such as H100-80G or L4; auto: the present one, and the default without --log.",
         ),
     ] = None,
-    gpu_memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Another GPU's memory as torch reports it, as 24GiB."),
-    ] = None,
-    capability: Annotated[
-        str | None,
-        typer.Option(metavar="X.Y", help="That GPU's compute capability, such as 8.9."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What `vllm serve --config` reads."),
-    ] = None,
+    gpu_memory: GpuMemory = None,
+    capability: Capability = None,
+    config: ConfigFile = None,
     goal: Annotated[
         str,
         typer.Option(metavar="GOAL", help="fits, concurrency>=16 or kv_tokens>=200k."),
@@ -52,7 +42,7 @@ def plan(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find the cheapest memory fixes with which a model fits a GPU, by rehearsing them.
 

@@ -9,12 +9,11 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.shared import Capability, ConfigFile, GpuMemory, Quiet, VllmFlags
+
 
 def rehearse(
-    flags: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
-    ] = None,
+    flags: VllmFlags = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -27,18 +26,9 @@ def rehearse(
             metavar="NAME", help="Such as H100-80G or L4; auto: the present one, and the default."
         ),
     ] = None,
-    gpu_memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Another GPU's memory as torch reports it, as 24GiB."),
-    ] = None,
-    capability: Annotated[
-        str | None,
-        typer.Option(metavar="X.Y", help="That GPU's compute capability, such as 8.9."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What `vllm serve --config` reads."),
-    ] = None,
+    gpu_memory: GpuMemory = None,
+    capability: Capability = None,
+    config: ConfigFile = None,
     compare: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="FILE FILE", help="Two such files, side by side."),
@@ -49,7 +39,7 @@ def rehearse(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON; a list of two with --compare.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Rehearse vLLM's startup on a GPU that need not be there: memory, budget, and why.
 

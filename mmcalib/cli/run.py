@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.shared import AllowedRoot, Quiet, Requests
+
 
 def run(
     model: Annotated[
@@ -19,20 +21,9 @@ def run(
         list[Path] | None,
         typer.Option(metavar="DIR", help="Folder of media, or one file; may be repeated."),
     ] = None,
-    requests: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="JSONL of OpenAI chat requests with local media; may be repeated."
-        ),
-    ] = None,
+    requests: Requests = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = Path("out"),
-    allowed_local_media_path: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Root below which requests may name files; default: their own folder.",
-        ),
-    ] = None,
+    allowed_local_media_path: AllowedRoot = None,
     count: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,7 +106,7 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print calibration.json to standard output.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
 

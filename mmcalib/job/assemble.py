@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mmcalib.census.shapes import Modality
-from mmcalib.derive.adequacy import adequacy
 from mmcalib.derive.checks import Check, verdict
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.spread import spread
@@ -20,7 +19,7 @@ from mmcalib.job.costs import costs
 from mmcalib.job.decide import Decision
 from mmcalib.job.evidence import evidence
 from mmcalib.job.fallback import by_formula
-from mmcalib.job.memory import memory
+from mmcalib.job.memory import encoder_budget, memory
 from mmcalib.job.predict import Predicted
 from mmcalib.job.read import Corpus
 from mmcalib.job.replay import mismatched
@@ -80,8 +79,8 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         ),
         engine_config=engine_config(known.resolved, decision.engine_args),
         budget=c.Budgets(
-            default=_budget(decision.default_budget),
-            calibrated=_budget(
+            default=encoder_budget(decision.default_budget),
+            calibrated=encoder_budget(
                 decision.budget, {m: count.value for m, count in decision.counts.items()}
             ),
         ),
@@ -131,22 +130,6 @@ def _corpus(known: Findings) -> c.Corpus:
         prompts=known.corpus.prompts.prompts(),
         skipped=known.skipped,
         modalities=modalities,
-    )
-
-
-def _budget(budget: Budget, counts: Mapping[Any, int] | None = None) -> c.EncoderBudget:
-    """Adequacy is computed where the dummies were built, which is for the calibrated config."""
-    found = adequacy(budget, counts) if counts is not None else None
-    return c.EncoderBudget(
-        encoder_budget_tokens=budget.encoder_budget_tokens,
-        max_tokens_per_item=budget.max_tokens_per_item,
-        items_per_batch=budget.max_items_per_batch,
-        profiled_modality=budget.profiled_modality,
-        profiled_items=budget.profiled_items,
-        profiled_tokens=found.profiled_tokens if found else None,
-        worst_step_tokens=found.worst_step_tokens if found else None,
-        adequacy=round(found.ratio, 4) if found else None,
-        max_num_batched_tokens=budget.max_num_batched_tokens,
     )
 
 

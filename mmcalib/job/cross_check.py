@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from mmcalib.engine.messages import Rehearsed
+from mmcalib.engine.messages import Budget, Rehearsed
 from mmcalib.geometry import read_config
 from mmcalib.geometry.encoder import encoder_of
+from mmcalib.report.words import gib
 
 # Both must differ before it is worth a word: the formula leaves out workspaces and odd tensors.
 DIFFERS: Final = 0.10
 SLACK_BYTES: Final = 64 << 20
 
 
-def estimate_bytes(found: Rehearsed, model_path: str) -> int | None:
+def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
     """The peak of what vLLM says that it profiles, by the checkpoint's config alone; None for a
     family without a formula.
     """
-    budget = found.budget
     if budget is None or budget.profiled_modality is None:
         return None
     encoder = encoder_of(read_config(Path(model_path)), budget.profiled_modality)
@@ -30,7 +30,8 @@ def estimate_bytes(found: Rehearsed, model_path: str) -> int | None:
 
 def disagreement(found: Rehearsed, model_path: str) -> str:
     """What to say where formula and rehearsal differ by more than a tenth; else nothing."""
-    estimate = estimate_bytes(found, model_path)
+    budget = found.budget
+    estimate = estimate_bytes(budget, model_path)
     rehearsed = next((p.peak_bytes for p in found.phases if p.name == "encoder"), None)
     if estimate is None or rehearsed is None:
         return ""
@@ -38,10 +39,9 @@ def disagreement(found: Rehearsed, model_path: str) -> str:
     if abs(off) <= max(DIFFERS * rehearsed, SLACK_BYTES):
         return ""
     words = (
-        f"the encoder's peak by formula is {estimate / 2**30:.2f} GiB, rehearsed "
-        f"{rehearsed / 2**30:.2f} GiB ({off / rehearsed:+.0%})"
+        f"the encoder's peak by formula is {gib(estimate)}, rehearsed {gib(rehearsed)} "
+        f"({off / rehearsed:+.0%})"
     )
-    budget = found.budget
     if off > rehearsed and budget is not None and budget.profiled_modality is not None:
         modality = budget.profiled_modality
         words += (

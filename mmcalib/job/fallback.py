@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.engine.messages import Budget
-from mmcalib.geometry import read_config
-from mmcalib.geometry.encoder import encoder_of
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.cross_check import estimate_bytes
 from mmcalib.job.startup import Started
 from mmcalib.report import calibration as c
 
@@ -31,18 +29,17 @@ def by_formula(
     config's widths; what is left is the KV cache. Without a start only the reason is known.
     """
     note = f"not rehearsed: {problem}"
-    encoder = encoder_of(read_config(Path(model_path)), budget.profiled_modality or "")
-    if started is None or encoder is None or budget.profiled_modality is None:
+    peak = estimate_bytes(budget, model_path)
+    if started is None or peak is None:
         return c.Memory(gpu=gpu.name, note=note)
-    tokens = budget.max_tokens_per_item[budget.profiled_modality]
-    peak = encoder.peak_bytes(budget.profiled_items, tokens)
     weights = started.figures.weights_full_bytes
     share = engine_args.get("gpu_memory_utilization", UTILIZATION)
-    left = int(share * gpu.total_bytes) - weights - peak - ALLOWANCE_BYTES
+    requested = int(share * gpu.total_bytes)
+    left = requested - weights - peak - ALLOWANCE_BYTES
     per_token = started.figures.kv_full_bytes_per_token
     return c.Memory(
         total_bytes=gpu.total_bytes,
-        requested_bytes=int(share * gpu.total_bytes),
+        requested_bytes=requested,
         weights_bytes=weights,
         buffers_bytes=ALLOWANCE_BYTES,
         encoder_peak_bytes=peak,

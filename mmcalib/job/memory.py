@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.adequacy import adequacy
 from mmcalib.engine.messages import Budget, Rehearsed
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
@@ -46,17 +49,20 @@ def memory(found: Rehearsed, gpu: Gpu) -> c.Memory:
     )
 
 
-def encoder_budget(budget: Budget) -> c.EncoderBudget:
-    """vLLM's MultiModalBudget as the reports show it."""
+def encoder_budget(budget: Budget, counts: Mapping[Modality, int] | None = None) -> c.EncoderBudget:
+    """vLLM's MultiModalBudget as the reports show it. Adequacy is computed for `counts` items per
+    prompt, which needs a budget whose dummies were built.
+    """
+    found = adequacy(budget, counts) if counts is not None else None
     return c.EncoderBudget(
         encoder_budget_tokens=budget.encoder_budget_tokens,
         max_tokens_per_item=budget.max_tokens_per_item,
         items_per_batch=budget.max_items_per_batch,
         profiled_modality=budget.profiled_modality,
         profiled_items=budget.profiled_items,
-        profiled_tokens=None,
-        worst_step_tokens=None,
-        adequacy=None,
+        profiled_tokens=found.profiled_tokens if found else None,
+        worst_step_tokens=found.worst_step_tokens if found else None,
+        adequacy=round(found.ratio, 4) if found else None,
         max_num_batched_tokens=budget.max_num_batched_tokens,
     )
 
@@ -99,7 +105,7 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
             )
             for phase in found.phases
         ],
-        encoder_estimate_bytes=estimate_bytes(found, model.path),
+        encoder_estimate_bytes=estimate_bytes(found.budget, model.path),
         cross_check=disagreement(found, model.path),
         assumptions=[*found.assumptions, *model.notes],
         seconds=round(found.seconds, 2),

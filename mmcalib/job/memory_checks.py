@@ -12,6 +12,7 @@ from mmcalib.job.findings import RESERVED
 from mmcalib.job.predict import Predicted
 from mmcalib.job.startup import Started
 from mmcalib.job.worst_steps import configurations, shortfall
+from mmcalib.report.words import gib
 
 # The loaded model also holds tables that are no parameters: rotary embeddings, some 2 % of a 3B.
 _WEIGHTS_OFF: Final = 0.05
@@ -19,12 +20,12 @@ _WEIGHTS_OFF: Final = 0.05
 
 def gained(before: Rehearsed | None, after: Rehearsed) -> str:
     """KV cache of the default and of the calibrated configuration, on one line."""
-    now = f"KV cache {_gib(after.kv_cache_bytes)}, {after.kv_cache_tokens:,} tokens"
+    now = f"KV cache {gib(after.kv_cache_bytes)}, {after.kv_cache_tokens:,} tokens"
     if before is None:
         return now
     if before.kv_cache_tokens is None:
-        return f"{now}; the default would not start ({_gib(before.kv_cache_bytes)})"
-    return f"{now}; default {_gib(before.kv_cache_bytes)}, {before.kv_cache_tokens:,} tokens"
+        return f"{now}; the default would not start ({gib(before.kv_cache_bytes)})"
+    return f"{now}; default {gib(before.kv_cache_bytes)}, {before.kv_cache_tokens:,} tokens"
 
 
 def memory_checks(predicted: Predicted, started: Started | None, model_path: str) -> list[Check]:
@@ -61,12 +62,10 @@ def reserved_check(
     if after is None or not served or any(m not in predicted.steps for m in served):
         return None
     found = shortfall(decision, after, predicted.steps)
-    if found is None:
-        return None
     worst = found.worst
     detail = (
         f"the costliest step, {worst.tokens:,} tokens of {worst.modality}, takes "
-        f"{_gib(worst.peak_bytes)}; the profile reserves {_gib(found.reserved_bytes)}, rehearsed"
+        f"{gib(worst.peak_bytes)}; the profile reserves {gib(found.reserved_bytes)}, rehearsed"
     )
     if found.passes:
         slack = f"; {found.nbytes >> 20} MiB beyond it are within vLLM's own slack"
@@ -77,7 +76,7 @@ def reserved_check(
     return Check(
         RESERVED,
         "warn" if allow_under_reserve else "fail",
-        f"under-reserved by {_gib(found.nbytes)}: {detail}; {where}",
+        f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
         "--max-tokens-per-item less, a smaller --max-num-batched-tokens, or --allow-under-reserve",
     )
 
@@ -87,19 +86,15 @@ def _true(after: Rehearsed, started: Started) -> Check:
     figures = started.figures
     off = after.weights_bytes / figures.weights_full_bytes - 1
     pairs = [
-        f"weights {_gib(after.weights_bytes)} against {_gib(figures.weights_full_bytes)}",
+        f"weights {gib(after.weights_bytes)} against {gib(figures.weights_full_bytes)}",
         f"KV {after.kv_bytes_per_token:,} B per token against {figures.kv_full_bytes_per_token:,}",
     ]
     wrong = after.kv_bytes_per_token != figures.kv_full_bytes_per_token
     if figures.activation_peak_bytes is not None:
         kernels = f" ({figures.device} kernels)" if figures.device == "cpu" else ""
         pairs.append(
-            f"activation peak {_gib(after.activation_peak_bytes)} against "
-            f"{_gib(figures.activation_peak_bytes)}{kernels}"
+            f"activation peak {gib(after.activation_peak_bytes)} against "
+            f"{gib(figures.activation_peak_bytes)}{kernels}"
         )
     status: Status = "warn" if wrong or abs(off) > _WEIGHTS_OFF else "pass"
     return Check("predicted against measured", status, "; ".join(pairs))
-
-
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.2f} GiB"

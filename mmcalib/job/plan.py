@@ -138,20 +138,21 @@ def _opened(resolved: ResolvedModel, progress: Progress) -> ModelOpened:
             return host.ask(OpenModel(resolved.path), ModelOpened, "opening the model")
         except EngineError as error:
             if "not a multimodal model" in error.message:
-                raise ModelError(
-                    f"{resolved.id} takes no images, video or audio",
-                    hint="mmcalib models (lists multimodal ones), or --model another",
-                ) from None
+                raise _takes_no_media(resolved) from None
             raise
+
+
+def _takes_no_media(resolved: ResolvedModel) -> ModelError:
+    return ModelError(
+        f"{resolved.id} takes no images, video or audio",
+        hint="mmcalib models (lists multimodal ones), or --model another",
+    )
 
 
 def _facts(base: Rehearsed, opened: ModelOpened, resolved: ResolvedModel) -> Facts:
     budget = base.budget
     if budget is None:
-        raise ModelError(
-            f"{resolved.id} takes no images, video or audio",
-            hint="mmcalib models (lists multimodal ones), or --model another",
-        )
+        raise _takes_no_media(resolved)
     config = read_config(Path(resolved.path))
     return Facts(
         largest_items=budget.max_tokens_per_item,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 from mmcalib.census.shapes import Modality
-from mmcalib.engine.messages import Budget, ModelOpened, Rehearsed
+from mmcalib.engine.messages import ModelOpened, Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.decide import Decision, Explored
@@ -117,7 +117,7 @@ class Predictor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The child first: whatever the thread waits for then ends.
+        # Nothing more is asked; what the thread still waits for ends with the child.
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._rehearsals.close()
 
@@ -131,9 +131,9 @@ def _answer(future: Future[Rehearsed]) -> tuple[Rehearsed | None, str]:
 
 def _profile(explored: Explored) -> tuple[Any, ...]:
     """What decides the memory of a point: the rest of its settings does not."""
-    budget: Budget = explored.budget
+    budget = explored.budget
     modality = budget.profiled_modality
-    sizes: Sequence[Any] = (
+    return (
         modality,
         budget.profiled_items,
         budget.max_tokens_per_item.get(modality or ""),
@@ -142,4 +142,3 @@ def _profile(explored: Explored) -> tuple[Any, ...]:
         budget.max_num_seqs,
         budget.max_model_len,
     )
-    return tuple(sizes)

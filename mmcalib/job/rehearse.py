@@ -35,28 +35,22 @@ class Rehearsals:
     def __init__(self, gpu: Gpu, *, on_said: Callable[[str], None] = lambda text: None) -> None:
         self.gpu = gpu
         self._host = EngineHost(on_said=on_said)
-        self._imagined = False
 
     def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
         """What a config file and flags of `vllm serve` say, as engine arguments.
 
         Raises EngineError with vLLM's own complaint.
         """
-        self._imagine()
+        # vLLM's parser asks for the platform, which must be the imaginary one by then.
+        self._host.ask(Imagine(self.gpu), Done, f"imagining a {self.gpu.name}")
         path = None if config is None else str(config)
         request = ParseServeConfig(path, tuple(flags))
         return self._host.ask(request, ServeConfig, "reading the configuration").engine_args
 
     def rehearse(self, engine_args: Mapping[str, Any]) -> Rehearsed:
         """vLLM's startup with these arguments. Raises EngineError where it ends early."""
-        self._imagine()
         request = Rehearse(dict(engine_args), self.gpu)
         return self._host.ask(request, Rehearsed, f"rehearsing on {self.gpu.name}")
-
-    def _imagine(self) -> None:
-        if not self._imagined:
-            self._host.ask(Imagine(self.gpu), Done, f"imagining a {self.gpu.name}")
-            self._imagined = True
 
     def close(self) -> None:
         self._host.close()

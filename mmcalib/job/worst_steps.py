@@ -35,11 +35,9 @@ def configurations(decision: Decision) -> Iterator[tuple[Modality, dict[str, Any
 
 def shortfall(
     decision: Decision, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
-) -> Shortfall | None:
-    """The costliest step against what the calibrated profile reserved; None without an encoder."""
+) -> Shortfall:
+    """The costliest step, of at least one, against what the calibrated profile reserved."""
     found = [_worst(decision, modality, step) for modality, step in steps.items()]
-    if not found:
-        return None
     return Shortfall(
         reserved_bytes=calibrated.activation_peak_bytes,
         worst=max(found, key=lambda step: step.peak_bytes),

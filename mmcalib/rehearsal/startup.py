@@ -33,7 +33,6 @@ class Brought:
 
     worker: Any
     weights_bytes: int
-    load: Phase
     profile: Phase
     phases: tuple[Phase, ...]
     available_bytes: int
@@ -56,8 +55,7 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
                 stage.machine.other_bytes += CONTEXT_BYTES
             worker = Worker(config, 0, 0, "env://", is_driver_worker=True)
             worker.init_device()
-            with ledger.phase("load") as load:
-                worker.load_model()
+            worker.load_model()
             stage.machine.other_bytes += non_torch_bytes
             runner = worker.model_runner
             with (
@@ -66,9 +64,7 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
                 _watched(ledger, runner, profile) as phases,
             ):
                 available = worker.determine_available_memory()
-            yield Brought(
-                worker, int(runner.model_memory_usage), load, profile, tuple(phases), available
-            )
+            yield Brought(worker, int(runner.model_memory_usage), profile, tuple(phases), available)
     finally:
         del worker
         processes.end()

@@ -113,7 +113,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         if key is not None:
             with self:
                 return func._op_dk(key, *args, **kwargs)
-        self.ledger.operations += 1
         if "pin_memory" in kwargs:
             kwargs["pin_memory"] = False
         if "generator" in kwargs:

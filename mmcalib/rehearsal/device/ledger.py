@@ -55,7 +55,6 @@ class Ledger:
         self._era = 0
         self.live: dict[int, Live] = {}
         self.module = ""
-        self.operations = 0
         self._blocks: dict[int, int | None] = {}
         self._phases: list[Phase] = []
 
@@ -100,7 +99,7 @@ class Ledger:
         self._era += 1
         self.live.clear()
         self._blocks.clear()
-        self.module, self.operations = "", 0
+        self.module = ""
 
     def _release(self, key: int, era: int) -> None:
         if era != self._era:

@@ -1,0 +1,39 @@
+"""Options that several commands have, in one wording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Requests = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE", help="JSONL of OpenAI chat requests with local media; may be repeated."
+    ),
+]
+AllowedRoot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Root below which requests may name files; default: their own folder.",
+    ),
+]
+VllmFlags = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
+]
+GpuMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Another GPU's memory as torch reports it, as 24GiB."),
+]
+Capability = Annotated[
+    str | None,
+    typer.Option(metavar="X.Y", help="That GPU's compute capability, such as 8.9."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="What `vllm serve --config` reads."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
