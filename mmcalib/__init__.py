@@ -18,8 +18,8 @@ from mmcalib.version import __version__
 if TYPE_CHECKING:
     from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
-    from mmcalib.job.calibrate import calibrate
-    from mmcalib.job.rehearse import rehearse
+    from mmcalib.job.calibration.calibrate import calibrate
+    from mmcalib.job.memory.rehearse import rehearse
     from mmcalib.report.calibration import Calibration
     from mmcalib.report.rehearsal import Rehearsal
 
@@ -38,8 +38,8 @@ _HOMES = {
     "Calibration": "mmcalib.report.calibration",
     "Policy": "mmcalib.derive.policy",
     "Rehearsal": "mmcalib.report.rehearsal",
-    "calibrate": "mmcalib.job.calibrate",
-    "rehearse": "mmcalib.job.rehearse",
+    "calibrate": "mmcalib.job.calibration.calibrate",
+    "rehearse": "mmcalib.job.memory.rehearse",
 }
 
 

@@ -48,7 +48,7 @@ def check(
     from mmcalib.cli.progress import Terminal
     from mmcalib.corpus.item import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
-    from mmcalib.job.check import check as check_all
+    from mmcalib.job.gate.check import check as check_all
     from mmcalib.progress import Silent
     from mmcalib.report.admission import (
         Tally,

@@ -13,7 +13,7 @@ from mmcalib.derive.policy import TEXT_RESERVE_TOKENS, Policy, Prefer
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.rehearse import AUTO, gpu_of
+from mmcalib.job.memory.rehearse import AUTO, gpu_of
 from mmcalib.job.spec import VALIDATIONS, Job
 
 _POSITIVE = ("max_tokens_per_item", "max_model_len", "max_num_batched_tokens", "max_num_seqs")

@@ -50,8 +50,8 @@ def rehearse(
     from mmcalib.cli.gpu import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import UsageError, VerdictError
-    from mmcalib.job.rehearse import AUTO
-    from mmcalib.job.rehearse import rehearse as rehearse_all
+    from mmcalib.job.memory.rehearse import AUTO
+    from mmcalib.job.memory.rehearse import rehearse as rehearse_all
     from mmcalib.progress import Silent
     from mmcalib.report.memory import comparison
 

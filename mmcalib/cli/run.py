@@ -117,7 +117,7 @@ def run(
     from mmcalib.cli.options import job_of
     from mmcalib.cli.output import claim, finish, save
     from mmcalib.cli.progress import Terminal
-    from mmcalib.job.run import run as run_job
+    from mmcalib.job.calibration.run import run as run_job
     from mmcalib.job.spec import Outcome
     from mmcalib.progress import Silent
 

@@ -17,7 +17,7 @@ from PIL import Image
 from mmcalib import Calibration
 from mmcalib.census.shapes import ImageShape
 from mmcalib.errors import UsageError
-from mmcalib.job.check import check
+from mmcalib.job.gate.check import check
 from mmcalib.report.admission import Checked
 
 

@@ -18,10 +18,11 @@ from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import Blank, Cost, File
 from mmcalib.engine.setting import Setting
-from mmcalib.job.costs import costs
-from mmcalib.job.decide import Decider
+from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.decide import decide
+from mmcalib.job.gate.costs import costs
+from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.read import read
-from mmcalib.job.rules import prove_rules
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
 from mmcalib.report.costs import gate_of
@@ -79,9 +80,9 @@ def _calibrate(lab: Lab, media: Path) -> Calibrated:
     if "audio" in lab.opened.modalities:
         sound(media / "clip.wav", 12.3, 22050)
     corpus = read([media], [], allowed_root=None, scratch=media, progress=Silent())
-    decider = Decider(lab.host, lab.opened, str(lab.folder), Policy(), Silent())
+    budgets = Budgets(lab.host, lab.opened, str(lab.folder), Policy())
     sample = [(e.shape, e.exemplars[0]) for e in corpus.census.shapes()]
-    decision = decider.decide(corpus.census, corpus.prompts, sample)
+    decision = decide(corpus.census, corpus.prompts, sample, budgets, Silent())
     rules = prove_rules(lab.host, lab.opened, decision, Silent())
     kept = costs(decision, Policy(), rules)
     gate = gate_of(kept, decision.engine_args, decision.budget.encoder_budget_tokens)

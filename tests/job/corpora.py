@@ -14,7 +14,9 @@ from mmcalib.census.shapes import Shape
 from mmcalib.corpus.item import Prompt, Skipped
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import ModelOpened
-from mmcalib.job.decide import Decider, Decision
+from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.decide import Decision
+from mmcalib.job.decision.decide import decide as decide_it
 from mmcalib.job.read import Corpus
 from mmcalib.progress import Silent
 
@@ -49,5 +51,6 @@ def decide(
         model = replace(model, max_model_len=policy.max_model_len)
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
     there = host(model, {**known, **(files or {})})
-    decider = Decider(there, model, "/models/pretend", policy, Silent())
-    return decider.decide(read.census, read.prompts, choose(read.census, 12, 0))
+    budgets = Budgets(there, model, "/models/pretend", policy)  # type: ignore[arg-type]
+    sample = choose(read.census, 12, 0)
+    return decide_it(read.census, read.prompts, sample, budgets, Silent())

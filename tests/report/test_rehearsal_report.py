@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mmcalib.geometry import find, materialise, resolve
 from mmcalib.gpus import catalogue
-from mmcalib.job.memory import rehearsal
+from mmcalib.job.memory.figures import rehearsal
 from mmcalib.report.memory import comparison
 from mmcalib.report.rehearsal import Rehearsal
 

@@ -1,0 +1,1 @@
+"""The whole job, and the document that it fills."""

@@ -1,0 +1,146 @@
+"""Why each setting has its value, in words that stand beside it in every output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.costs import heaviest
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.messages import Knob, ModelOpened
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.decision.decide import Decision
+from mmcalib.report.calibration import Evidence
+
+
+def evidence(
+    decision: Decision, opened: ModelOpened, policy: Policy, gpu: Gpu | None = None
+) -> Iterator[Evidence]:
+    """One entry per emitted value, in the order of the configuration. `gpu` is the one whose
+    defaults `opened` has.
+    """
+    for modality in decision.counts:
+        yield from _limit(decision, modality)
+    yield from _caps(decision, policy)
+    for media, options in policy.media_io_kwargs.items():
+        for name, value in options.items():
+            yield Evidence(
+                setting=f"media_io_kwargs.{media}.{name}",
+                value=value,
+                label="given",
+                reason="given: --media-io-kwargs",
+            )
+    yield _context(decision, policy)
+    yield _batched(decision, opened, policy, gpu)
+    if policy.max_num_seqs is not None:
+        value = policy.max_num_seqs
+        yield Evidence(
+            setting="max_num_seqs", value=value, label="given", reason="given: --max-num-seqs"
+        )
+
+
+def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
+    count = decision.counts[modality]
+    name = f"limit_mm_per_prompt.{modality}"
+    yield Evidence(
+        setting=f"{name}.count" if decision.hints.get(modality) else name,
+        value=count.value,
+        label=count.label,  # type: ignore[arg-type]
+        reason=count.reason,
+        exemplar=count.exemplar,
+    )
+    heaviest = decision.table.heaviest(modality)
+    if heaviest is None:
+        return
+    for axis, value in decision.hints.get(modality, {}).items():
+        yield Evidence(
+            setting=f"{name}.{axis}",
+            value=value,
+            label="measured",
+            reason=f"names the costliest {modality}, {heaviest.shape}: {heaviest.embeds} tokens, "
+            "which is what vLLM's dummy costs too",
+            exemplar=heaviest.exemplar,
+        )
+
+
+def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
+    for explored in decision.explored:
+        point, knob = explored.point, explored.point.knob
+        if not explored.chosen or point.value == knob.value or knob in decision.ineffective:
+            continue
+        largest = decision.table.heaviest(knob.modality)
+        yield Evidence(
+            setting=f"{knob.argument}.{knob.name}",
+            value=point.value,
+            label="given" if policy.max_tokens_per_item is not None else "measured",
+            reason=f"{_why(point.items_downscaled, policy)}; {_scale(knob, point.value)}",
+            exemplar=largest.exemplar if largest else "",
+        )
+        for name, value in knob.companions.items():
+            yield Evidence(
+                setting=f"mm_processor_kwargs.{'.'.join((*knob.path[:-1], name))}",
+                value=min(value, point.value),
+                label="computed",
+                reason=f"the processor's own; it must stand beside {knob.path[-1]}",
+            )
+
+
+def _scale(knob: Knob, value: int | float) -> str:
+    """The value against its default, for images in tokens: raw pixels say little. Of videos some
+    processors bound each frame and others all frames together, so pixels it is.
+    """
+    if knob.unit_tokens is None or knob.modality == "video":
+        return f"default {knob.value}"
+    tokens, default = (round(v // knob.unit_tokens) for v in (value, knob.value))
+    return f"{tokens} tokens per {knob.modality}, default {default}"
+
+
+def _why(downscaled: int, policy: Policy) -> str:
+    if policy.max_tokens_per_item is not None:
+        return f"--max-tokens-per-item {policy.max_tokens_per_item}: {downscaled} items downscaled"
+    if policy.prefer == "throughput":
+        return f"smallest tried that leaves half of the items whole: {downscaled} downscaled"
+    return "smallest tried that downscales no item of the corpus"
+
+
+def _context(decision: Decision, policy: Policy) -> Evidence:
+    given = policy.max_model_len is not None
+    return Evidence(
+        setting="max_model_len",
+        value=decision.engine_args["max_model_len"],
+        label="given" if given else "computed",
+        reason="given: --max-model-len" if given else "the model's own context",
+    )
+
+
+def _batched(decision: Decision, opened: ModelOpened, policy: Policy, gpu: Gpu | None) -> Evidence:
+    value = decision.engine_args["max_num_batched_tokens"]
+    budget = decision.budget
+    most = max(budget.max_tokens_per_item.values(), default=0)
+    largest = heaviest(decision.table.costs.values())
+    base = opened.serve_defaults["max_num_batched_tokens"]
+    if policy.max_num_batched_tokens is not None:
+        label, reason, exemplar = "given", "given: --max-num-batched-tokens", ""
+    elif largest is not None and largest.embeds > most:
+        label, exemplar = "computed", largest.exemplar
+        reason = (
+            f"the encoder cache must hold the largest item, {largest.embeds} tokens; "
+            f"rounded up to whole items of {most}, which is what vLLM profiles"
+        )
+    elif most and value % most == 0 and value != base:
+        label, exemplar = "computed", ""
+        where = f"on {gpu.name}" if gpu else "here"
+        reason = f"vLLM's default {where}, {base}, rounded up to whole items of {most} tokens"
+    elif gpu:
+        label, exemplar = "computed", ""
+        reason = f"vllm serve's default on {gpu.name}"
+    else:
+        label, exemplar = "assumed", ""
+        reason = f"vllm serve's default on this machine ({opened.device}); others have others"
+    return Evidence(
+        setting="max_num_batched_tokens",
+        value=value,
+        label=label,  # type: ignore[arg-type]
+        reason=reason,
+        exemplar=exemplar,
+    )

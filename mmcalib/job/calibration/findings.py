@@ -1,0 +1,255 @@
+"""Checks that follow from what was read, measured and decided, before any engine starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.derive.checks import Check
+from mmcalib.derive.costs import heaviest
+from mmcalib.derive.fit import Fit, PromptTokens, fit, prompt_tokens
+from mmcalib.derive.policy import Policy
+from mmcalib.job.calibration import corpus_checks
+from mmcalib.job.decision.decide import Decision
+from mmcalib.job.read import Corpus
+
+# R4; in bytes it takes the place of the one in tokens.
+RESERVED = "adequately reserved"
+
+
+def findings(
+    corpus: Corpus, left_out: dict[str, str], decision: Decision, policy: Policy
+) -> list[Check]:
+    """In the order in which they would hurt; `left_out` says why a modality is not served."""
+    found = [
+        corpus_checks.readable(corpus),
+        corpus_checks.agreement(decision),
+        *corpus_checks.refused(decision),
+    ]
+    found += [corpus_checks.unserved(left_out)] if left_out else []
+    found += [*_admitted(decision), *_rejected(corpus.prompts, decision)]
+    found += [*_fits(corpus.prompts, decision, policy), *_default(decision)]
+    found += [
+        *_caps_held(decision, policy),
+        *_unseen(decision),
+        *_refused_now(decision),
+        *_kept_whole(decision, policy),
+        *_hints(decision),
+        *_ineffective(decision, policy),
+        _adequate(decision, policy),
+    ]
+    return found
+
+
+def _admitted(decision: Decision) -> Iterator[Check]:
+    """The encoder cache must hold each item whole, or its request ends with HTTP 400."""
+    budget = decision.budget
+    limit = budget.encoder_budget_tokens
+    over = [c for c in decision.table.costs.values() if c.embeds > limit]
+    largest = heaviest(decision.table.costs.values())
+    if largest is None:
+        return
+    if over:
+        yield Check(
+            "items admitted",
+            "fail",
+            f"{sum(c.count for c in over)} items exceed the encoder cache of {limit} tokens; "
+            f"{largest.exemplar} takes {largest.embeds}",
+            f"--max-num-batched-tokens {largest.embeds} or more",
+        )
+        return
+    detail = f"largest item {largest.embeds} tokens, encoder cache {limit}: {largest.exemplar}"
+    yield Check("items admitted", "pass", detail)
+
+
+def _rejected(prompts: PromptCensus, decision: Decision) -> Iterator[Check]:
+    """Requests with more items than the limits admit end with HTTP 400."""
+    counts = {m: count.value for m, count in decision.counts.items()}
+    over = [entry for entry in prompts.signatures() if not entry.signature.within(counts)]
+    if over:
+        first = over[0].exemplar.origin
+        yield Check(
+            "requests admitted",
+            "warn",
+            f"{sum(entry.count for entry in over)} of {prompts.prompts()} requests carry more "
+            f"items than the limits admit, such as {first}: vLLM will reject them",
+            "--coverage 1, --count more, or split them",
+        )
+
+
+def _fits(prompts: PromptCensus, decision: Decision, policy: Policy) -> Iterator[Check]:
+    result = longest_prompt(prompts, decision, policy)
+    if result is None:
+        return
+    where = f"{result.longest.origin}: {result.longest.item_tokens} tokens of media"
+    detail = (
+        f"{where} + {result.reserve_tokens} for text (assumed), of {result.max_model_len} tokens"
+    )
+    if result.passes:
+        yield Check("prompts fit", "pass", detail)
+    else:
+        yield Check(
+            "prompts fit",
+            "fail",
+            f"{result.prompts_too_long} prompts are longer than the context; {detail}",
+            f"--max-model-len {result.needed_tokens}, or --max-tokens-per-item less",
+        )
+
+
+def longest_prompt(prompts: PromptCensus, decision: Decision, policy: Policy) -> Fit | None:
+    """The covered prompt with most media tokens against the context.
+
+    Without requests: a prompt with as many of the largest items as the limits admit.
+    """
+    tokens = {shape: cost.tokens for shape, cost in decision.table.costs.items()}
+    if not prompts.prompts():
+        return fit(
+            [_fullest(decision)],
+            policy.text_reserve_tokens,
+            decision.engine_args["max_model_len"],
+        )
+    counts = {m: count.value for m, count in decision.counts.items()}
+    counted = [
+        prompt_tokens(e.exemplar.origin, e.count, e.signature.shapes, tokens)
+        for e in prompts.signatures()
+        if e.signature.within(counts)
+    ]
+    # Files that no request mentions are served too, at least each on its own.
+    served = [decision.table.heaviest(m) for m, c in decision.counts.items() if c.value]
+    alone = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
+    return fit(
+        [*(prompt for prompt in counted if prompt is not None), *alone],
+        policy.text_reserve_tokens,
+        decision.engine_args["max_model_len"],
+    )
+
+
+def _fullest(decision: Decision) -> PromptTokens:
+    total = 0
+    for modality, count in decision.counts.items():
+        largest = decision.table.heaviest(modality)
+        unseen = decision.budget.max_tokens_per_item.get(modality, 0)
+        total += count.value * (largest.tokens if largest else unseen)
+    most = ", ".join(f"{c.value} {m}" for m, c in decision.counts.items() if c.value)
+    return PromptTokens(f"a prompt of {most}, each the largest", 1, total)
+
+
+def _hints(decision: Decision) -> Iterator[Check]:
+    for modality, hint in decision.hints.items():
+        size = ", ".join(f"{axis} {value}" for axis, value in hint.items())
+        dummy = decision.budget.dummies[modality].embeds
+        detail = f"{size}: vLLM's dummy costs {dummy} tokens, as the largest item does"
+        yield Check(f"{modality} size hint", "pass", detail)
+    for modality, why in decision.refused_hints.items():
+        yield Check(
+            f"{modality} size hint", "pass", f"none emitted: with the corpus' largest size {why}"
+        )
+
+
+def _caps_held(decision: Decision, policy: Policy) -> Iterator[Check]:
+    """A cap that was asked for and that no value of the model's option reaches."""
+    cap = policy.max_tokens_per_item
+    for explored in decision.explored:
+        point, knob = explored.point, explored.point.knob
+        of_images = knob.modality == "image" and knob.argument == "mm_processor_kwargs"
+        if cap is not None and explored.chosen and of_images and point.max_tokens > cap:
+            yield Check(
+                "image cap held",
+                "warn",
+                f"--max-tokens-per-item {cap}: the least that {knob.name} allows is "
+                f"{point.max_tokens} tokens",
+                "ask for no less than that",
+            )
+
+
+def _unseen(decision: Decision) -> Iterator[Check]:
+    """Modalities that were asked for with --count and of which the corpus has no item."""
+    for modality, count in decision.counts.items():
+        if count.value and not decision.table.of(modality):
+            most = decision.budget.max_tokens_per_item.get(modality, 0)
+            yield Check(
+                f"{modality} measured",
+                "warn",
+                f"--count admits {count.value} {modality} items and the corpus holds none: vLLM's "
+                f"own largest, {most} tokens, is reserved for",
+                f"add {modality} files to --data",
+            )
+
+
+def _refused_now(decision: Decision) -> Iterator[Check]:
+    """Items that vLLM takes by default and refuses under the chosen setting."""
+    gone = [c for s, c in decision.default_table.costs.items() if s not in decision.table.costs]
+    if gone:
+        yield Check(
+            "items still accepted",
+            "fail",
+            f"{sum(c.count for c in gone)} items are refused under the chosen setting, such as "
+            f"{gone[0].exemplar}",
+            "--max-tokens-per-item larger",
+        )
+
+
+def _default(decision: Decision) -> Iterator[Check]:
+    if decision.default_error:
+        yield Check(
+            "default configuration",
+            "warn",
+            f"vLLM refuses to start with its defaults: {decision.default_error}",
+        )
+
+
+def _kept_whole(decision: Decision, policy: Policy) -> Iterator[Check]:
+    """The final setting, measured as a whole, against what was promised knob by knob."""
+    if policy.prefer != "quality" or policy.max_tokens_per_item is not None:
+        return
+    before, after = decision.default_table.costs, decision.table.costs
+    smaller = [c for s, c in after.items() if s in before and c.tokens < before[s].tokens]
+    if smaller:
+        worst = min(smaller, key=lambda cost: cost.tokens / before[cost.shape].tokens)
+        yield Check(
+            "items kept whole",
+            "fail",
+            f"{sum(c.count for c in smaller)} items are downscaled, such as {worst.exemplar}: "
+            f"{worst.tokens} of {before[worst.shape].tokens} tokens",
+            "--prefer throughput allows it; else report this as a bug of mmcalib",
+        )
+    elif decision.setting != decision.default_table.setting:
+        detail = "under the chosen setting every item costs what it costs by default"
+        yield Check("items kept whole", "pass", detail)
+
+
+def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:
+    knobs = [explored.point.knob for explored in decision.explored]
+    turned = {knob.modality for knob in knobs if knob.argument == "mm_processor_kwargs"}
+    for modality in decision.table.modalities():
+        if policy.max_tokens_per_item is not None and modality not in turned:
+            yield Check(
+                f"{modality} cap",
+                "warn",
+                f"--max-tokens-per-item has no effect on {modality} items: the model's processor "
+                "has no option that makes them smaller",
+            )
+    for knob in decision.ineffective:
+        yield Check(
+            f"{knob.name} has effect",
+            "warn",
+            "no value of it moved tokens or budget with the installed versions: not emitted",
+        )
+
+
+def _adequate(decision: Decision, policy: Policy) -> Check:
+    """R4, in tokens."""
+    found = decision.adequacy
+    detail = (
+        f"vLLM's startup profile encodes {found.profiled_tokens} tokens, one step at most "
+        f"{found.worst_step_tokens}: {found.ratio:.2f}"
+    )
+    if found.passes:
+        return Check(RESERVED, "pass", detail)
+    return Check(
+        RESERVED,
+        "warn" if policy.allow_under_reserve else "fail",
+        f"under-reserved: {detail}; the engine would start and may run out of memory under load",
+        "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
+        "--max-tokens-per-item, or --allow-under-reserve",
+    )

@@ -1,0 +1,121 @@
+"""The whole job: read, measure, decide, write, prove."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from mmcalib.census.sample import choose
+from mmcalib.derive.checks import Check
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.host import EngineHost
+from mmcalib.errors import UsageError
+from mmcalib.geometry import ResolvedModel, resolve
+from mmcalib.job.calibration.assemble import Findings, assemble, engine_config
+from mmcalib.job.calibration.findings import RESERVED, findings
+from mmcalib.job.calibration.opening import open_model, served
+from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.decide import decide
+from mmcalib.job.gate.rules import prove_rules
+from mmcalib.job.memory.checks import memory_checks, reserved_check
+from mmcalib.job.memory.predict import Predictor
+from mmcalib.job.proof.prove import prove, start_default
+from mmcalib.job.proof.round_trip import round_trip
+from mmcalib.job.read import Corpus, read
+from mmcalib.job.spec import VALIDATIONS, Job, Outcome, cache_dir
+from mmcalib.progress import Progress
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.engine_yaml import engine_yaml
+from mmcalib.report.files import write_text
+
+
+def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
+    """Do the job; `outcome` holds each step's result as soon as there is one."""
+    if not job.data and not job.requests:
+        raise UsageError("nothing to calibrate for", hint="--data DIR or --requests FILE.jsonl")
+    if job.validate not in VALIDATIONS:
+        raise UsageError(
+            f"--validate {job.validate}: no such choice", hint=f"one of {', '.join(VALIDATIONS)}"
+        )
+    cache = job.cache_dir or cache_dir()
+    with tempfile.TemporaryDirectory(prefix="mmcalib-") as name:
+        with progress.step("finding the model"):
+            resolved = resolve(job.model, cache_dir=cache)
+        corpus = read(
+            job.data,
+            job.requests,
+            allowed_root=job.allowed_root,
+            scratch=cache / "inline",
+            progress=progress,
+        )
+        outcome.skipped.extend(corpus.skipped)
+        outcome.now(None)
+        for note in resolved.notes[:1]:
+            progress.note(note)
+        with contextlib.ExitStack() as children:
+            predictor = None
+            if job.gpu is not None:
+                predictor = children.enter_context(Predictor(job.gpu, resolved.path, progress))
+                predictor.begin(_given(job.policy))
+            host = children.enter_context(EngineHost(on_said=progress.note))
+            return _calibrate(job, outcome, progress, Path(name), corpus, resolved, host, predictor)
+
+
+def _given(policy: Policy) -> dict[str, int]:
+    """What the user said of the engine, which the default configuration has too."""
+    return {} if policy.max_model_len is None else {"max_model_len": policy.max_model_len}
+
+
+def _calibrate(
+    job: Job,
+    outcome: Outcome,
+    progress: Progress,
+    scratch: Path,
+    corpus: Corpus,
+    resolved: ResolvedModel,
+    host: EngineHost,
+    predictor: Predictor | None,
+) -> Calibration:
+    opened = open_model(host, resolved, job.policy, progress)
+    if predictor:
+        opened = predictor.serve_defaults(opened)
+    corpus, left_out = served(corpus, opened, job.policy)
+    sample = choose(corpus.census, job.sample, job.seed)
+    budgets = Budgets(host, opened, resolved.path, job.policy)
+    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress)
+    outcome.skipped.extend(decision.unreadable)
+    known = Findings(resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped))
+    known.gpu = job.gpu
+    known.rules = prove_rules(host, opened, decision, progress)
+    seen = replace(corpus, skipped=tuple(outcome.skipped))
+    known.checks += findings(seen, left_out, decision, job.policy)
+    if predictor:
+        predictor.explore(decision)
+    outcome.now(assemble(known))
+    if job.validate != "none":
+        path = scratch / "engine.yaml"
+        write_text(path, engine_yaml(assemble(known), "vllm serve --config engine.yaml"))
+        config = engine_config(resolved, decision.engine_args)
+        known.checks.append(round_trip(host, path, config))
+    if job.validate in ("startup", "replay"):
+        prove(job, known, scratch, host, progress)
+        outcome.now(assemble(known))
+        host.close()
+        known.checks.append(start_default(job, known, scratch, progress))
+    else:
+        detail = f"not asked for: --validate {job.validate}"
+        known.checks.append(Check("engine start", "skip", detail, "--validate replay"))
+    if predictor:
+        known.predicted = predictor.found()
+        reserved = reserved_check(
+            known.predicted, decision, allow_under_reserve=job.policy.allow_under_reserve
+        )
+        if reserved is not None:
+            known.checks = [c for c in known.checks if c.name != RESERVED]
+            known.checks.append(reserved)
+        known.checks += memory_checks(known.predicted, known.started, resolved.path)
+    result = assemble(known, finished=True)
+    outcome.now(result)
+    return result

@@ -1,0 +1,62 @@
+"""Items per prompt of each modality (R1), and where each number comes from."""
+
+from __future__ import annotations
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.limits import Count
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.messages import ModelOpened
+
+
+def counts(
+    opened: ModelOpened, policy: Policy, table: CostTable, prompts: PromptCensus
+) -> dict[Modality, Count]:
+    """Per modality that the model takes: given, from the requests, or one where nothing says."""
+    found: dict[Modality, Count] = {}
+    for modality, most in opened.modalities.items():
+        count = _count(modality, opened, policy, table, prompts)
+        if most is not None and count.value > most:
+            reason = f"{count.reason}; the model takes at most {most}"
+            count = Count(most, reason, "computed", count.exemplar)
+        found[modality] = count
+    return found
+
+
+def _count(
+    modality: Modality,
+    opened: ModelOpened,
+    policy: Policy,
+    table: CostTable,
+    prompts: PromptCensus,
+) -> Count:
+    given = policy.count.get(modality)
+    if given is not None:
+        return Count(given, f"given: --count {modality}={given}", "given")
+    present = table.of(modality)
+    if not present:
+        why = f"no {modality} in the corpus"
+        if any(r.shape.modality == modality for r in table.refusals):
+            why = f"vLLM refuses every {modality} of the corpus"
+        elif modality in table.failed:
+            why = f"vLLM can load no {modality} of the corpus"
+        return Count(0, why, "computed")
+    if not prompts.prompts():
+        reason = "no request structure given; --requests or --count says how many"
+        return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
+    coverage = policy.coverage
+    value = prompts.covering(tuple(opened.modalities), coverage)[modality]
+    if value == 0:
+        reason = f"no covered request carries a {modality}, but the corpus holds some"
+        return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
+    total = prompts.prompts()
+    share = f"the most in any of {total} requests"
+    if coverage < 1:
+        share = f"covers {coverage:.1%} of {total} requests"
+    origin = min(
+        entry.exemplar.origin
+        for entry in prompts.signatures()
+        if entry.signature.items(modality) >= value
+    )
+    return Count(value, share, "computed", origin)

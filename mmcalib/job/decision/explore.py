@@ -1,0 +1,86 @@
+"""The frontier (R2): every value of every knob, with its costs and vLLM's budget for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmcalib.derive import frontier
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.frontier import Point
+from mmcalib.engine.messages import Budget, Knob
+from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.measure import remeasure
+from mmcalib.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """One point of the frontier with vLLM's budget for it."""
+
+    point: Point
+    budget: Budget
+    chosen: bool
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+
+def knobs(budgets: Budgets, table: CostTable) -> list[Knob]:
+    """Those that concern the corpus, and that the user has not turned."""
+    given = budgets.policy.media_io_kwargs
+    return [
+        knob
+        for knob in budgets.opened.knobs
+        if table.of(knob.modality)
+        and not (knob.argument == "media_io_kwargs" and knob.path[0] in given)
+    ]
+
+
+def explore(
+    knob: Knob,
+    default: CostTable,
+    per_prompt: Mapping[str, Any],
+    budgets: Budgets,
+    progress: Progress,
+) -> list[Explored]:
+    """Every candidate of one knob, costed and budgeted, with the policy's choice marked."""
+    values = frontier.candidates(knob, default, budgets.policy)
+    tables, points = [], []
+    with progress.step(f"trying {knob.name}", len(values)) as task:
+        for value in values:
+            table = _under(knob, value, default, budgets)
+            tables.append(table)
+            points.append(frontier.point(knob, value, table, default))
+            task.advance()
+    chosen = frontier.choose(points, budgets.policy)
+    explored = []
+    for point, table in zip(points, tables, strict=True):
+        args = budgets.engine_args(point.setting, per_prompt, table)
+        explored.append(Explored(point, budgets.of(args), point is chosen, args))
+    return explored
+
+
+def moves(knob: Knob, explored: list[Explored]) -> bool:
+    """Whether any value of the knob moved tokens or budget away from the default value's."""
+    mine = [e for e in explored if e.point.knob == knob]
+    seen = {(e.point.max_tokens, tuple(sorted(e.budget.max_tokens_per_item.items()))) for e in mine}
+    return len(mine) < 2 or len(seen) > 1
+
+
+def _under(knob: Knob, value: int | float, default: CostTable, budgets: Budgets) -> CostTable:
+    """The costs at one value. Shapes that fit under a cap are not measured again, except one
+    that would tell if they had to be.
+    """
+    setting = frontier.at(knob, value, default.setting)
+    if setting == default.setting:
+        return default
+    changed = frontier.exceeding(knob, value, default)
+    witness = frontier.witness(knob, default, changed)
+    if witness is None:
+        return remeasure(budgets.host, default, setting, changed)
+    table = remeasure(budgets.host, default, setting, [*changed, witness])
+    now = table.costs.get(witness)
+    if now is not None and now.tokens == default.costs[witness].tokens:
+        return table
+    every = [cost.shape for cost in default.of(knob.modality)]
+    return remeasure(budgets.host, default, setting, every)

@@ -1,0 +1,1 @@
+"""Which media a calibration admits."""

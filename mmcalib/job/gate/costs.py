@@ -1,0 +1,45 @@
+"""The costs of the calibrated setting, as the calibration keeps them for `mmcalib check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.costs import ItemCost, Mismatch
+from mmcalib.derive.policy import Policy
+from mmcalib.job.decision.decide import Decision
+from mmcalib.job.gate.rules import Proven
+from mmcalib.report import costs as c
+
+
+def costs(decision: Decision, policy: Policy, rules: Mapping[Modality, Proven]) -> c.Costs:
+    """Every measured and every refused shape, and the rules that bound all others."""
+    table = decision.table
+    odd = {mismatch.shape: mismatch for mismatch in table.mismatches}
+    refused = [*table.refusals, *decision.default_table.refusals]
+    reasons = {r.shape: r.reason for r in reversed(refused) if r.shape not in table.costs}
+    modalities = {}
+    for modality in decision.counts:
+        known = [_known(cost, odd.get(cost.shape)) for cost in table.of(modality)]
+        mine = {shape: why for shape, why in reasons.items() if shape.modality == modality}
+        proven = rules.get(modality)
+        if not known and not mine:
+            continue
+        modalities[str(modality)] = c.ModalityCosts(
+            known=known,
+            refused=[c.RefusedShape(shape=s, reason=why) for s, why in mine.items()],
+            rule=proven.rule if proven else None,
+            compared=proven.compared if proven else 0,
+        )
+    return c.Costs(text_reserve_tokens=policy.text_reserve_tokens, modalities=modalities)
+
+
+def _known(cost: ItemCost, odd: Mismatch | None) -> c.KnownCost:
+    """Where one real item and its stand-in differ, others of the shape may cost either."""
+    more = max(0, odd.blank_tokens - odd.real_tokens) if odd else 0
+    return c.KnownCost(
+        shape=cost.shape,
+        tokens=cost.tokens + more,
+        embeds=cost.embeds + more,
+        basis="real" if cost.basis == "real" else "blank",
+    )

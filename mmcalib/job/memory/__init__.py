@@ -1,0 +1,1 @@
+"""Memory of a configuration: rehearsed, cross-checked, and what follows from it."""

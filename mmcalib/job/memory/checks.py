@@ -1,0 +1,100 @@
+"""What rehearsed memory says of a calibration: whether it fits, and how true the figures are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mmcalib.derive.checks import Check, Status
+from mmcalib.engine.messages import Rehearsed
+from mmcalib.job.calibration.findings import RESERVED
+from mmcalib.job.decision.decide import Decision
+from mmcalib.job.memory.cross_check import disagreement
+from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.worst_steps import configurations, shortfall
+from mmcalib.job.proof.startup import Started
+from mmcalib.report.words import gib
+
+# The loaded model also holds tables that are no parameters: rotary embeddings, some 2 % of a 3B.
+_WEIGHTS_OFF: Final = 0.05
+
+
+def gained(before: Rehearsed | None, after: Rehearsed) -> str:
+    """KV cache of the default and of the calibrated configuration, on one line."""
+    now = f"KV cache {gib(after.kv_cache_bytes)}, {after.kv_cache_tokens:,} tokens"
+    if before is None:
+        return now
+    if before.kv_cache_tokens is None:
+        return f"{now}; the default would not start ({gib(before.kv_cache_bytes)})"
+    return f"{now}; default {gib(before.kv_cache_bytes)}, {before.kv_cache_tokens:,} tokens"
+
+
+def memory_checks(predicted: Predicted, started: Started | None, model_path: str) -> list[Check]:
+    """Whether the calibrated configuration would start on the GPU, and how what was predicted
+    compares with what was then measured.
+    """
+    name, after = f"memory on {predicted.gpu.name}", predicted.calibrated
+    if after is None:
+        detail = f"not rehearsed: {predicted.problem}"
+        return [Check(name, "skip", detail, "mmcalib rehearse --help")]
+    if after.kv_cache_tokens is None:
+        remedy = "--max-model-len N, --prefer throughput, --gpu a larger one"
+        detail = f"vLLM would not start, rehearsed: {after.problem}"
+        return [Check(name, "fail", detail, remedy)]
+    checks = [Check(name, "pass", f"{gained(predicted.default, after)}, rehearsed")]
+    if after.budget is not None and "encoder" not in {phase.name for phase in after.phases}:
+        detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
+        checks.append(
+            Check("encoder reserved", "warn", detail, "a lower --gpu-memory-utilization makes room")
+        )
+    if differs := disagreement(after, model_path):
+        checks.append(Check("encoder peak by formula", "warn", differs))
+    if started is not None:
+        checks.append(_true(after, started))
+    return checks
+
+
+def reserved_check(
+    predicted: Predicted, decision: Decision, *, allow_under_reserve: bool
+) -> Check | None:
+    """R4 in bytes, which decides; None where a step could not be rehearsed."""
+    after = predicted.calibrated
+    served = [m for m, _ in configurations(decision)]
+    if after is None or not served or any(m not in predicted.steps for m in served):
+        return None
+    found = shortfall(decision, after, predicted.steps)
+    worst = found.worst
+    detail = (
+        f"the costliest step, {worst.tokens:,} tokens of {worst.modality}, takes "
+        f"{gib(worst.peak_bytes)}; the profile reserves {gib(found.reserved_bytes)}, rehearsed"
+    )
+    if found.passes:
+        slack = f"; {found.nbytes >> 20} MiB beyond it are within vLLM's own slack"
+        return Check(RESERVED, "pass", detail + (slack if found.nbytes > 0 else ""))
+    where = "out of memory under load"
+    if found.fits_outside:
+        where = "it would eat what --gpu-memory-utilization leaves to others"
+    return Check(
+        RESERVED,
+        "warn" if allow_under_reserve else "fail",
+        f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
+        "--max-tokens-per-item less, a smaller --max-num-batched-tokens, or --allow-under-reserve",
+    )
+
+
+def _true(after: Rehearsed, started: Started) -> Check:
+    """Weights and KV bytes per token do not depend on the device; the peak does, on its kernels."""
+    figures = started.figures
+    off = after.weights_bytes / figures.weights_full_bytes - 1
+    pairs = [
+        f"weights {gib(after.weights_bytes)} against {gib(figures.weights_full_bytes)}",
+        f"KV {after.kv_bytes_per_token:,} B per token against {figures.kv_full_bytes_per_token:,}",
+    ]
+    wrong = after.kv_bytes_per_token != figures.kv_full_bytes_per_token
+    if figures.activation_peak_bytes is not None:
+        kernels = f" ({figures.device} kernels)" if figures.device == "cpu" else ""
+        pairs.append(
+            f"activation peak {gib(after.activation_peak_bytes)} against "
+            f"{gib(figures.activation_peak_bytes)}{kernels}"
+        )
+    status: Status = "warn" if wrong or abs(off) > _WEIGHTS_OFF else "pass"
+    return Check("predicted against measured", status, "; ".join(pairs))

@@ -1,0 +1,145 @@
+"""Memory on the GPU that will serve: rehearsed beside the job, while it measures and proves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+from mmcalib.census.shapes import Modality
+from mmcalib.engine.messages import ModelOpened, Rehearsed
+from mmcalib.errors import MmcalibError
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.decision.decide import Decision
+from mmcalib.job.decision.explore import Explored
+from mmcalib.job.memory.rehearse import Rehearsals
+from mmcalib.job.memory.worst_steps import configurations
+from mmcalib.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What rehearsals on one GPU found. `points` runs along the decision's explored points; `steps`
+    has the worst step of each served modality.
+
+    A figure is None where its rehearsal ended early; `problem` is the first reason.
+    """
+
+    gpu: Gpu
+    default: Rehearsed | None
+    calibrated: Rehearsed | None = None
+    points: tuple[Rehearsed | None, ...] = ()
+    steps: Mapping[Modality, Rehearsed] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Predictor:
+    """One imaginary GPU in a process of its own, asked from a thread of its own."""
+
+    gpu: Gpu
+    model_path: str
+    progress: Progress
+    _rehearsals: Rehearsals = field(init=False)
+    _thread: ThreadPoolExecutor = field(init=False)
+    _default: Future[Rehearsed] = field(init=False)
+    _points: list[Future[Rehearsed]] = field(init=False, default_factory=list)
+    _calibrated: Future[Rehearsed] | None = field(init=False, default=None)
+    _steps: dict[Modality, Future[Rehearsed]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rehearsals = Rehearsals(self.gpu)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rehearsal")
+
+    def begin(self, args: Mapping[str, Any]) -> None:
+        """Rehearse the default configuration; returns at once."""
+        self._default = self._ask(args)
+
+    def serve_defaults(self, opened: ModelOpened) -> ModelOpened:
+        """The opened model with the defaults that `vllm serve` would have on that GPU."""
+        try:
+            budget = self._default.result().budget
+        except MmcalibError:
+            return opened
+        if budget is None:
+            return opened
+        defaults = {
+            "max_num_batched_tokens": budget.max_num_batched_tokens,
+            "max_num_seqs": budget.max_num_seqs,
+        }
+        return replace(opened, serve_defaults=defaults)
+
+    def explore(self, decision: Decision) -> None:
+        """Rehearse the calibrated configuration, the worst step of each modality and every point
+        of the frontier; returns at once. Points that vLLM would profile alike are rehearsed once.
+        """
+        self._calibrated = self._ask(decision.engine_args)
+        self._steps = {m: self._ask(args) for m, args in configurations(decision)}
+        alike: dict[tuple[Any, ...], Future[Rehearsed]] = {}
+        for explored in decision.explored:
+            key = _profile(explored)
+            if key not in alike:
+                alike[key] = self._ask(explored.engine_args)
+            self._points.append(alike[key])
+
+    def found(self) -> Predicted:
+        """Wait for everything that was asked."""
+        if self._calibrated is None:
+            raise RuntimeError("nothing was explored")
+        asked = [self._default, self._calibrated, *self._steps.values(), *self._points]
+        with self.progress.step(f"rehearsing on {self.gpu.name}", len(asked)) as task:
+            answers = []
+            for future in asked:
+                answers.append(_answer(future))
+                task.advance()
+        problems = [words for _, words in answers if words]
+        default, calibrated, *others = [result for result, _ in answers]
+        steps = zip(self._steps, others, strict=False)
+        return Predicted(
+            gpu=self.gpu,
+            default=default,
+            calibrated=calibrated,
+            points=tuple(others[len(self._steps) :]),
+            steps={modality: step for modality, step in steps if step is not None},
+            problem=problems[0] if problems else "",
+        )
+
+    def _ask(self, args: Mapping[str, Any]) -> Future[Rehearsed]:
+        return self._thread.submit(self._rehearsals.rehearse, {"model": self.model_path, **args})
+
+    def __enter__(self) -> Predictor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Nothing more is asked; what the thread still waits for ends with the child.
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._rehearsals.close()
+
+
+def _answer(future: Future[Rehearsed]) -> tuple[Rehearsed | None, str]:
+    try:
+        return future.result(), ""
+    except MmcalibError as error:
+        return None, error.message
+
+
+def _profile(explored: Explored) -> tuple[Any, ...]:
+    """What decides the memory of a point: the rest of its settings does not."""
+    budget = explored.budget
+    modality = budget.profiled_modality
+    return (
+        modality,
+        budget.profiled_items,
+        budget.max_tokens_per_item.get(modality or ""),
+        budget.encoder_cache_size,
+        budget.max_num_batched_tokens,
+        budget.max_num_seqs,
+        budget.max_model_len,
+    )

@@ -1,0 +1,140 @@
+"""Memory without a GPU: vLLM's startup rehearsed for any engine configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    Done,
+    Imagine,
+    ParseServeConfig,
+    Rehearse,
+    Rehearsed,
+    ServeConfig,
+)
+from mmcalib.errors import UsageError
+from mmcalib.geometry import ResolvedModel, resolve
+from mmcalib.gpus import catalogue, present
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.memory.figures import rehearsal
+from mmcalib.job.spec import cache_dir
+from mmcalib.progress import Progress, Silent
+from mmcalib.report.rehearsal import Rehearsal
+
+AUTO = "auto"
+
+
+class Rehearsals:
+    """A process that lives on one imaginary GPU; ask it for any number of configurations."""
+
+    def __init__(self, gpu: Gpu, *, on_said: Callable[[str], None] = lambda text: None) -> None:
+        self.gpu = gpu
+        self._host = EngineHost(on_said=on_said)
+
+    def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
+        """What a config file and flags of `vllm serve` say, as engine arguments.
+
+        Raises EngineError with vLLM's own complaint.
+        """
+        # vLLM's parser asks for the platform, which must be the imaginary one by then.
+        self._host.ask(Imagine(self.gpu), Done, f"imagining a {self.gpu.name}")
+        path = None if config is None else str(config)
+        request = ParseServeConfig(path, tuple(flags))
+        return self._host.ask(request, ServeConfig, "reading the configuration").engine_args
+
+    def rehearse(self, engine_args: Mapping[str, Any]) -> Rehearsed:
+        """vLLM's startup with these arguments. Raises EngineError where it ends early."""
+        request = Rehearse(dict(engine_args), self.gpu)
+        return self._host.ask(request, Rehearsed, f"rehearsing on {self.gpu.name}")
+
+    def close(self) -> None:
+        self._host.close()
+
+    def __enter__(self) -> Rehearsals:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def gpu_of(name: str) -> Gpu:
+    """The GPU of this name, or the present one for "auto". Raises UsageError.
+
+    One without CUDA is refused: vLLM runs other code there.
+    """
+    gpu = present.present() if name == AUTO else catalogue.find(name)
+    if gpu.memory_only or gpu.capability is None:
+        raise UsageError(
+            f"{gpu.name} has no CUDA: vLLM's startup there cannot be rehearsed",
+            hint="--gpu H100-80G, or another that has",
+        )
+    return gpu
+
+
+def rehearse(
+    model: str | None = None,
+    *,
+    gpu: str | Gpu = AUTO,
+    configs: Sequence[str | os.PathLike[str] | None] = (None,),
+    flags: Sequence[str] = (),
+    engine_args: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> list[Rehearsal]:
+    """What vLLM's startup would find on `gpu`, one `Rehearsal` per config; no GPU is needed.
+
+    Each config is a file for `vllm serve --config`, or None for the defaults; `flags` of
+    `vllm serve` and `engine_args` go on top of each. `model` may be left out where the config
+    names one. Raises `mmcalib.errors.MmcalibError`.
+    """
+    progress = progress or Silent()
+    found = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    results = []
+    resolved: dict[str, ResolvedModel] = {}
+    with Rehearsals(found, on_said=progress.note) as rehearsals:
+        for config in configs:
+            path = None if config is None else Path(config)
+            args = arguments(rehearsals, path, flags, model)
+            named = str(args.pop("model", None) or "")
+            if not named:
+                raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
+            if named not in resolved:
+                resolved[named] = resolve(named, cache_dir=cache_dir())
+            args = {**args, **(engine_args or {}), "model": str(resolved[named].path)}
+            title = f"rehearsing on {found.name}" + (f" with {path}" if path else "")
+            with progress.step(title):
+                answer = rehearsals.rehearse(args)
+            results.append(rehearsal(answer, resolved[named], found, path))
+    return results
+
+
+def arguments(
+    rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
+) -> dict[str, Any]:
+    """What config file, flags and model say together, as engine arguments. Raises UsageError."""
+    if config is not None and not config.is_file():
+        raise UsageError(f"--config {config}: no such file")
+    args = {} if config is None and not flags else _parsed(rehearsals, config, flags, model)
+    if model is not None:
+        args["model"] = model
+    return args
+
+
+def _parsed(
+    rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
+) -> dict[str, Any]:
+    # The parser wants a model; what it is called does not matter to it.
+    named = () if model is None and config is not None else (model or "unnamed",)
+    args = rehearsals.parse(config, (*named, *flags))
+    if args.get("model") == "unnamed":
+        del args["model"]
+    return args

@@ -1,0 +1,1 @@
+"""What to do where it does not fit."""

@@ -1,0 +1,179 @@
+"""It does not fit, or not enough: every fix rehearsed, and the cheapest that reach the goal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mmcalib.derive.candidates import candidates
+from mmcalib.derive.cheapest import Found, cheapest
+from mmcalib.derive.facts import Facts
+from mmcalib.derive.fixes import Fix, Outcome
+from mmcalib.derive.goal import parse_goal
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ModelOpened, OpenModel, Rehearsed
+from mmcalib.errors import EngineError, ModelError, UsageError
+from mmcalib.geometry import ResolvedModel, read_config, resolve
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.memory.figures import memory
+from mmcalib.job.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of
+from mmcalib.job.plan import from_log
+from mmcalib.job.plan.bench import Bench
+from mmcalib.job.plan.planned import combination, tried
+from mmcalib.job.spec import cache_dir
+from mmcalib.progress import Progress, Silent
+from mmcalib.report.plan import Plan
+from mmcalib.version import __version__
+
+# About two seconds each; a minute is what people wait for.
+MOST_REHEARSALS: Final = 25
+
+
+def plan(
+    model: str | None = None,
+    *,
+    gpu: str | Gpu | None = None,
+    config: str | os.PathLike[str] | None = None,
+    flags: Sequence[str] = (),
+    goal: str = "fits",
+    log: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Which memory fixes reach the goal on `gpu`, each rehearsed; no GPU is needed.
+
+    The configuration is what `flags` of `vllm serve`, a file for `vllm serve --config` and a
+    server's log say, the first of them that says something. Without `gpu` it is the log's or the
+    present one. Raises `mmcalib.errors.MmcalibError`.
+    """
+    progress = progress or Silent()
+    wanted = parse_goal(goal)
+    read = from_log.read(Path(log)) if log is not None else None
+    device = _gpu(gpu, read)
+    path = None if config is None else Path(config)
+    with Rehearsals(device, on_said=progress.note) as rehearsals:
+        args = arguments(rehearsals, path, flags, model)
+        if read is not None:
+            args = {**read.engine_args, **args}
+        resolved = _resolved(args, read)
+        bench = Bench(rehearsals, {**args, "model": resolved.path}, wanted)
+        with progress.step(f"rehearsing on {device.name}"):
+            base = bench.rehearse(())
+        outcome = bench.outcome(())
+        fixes, found = _search(bench, base, outcome, resolved, progress)
+        return Plan(
+            goal=str(wanted),
+            verdict=_verdict(outcome, found),
+            memory=memory(base, device),
+            lacking_bytes=outcome.lacking_bytes,
+            fixes=[tried(fix, bench, base) for fix in fixes if fix.alone or fix.untried],
+            combination=combination(found, bench, device),
+            log=from_log.logged(read, base) if read is not None else None,
+            model=resolved.id,
+            source=resolved.source,
+            config="" if path is None else str(path),
+            gpu=device.name,
+            capability=".".join(map(str, device.capability or ())),
+            vllm=base.vllm,
+            mmcalib=__version__,
+            rehearsals=bench.count,
+            assumptions=[*base.assumptions, *resolved.notes],
+        )
+
+
+def _search(
+    bench: Bench, base: Rehearsed, outcome: Outcome, resolved: ResolvedModel, progress: Progress
+) -> tuple[list[Fix], Found]:
+    """All fixes there are, and what came of them; none where the goal is reached already."""
+    if outcome.reached:
+        return [], Found({}, (), reached=True, proven=True)
+    facts = _facts(base, _opened(resolved, progress), resolved)
+    fixes = candidates(bench.engine_args, facts, bench.goal)
+    left = MOST_REHEARSALS - bench.count
+    with progress.step("rehearsing fixes", left) as task:
+
+        def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
+            task.advance()
+            return bench.outcome(chosen)
+
+        return fixes, cheapest(fixes, outcome, evaluate, left)
+
+
+def _verdict(outcome: Outcome, found: Found) -> Any:
+    if outcome.reached:
+        return "reached already"
+    return "reached" if found.reached else "out of reach"
+
+
+def _gpu(gpu: str | Gpu | None, read: from_log.Read | None) -> Gpu:
+    if isinstance(gpu, Gpu):
+        return gpu
+    if gpu is None and read is not None:
+        return from_log.gpu_of_log(read.log)
+    return gpu_of(gpu or AUTO)
+
+
+def _resolved(args: dict[str, Any], read: from_log.Read | None) -> ResolvedModel:
+    """The model that the arguments name, which they name no longer."""
+    named = str(args.pop("model", None) or (read.log.model if read else "") or "")
+    if not named:
+        where = "; the log does not say which" if read else ""
+        raise UsageError(f"no model is named{where}", hint="--model MODEL, or `model:` in --config")
+    try:
+        return resolve(named, cache_dir=cache_dir())
+    except ModelError as error:
+        if read is None or named != read.log.model:
+            raise
+        raise ModelError(
+            f"the model of the log is not here: {error.message}",
+            hint="--model MODEL: a checkpoint folder or hub id of the same model",
+        ) from None
+
+
+def _opened(resolved: ResolvedModel, progress: Progress) -> ModelOpened:
+    """What vLLM says of the model in a child of its own, which finds the processor's options."""
+    with progress.step("opening the model in vLLM"), EngineHost(on_said=progress.note) as host:
+        try:
+            return host.ask(OpenModel(resolved.path), ModelOpened, "opening the model")
+        except EngineError as error:
+            if "not a multimodal model" in error.message:
+                raise _takes_no_media(resolved) from None
+            raise
+
+
+def _takes_no_media(resolved: ResolvedModel) -> ModelError:
+    return ModelError(
+        f"{resolved.id} takes no images, video or audio",
+        hint="mmcalib models (lists multimodal ones), or --model another",
+    )
+
+
+def _facts(base: Rehearsed, opened: ModelOpened, resolved: ResolvedModel) -> Facts:
+    budget = base.budget
+    if budget is None:
+        raise _takes_no_media(resolved)
+    config = read_config(Path(resolved.path))
+    return Facts(
+        largest_items=budget.max_tokens_per_item,
+        knobs=opened.knobs,
+        chunks_mm_input=opened.chunks_mm_input,
+        quantized="quantization_config" in config,
+        tensor_parallel_size=base.tensor_parallel_size,
+        attention_heads=_attention_heads(config),
+        weights_bytes=base.weights_bytes,
+        total_bytes=base.total_bytes,
+        max_model_len=budget.max_model_len,
+        max_num_seqs=budget.max_num_seqs,
+        max_num_batched_tokens=budget.max_num_batched_tokens,
+    )
+
+
+def _attention_heads(config: Mapping[str, Any]) -> int | None:
+    """Of the language model, wherever a family keeps its configuration."""
+    whole = config.get("thinker_config", config)
+    for part in ("text_config", "llm_config", "language_config"):
+        if isinstance(whole, Mapping) and isinstance(whole.get(part), Mapping):
+            whole = whole[part]
+    heads = whole.get("num_attention_heads") if isinstance(whole, Mapping) else None
+    return heads if isinstance(heads, int) else None

@@ -1,0 +1,1 @@
+"""The configuration through vLLM's parser and its real engine."""

@@ -1,0 +1,73 @@
+"""Real prompts through the started engine, and what it makes of them."""
+
+from __future__ import annotations
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.derive.checks import Check
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
+from mmcalib.job.decision.decide import Decision
+from mmcalib.job.proof.burst import Burst, burst
+from mmcalib.job.proof.startup import Started
+from mmcalib.progress import Progress
+
+# Answering a prompt also runs the language model over its tokens; per token that took at most
+# this share of the encoder's time on the bundled models at the cut depth.
+_ANSWER_SHARE = 1.5
+
+
+def choose_burst(prompts: PromptCensus, decision: Decision, started: Started, s: float) -> Burst:
+    """The prompts to replay within about `s` seconds, judged by what the profile took or, where it
+    was left out for time, was estimated to take.
+    """
+    figures, profiled = started.figures, decision.adequacy.profiled_tokens
+    rate = figures.encoder_seconds_per_token
+    spent = figures.profile_estimate_s if figures.profile_s is None else figures.profile_s
+    if spent and profiled:
+        rate = spent / profiled
+    affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
+    return burst(prompts, decision.table, decision.counts, figures.budget_tokens, affordable)
+
+
+def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
+    """Submit the burst to the started engine and wait for all answers."""
+    if not chosen.prompts:
+        return Replayed((), 0.0, 0)
+    with progress.step(f"replaying {len(chosen.prompts)} prompts"):
+        return host.ask(Replay(chosen.prompts), Replayed, "replaying prompts")
+
+
+def mismatched(prompts: tuple[ReplayPrompt, ...], replayed: Replayed) -> list[str]:
+    """Prompts whose items the engine counted otherwise than they were measured."""
+    measured = {prompt.origin: prompt.item_tokens for prompt in prompts}
+    return [
+        f"{answer.origin}: measured {measured[answer.origin]}, engine {answer.item_tokens}"
+        for answer in replayed.answers
+        if not answer.error and tuple(sorted(answer.item_tokens)) != measured[answer.origin]
+    ]
+
+
+def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
+    """No rejection, no failure, and the engine's token counts equal to the measured ones."""
+    name, more = "replay", "--startup-budget SECONDS allows more, or run on a GPU machine"
+    if not chosen.prompts:
+        detail = f"all {chosen.too_heavy} prompts would take longer than --startup-budget here"
+        return Check(name, "skip", detail, more)
+    rejected = [f"{a.origin}: {a.error}" for a in replayed.answers if a.error]
+    differing = mismatched(chosen.prompts, replayed)
+    if rejected:
+        return Check(name, "fail", "; ".join(rejected[:3]), "raise the limit that it names")
+    if differing:
+        return Check(name, "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
+    step = replayed.largest_encoder_step_tokens
+    done = (
+        f"{len(chosen.prompts)} of the heaviest prompts answered in one burst, token counts as "
+        f"measured; largest encoder step {step} of {step_tokens} tokens"
+    )
+    if chosen.too_heavy:
+        done += f"; left out as too heavy for --startup-budget: {chosen.too_heavy}"
+    elif not chosen.fills_step:
+        done += "; --startup-budget did not allow a burst that fills a step"
+    else:
+        return Check(name, "pass", done)
+    return Check(name, "warn", done, more)

@@ -1,0 +1,110 @@
+"""The engine for real: with this configuration, here, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmcalib.derive.checks import Check
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import EngineStarted, StartEngine
+from mmcalib.geometry import cut_checkpoint, depths, read_config
+from mmcalib.job.decision.decide import Decision
+from mmcalib.progress import Progress
+
+# Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
+# the peak of activations does not depend on depth.
+CUT_LAYERS = 2
+_WORKER = "mmcalib.engine.child.worker.Figures"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The engine's figures, and the depths (text, encoder) that it ran with."""
+
+    figures: EngineStarted
+    depths: tuple[int, int]
+    true_depths: tuple[int, int]
+
+
+def start(
+    host: EngineHost,
+    model_path: Path,
+    engine_args: Mapping[str, Any],
+    scratch: Path,
+    budget_s: float,
+    device: str,
+    progress: Progress,
+) -> Started:
+    """Start the real engine with this configuration; raises EngineError where it does not.
+
+    Weights are dummies: memory does not care for values. Without a GPU the depth is cut and
+    kernels run eagerly.
+    """
+    args = {**engine_args, "model": str(model_path), "load_format": "dummy"}
+    args |= {"worker_extension_cls": _WORKER, "allowed_local_media_path": "/"}
+    here = true = depths(read_config(model_path))
+    if device == "cpu":
+        cut = cut_checkpoint(
+            model_path, scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
+        )
+        here = cut.depths
+        args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
+    request = StartEngine(args, (true.text_layers, true.encoder_layers), budget_s)
+    with progress.step("starting the engine"):
+        figures = host.ask(request, EngineStarted, "starting the engine")
+    return Started(
+        figures,
+        (here.text_layers, here.encoder_layers),
+        (true.text_layers, true.encoder_layers),
+    )
+
+
+def default_seconds(started: Started, decision: Decision) -> float | None:
+    """About how long the default configuration's encoder profile would take here; None where
+    nothing was timed. A lower bound where attention is quadratic in the item.
+    """
+    figures, budget = started.figures, decision.default_budget
+    tokens = budget.encoder_budget_tokens
+    if figures.encoder_seconds_per_token is not None:
+        return figures.encoder_seconds_per_token * tokens
+    profiled = decision.adequacy.profiled_tokens
+    return figures.profile_s * tokens / profiled if figures.profile_s and profiled else None
+
+
+def startup_checks(started: Started, decision: Decision) -> list[Check]:
+    """Whether the engine came up with the budget that was computed, and what its profile took."""
+    figures, budget = started.figures, decision.budget
+    limit = budget.encoder_budget_tokens
+    computed = f"{limit} tokens, {budget.profiled_items} × {budget.profiled_modality}"
+    found = (
+        f"{figures.budget_tokens} tokens, {figures.profiled_items} × {figures.profiled_modality}"
+    )
+    checks = [
+        Check(
+            "engine start",
+            "pass" if found == computed else "fail",
+            f"started on {figures.device} in {figures.start_s:.0f} s; encoder budget {found}"
+            + ("" if found == computed else f", computed {computed}"),
+        )
+    ]
+    if figures.device != "cpu":
+        detail = f"the activation peak is not read on {figures.device} yet"
+        checks.append(Check("memory profile", "skip", detail))
+    elif figures.activation_peak_bytes is None:
+        estimate = figures.profile_estimate_s or 0.0
+        checks.append(
+            Check(
+                "memory profile",
+                "skip",
+                f"encoding the profile's items would take about {estimate:.0f} s here, or more "
+                "memory than is free",
+                "--startup-budget SECONDS allows more, or run on a GPU machine",
+            )
+        )
+    else:
+        gib = figures.activation_peak_bytes / 2**30
+        checks.append(Check("memory profile", "pass", f"activation peak {gib:.2f} GiB, measured"))
+    return checks
