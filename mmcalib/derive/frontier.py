@@ -1,4 +1,4 @@
-"""Candidate values of a knob, what each does to the corpus, and which one to take (R2)."""
+"""Candidate values of a knob, and what each does to the corpus (R2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import Knob
 from mmcalib.engine.setting import DEFAULT, Setting
 
-_THROUGHPUT_SHARE = 0.5
 # Of the corpus' own areas only the largest decide without loss.
 _OWN = 4
 # Caps that people use and can compare with, in tokens per image or frame.
@@ -169,27 +168,3 @@ def _median(pairs: Sequence[tuple[int, int]]) -> int:
         if covered >= half:
             return tokens
     return 0
-
-
-def choose(points: Sequence[Point], policy: Policy) -> Point:
-    """The point to take, of points in ascending order of value.
-
-    quality: the smallest value that downscales nothing. throughput: the smallest that leaves at
-    least half of the items whole. `max_tokens_per_item`: the largest value within it. How many
-    frames the loader keeps is shown and never chosen: that is for the user to say.
-    """
-    if points[0].knob.argument == "media_io_kwargs":
-        return points[-1]
-    if policy.max_tokens_per_item is not None:
-        unit = points[0].knob.unit_tokens
-        within = [
-            p
-            for p in points
-            if (p.value <= policy.max_tokens_per_item * unit if unit else False)
-            or (unit is None and p.max_tokens <= policy.max_tokens_per_item)
-        ]
-        return within[-1] if within else points[0]
-    if policy.prefer == "throughput":
-        return next(p for p in points if p.share_downscaled <= _THROUGHPUT_SHARE)
-    # A cap can also enlarge: the rule that shrinks very slim pictures overshoots.
-    return next(p for p in points if not p.items_downscaled and not p.items_enlarged)

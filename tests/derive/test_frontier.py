@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.derive import frontier
+from mmcalib.derive.choice import choose
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import Policy
@@ -170,12 +171,12 @@ TILED = points(TILES, (1, 256, 9), (2, 768, 5), (3, 1024, 0), (12, 1024, 0))
 
 @pytest.mark.parametrize("ladder", [AREAS, TILED], ids=["areas", "tiles"])
 def test_quality_takes_the_smallest_value_that_downscales_nothing(ladder: list[Point]) -> None:
-    assert frontier.choose(ladder, Policy()) is ladder[2]
+    assert choose(ladder, Policy()) is ladder[2]
 
 
 @pytest.mark.parametrize("ladder", [AREAS, TILED], ids=["areas", "tiles"])
 def test_throughput_leaves_half_of_the_items_whole(ladder: list[Point]) -> None:
-    assert frontier.choose(ladder, Policy(prefer="throughput")) is ladder[1]
+    assert choose(ladder, Policy(prefer="throughput")) is ladder[1]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_cap_in_tokens_takes_the_largest_value_within_it(
     ladder: list[Point], cap: int, expected: int
 ) -> None:
     policy = Policy(max_tokens_per_item=cap)
-    assert frontier.choose(ladder, policy) is ladder[expected]
+    assert choose(ladder, policy) is ladder[expected]
 
 
 @given(SHAPES)
@@ -207,7 +208,7 @@ def test_the_choice_is_the_same_whatever_the_order_of_the_corpus(sizes) -> None:
             most = value // UNIT
             capped = table(*(replace(c, tokens=min(c.tokens, most)) for c in default.of("image")))
             found.append(frontier.point(AREA, value, capped, default))
-        return frontier.choose(found, Policy()).value
+        return choose(found, Policy()).value
 
     assert chosen(sizes) == chosen(sizes[::-1])
 
@@ -245,7 +246,7 @@ def test_how_many_frames_are_kept_is_never_chosen(policy: Policy) -> None:
         frontier.point(FRAMES, value, table(cost(shape, tokens)), default)
         for value, tokens in ((0.5, 1000), (1, 1000), (2, 1000))
     ]
-    assert frontier.choose(points, policy).value == 2
+    assert choose(points, policy).value == 2
 
 
 def test_the_witness_is_the_costliest_that_should_not_change() -> None:

@@ -197,7 +197,7 @@ def _point(known: Findings, index: int) -> c.FrontierPoint:
         worst_retention=round(point.worst_retention, 6),
         encoder_budget_tokens=budget.encoder_budget_tokens,
         profiled_items=budget.profiled_items,
-        chosen=explored.chosen and point.knob not in known.decision.ineffective,
+        chosen=point in known.decision.chosen,
         activation_peak_bytes=kept.activation_peak_bytes,
         kv_cache_bytes=kept.kv_cache_bytes,
         kv_cache_tokens=kept.kv_cache_tokens,

@@ -64,9 +64,9 @@ def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
 
 
 def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
-    for explored in decision.explored:
-        point, knob = explored.point, explored.point.knob
-        if not explored.chosen or point.value == knob.value or knob in decision.ineffective:
+    for point in decision.chosen:
+        knob = point.knob
+        if point.value == knob.value:
             continue
         largest = decision.table.heaviest(knob.modality)
         yield Evidence(

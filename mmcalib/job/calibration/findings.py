@@ -149,10 +149,10 @@ def _hints(decision: Decision) -> Iterator[Check]:
 def _caps_held(decision: Decision, policy: Policy) -> Iterator[Check]:
     """A cap that was asked for and that no value of the model's option reaches."""
     cap = policy.max_tokens_per_item
-    for explored in decision.explored:
-        point, knob = explored.point, explored.point.knob
+    for point in decision.chosen:
+        knob = point.knob
         of_images = knob.modality == "image" and knob.argument == "mm_processor_kwargs"
-        if cap is not None and explored.chosen and of_images and point.max_tokens > cap:
+        if cap is not None and of_images and point.max_tokens > cap:
             yield Check(
                 "image cap held",
                 "warn",

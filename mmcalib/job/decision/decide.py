@@ -11,7 +11,9 @@ from mmcalib.census.shapes import Modality
 from mmcalib.corpus.item import Skipped
 from mmcalib.derive import frontier, limits
 from mmcalib.derive.adequacy import Adequacy, adequacy
+from mmcalib.derive.choice import choose
 from mmcalib.derive.costs import CostTable
+from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import Count, Hint
 from mmcalib.engine.messages import Budget, Knob
 from mmcalib.engine.setting import Setting
@@ -25,14 +27,16 @@ from mmcalib.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The derived configuration and everything it was derived from. `unhinted` is its budget
-    without size hints: what vLLM says of the model.
+    """The derived configuration and everything it was derived from. `chosen` has one point of each
+    knob that has an effect; `unhinted` is the budget without size hints: what vLLM says of the
+    model.
     """
 
     default_table: CostTable
     table: CostTable
     setting: Setting
     explored: tuple[Explored, ...]
+    chosen: tuple[Point, ...]
     ineffective: tuple[Knob, ...]
     counts: dict[Modality, Count]
     hints: dict[Modality, Hint]
@@ -57,9 +61,13 @@ def decide(
     plain = limits.limit_mm_per_prompt(admitted, {})
     default_budget, default_error = budgets.default()
     turned = knobs(budgets, default)
-    explored = [e for knob in turned for e in explore(knob, default, plain, budgets, progress)]
-    ineffective = tuple(knob for knob in turned if not moves(knob, explored))
-    chosen = [e.point for e in explored if e.chosen and e.point.knob not in ineffective]
+    explored = {knob.name: explore(knob, default, plain, budgets, progress) for knob in turned}
+    ineffective = tuple(knob for knob in turned if not moves(explored[knob.name]))
+    chosen = tuple(
+        choose([e.point for e in explored[knob.name]], policy)
+        for knob in turned
+        if knob not in ineffective
+    )
     setting = frontier.merged([base, *(point.setting for point in chosen)])
     table = default
     if setting != base:
@@ -76,7 +84,8 @@ def decide(
         default_table=default,
         table=table,
         setting=setting,
-        explored=tuple(explored),
+        explored=tuple(e for points in explored.values() for e in points),
+        chosen=chosen,
         ineffective=ineffective,
         counts=admitted,
         hints=found,

@@ -21,7 +21,6 @@ class Explored:
 
     point: Point
     budget: Budget
-    chosen: bool
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -43,7 +42,7 @@ def explore(
     budgets: Budgets,
     progress: Progress,
 ) -> list[Explored]:
-    """Every candidate of one knob, costed and budgeted, with the policy's choice marked."""
+    """Every candidate of one knob, costed and budgeted, ascending; the last is the default."""
     values = frontier.candidates(knob, default, budgets.policy)
     tables, points = [], []
     with progress.step(f"trying {knob.name}", len(values)) as task:
@@ -52,19 +51,19 @@ def explore(
             tables.append(table)
             points.append(frontier.point(knob, value, table, default))
             task.advance()
-    chosen = frontier.choose(points, budgets.policy)
     explored = []
     for point, table in zip(points, tables, strict=True):
         args = budgets.engine_args(point.setting, per_prompt, table)
-        explored.append(Explored(point, budgets.of(args), point is chosen, args))
+        explored.append(Explored(point, budgets.of(args), args))
     return explored
 
 
-def moves(knob: Knob, explored: list[Explored]) -> bool:
-    """Whether any value of the knob moved tokens or budget away from the default value's."""
-    mine = [e for e in explored if e.point.knob == knob]
-    seen = {(e.point.max_tokens, tuple(sorted(e.budget.max_tokens_per_item.items()))) for e in mine}
-    return len(mine) < 2 or len(seen) > 1
+def moves(explored: list[Explored]) -> bool:
+    """Whether any value of one knob moved tokens or budget away from the default value's."""
+    seen = {
+        (e.point.max_tokens, tuple(sorted(e.budget.max_tokens_per_item.items()))) for e in explored
+    }
+    return len(explored) < 2 or len(seen) > 1
 
 
 def _under(knob: Knob, value: int | float, default: CostTable, budgets: Budgets) -> CostTable:
