@@ -148,18 +148,17 @@ def _hints(decision: Decision) -> Iterator[Check]:
 
 def _caps_held(decision: Decision, policy: Policy) -> Iterator[Check]:
     """A cap that was asked for and that no value of the model's option reaches."""
-    cap = policy.max_tokens_per_item
-    for point in decision.chosen:
-        knob = point.knob
-        of_images = knob.modality == "image" and knob.argument == "mm_processor_kwargs"
-        if cap is not None and of_images and point.max_tokens > cap:
-            yield Check(
-                "image cap held",
-                "warn",
-                f"--max-tokens-per-item {cap}: the least that {knob.name} allows is "
-                f"{point.max_tokens} tokens",
-                "ask for no less than that",
-            )
+    cap, largest = policy.max_tokens_per_item, decision.table.heaviest("image")
+    knobs = [e.point.knob for e in decision.explored]
+    names = [k.name for k in knobs if k.modality == "image" and k.argument == "mm_processor_kwargs"]
+    if cap is not None and names and largest is not None and largest.tokens > cap:
+        yield Check(
+            "image cap held",
+            "warn",
+            f"--max-tokens-per-item {cap}: the least that {names[0]} allows is "
+            f"{largest.tokens} tokens",
+            "ask for no less than that",
+        )
 
 
 def _unseen(decision: Decision) -> Iterator[Check]:
