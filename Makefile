@@ -34,10 +34,12 @@ test: setup ## Run the tests, the engine ones included
 
 test-all: lint test demo ## Run all that a release must pass: lint, test, demo
 
-bench: setup ## Measure the rehearsal: its speed, and how near it comes to published startup logs
+bench: setup ## Measure rehearsals, speed and accuracy, and the speed of the frontier and the hit curve
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
+	$(BIN)/python benchmarks/frontier_speed.py --out reports/frontier-speed.md
 	$(BIN)/python benchmarks/rehearsal_reality.py
 	$(BIN)/python benchmarks/memory_accuracy.py
+	$(BIN)/python benchmarks/mm_cache_speed.py --out reports/mm-cache-speed.md
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .

@@ -20,17 +20,21 @@ if TYPE_CHECKING:
     from mmcalib.derive.policy import Policy
     from mmcalib.job.calibration.calibrate import calibrate
     from mmcalib.job.memory.rehearse import rehearse
+    from mmcalib.job.validate.validate import validate
     from mmcalib.report.calibration import Calibration
     from mmcalib.report.rehearsal import Rehearsal
+    from mmcalib.report.validation import Validation
 
 __all__ = [
     "Admission",
     "Calibration",
     "Policy",
     "Rehearsal",
+    "Validation",
     "__version__",
     "calibrate",
     "rehearse",
+    "validate",
 ]
 
 _HOMES = {
@@ -40,6 +44,8 @@ _HOMES = {
     "Rehearsal": "mmcalib.report.rehearsal",
     "calibrate": "mmcalib.job.calibration.calibrate",
     "rehearse": "mmcalib.job.memory.rehearse",
+    "Validation": "mmcalib.report.validation",
+    "validate": "mmcalib.job.validate.validate",
 }
 
 

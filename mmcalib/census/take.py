@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from mmcalib.census.accesses import Accesses, AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Shape
@@ -27,6 +28,7 @@ class Taken:
     prompts: PromptCensus
     skipped: list[Skipped]
     files: int
+    accesses: Accesses
 
 
 def take(
@@ -42,7 +44,8 @@ def take(
     counts once: files in folders that no usable prompt mentions (by path or by link), and good
     files that only unusable prompts mention. A prompt with an unreadable item is skipped as a
     whole. Each path and each prompt is listed as skipped once, in the order of the sources,
-    prompts first. Memory grows with the number of distinct paths.
+    prompts first. Memory grows with the number of distinct paths, and by a few bytes for each
+    mention.
 
     Raises CorpusError when nothing at all could be counted, unless `allow_empty` (for shards).
     """
@@ -57,8 +60,9 @@ def take(
                 counter.item(item)
     if not allow_empty and not counter.census.items():
         raise _nothing(counter)
+    accesses = counter.log.accesses(progress)
     skipped = list(counter.skipped.values())
-    return Taken(counter.census, counter.prompts, skipped, files=len(counter.looked_at))
+    return Taken(counter.census, counter.prompts, skipped, len(counter.looked_at), accesses)
 
 
 @dataclass(slots=True)
@@ -67,6 +71,7 @@ class _Counter:
     look: Look
     census: Census = field(default_factory=Census)
     prompts: PromptCensus = field(default_factory=PromptCensus)
+    log: AccessLog = field(default_factory=AccessLog)
     skipped: dict[str, Skipped] = field(default_factory=dict)
     # Only what requests name can come again; a folder's items are not remembered with their shape.
     probed: dict[Item, Shape | Skipped] = field(default_factory=dict)
@@ -87,6 +92,7 @@ class _Counter:
                 return
             shapes.append(shape)
         self.prompts.add(shapes, prompt)
+        self.log.add(prompt.items, shapes)
         for item, shape in zip(prompt.items, shapes, strict=True):
             self.census.add(shape, item.path)
             if item.path not in self.settled:

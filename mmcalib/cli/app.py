@@ -14,6 +14,7 @@ from mmcalib.cli.models import models
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.run import run
+from mmcalib.cli.validate import validate
 from mmcalib.errors import MmcalibError
 from mmcalib.version import __version__
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("rehearse")(rehearse)
 app.command("plan")(plan)
+app.command("validate")(validate)
 app.command("check")(check)
 app.command("models")(models)
 

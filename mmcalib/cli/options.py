@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from mmcalib.census.shapes import MODALITIES, Modality
-from mmcalib.derive.policy import TEXT_RESERVE_TOKENS, Policy, Prefer
+from mmcalib.derive.policy import FIT, Policy, Prefer
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.rehearse import AUTO, gpu_of
+from mmcalib.job.policy_file import read_policy
 from mmcalib.job.spec import VALIDATIONS, Job
+from mmcalib.sizes import size_bytes
 
-_POSITIVE = ("max_tokens_per_item", "max_model_len", "max_num_batched_tokens", "max_num_seqs")
+_POSITIVE = (
+    "max_tokens_per_item",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "min_image_pixels",
+    "min_video_frames",
+)
 
 
 def job_of(
@@ -25,13 +33,13 @@ def job_of(
     data: Sequence[Path],
     requests: Sequence[Path],
     allowed_root: Path | None,
-    count: Sequence[str],
     validate: str,
     startup_budget_s: float,
     sample: int,
     seed: int,
     gpu: str | None,
-    **policy: Any,
+    policy: Path | None = None,
+    **flags: Any,
 ) -> Job:
     """Check what the parser cannot, and build the job. Raises UsageError."""
     if not data and not requests:
@@ -42,17 +50,20 @@ def job_of(
         raise UsageError("--startup-budget must be a number of seconds, 0 or more")
     if sample < 1:
         raise UsageError("--sample must be at least 1: the heaviest item is always measured")
+    said = read_policy(policy) if policy is not None else {}
+    named = gpu if gpu is not None else said.pop("gpu", None)
+    said.pop("gpu", None)
     return Job(
         model=model,
         data=tuple(data),
         requests=tuple(requests),
         allowed_root=allowed_root,
-        policy=policy_of(count, **policy),
+        policy=policy_of(said, **flags),
         validate=_one_of("--validate", validate, VALIDATIONS),  # type: ignore[arg-type]
         startup_budget_s=startup_budget_s,
         sample=sample,
         seed=seed,
-        gpu=_gpu(gpu),
+        gpu=_gpu(named),
     )
 
 
@@ -63,38 +74,93 @@ def _gpu(name: str | None) -> Gpu | None:
     return gpu_of(AUTO) if present.has_gpu() else None
 
 
-def policy_of(
-    count: Sequence[str],
-    *,
-    prefer: str,
-    coverage: float,
-    text_reserve_tokens: int | None,
-    media_io_kwargs: str | None = None,
-    **more: Any,
-) -> Policy:
-    """The policy that the options say. Raises UsageError."""
-    if not 0 < coverage <= 1:
-        raise UsageError(f"--coverage {coverage} is not a share", hint="--coverage 0.99")
+def policy_of(said: Mapping[str, Any], **flags: Any) -> Policy:
+    """The policy that a file says, with flags on top; a flag that is None or empty says nothing.
+
+    Raises UsageError.
+    """
+    given = {n: v for n, v in flags.items() if v is not None and v is not False and v != []}
+    parsers = {
+        "count": lambda words: dict(_count(word) for word in words),
+        "coverage": _coverage,
+        "max_model_len": _max_model_len,
+        "media_io_kwargs": _media_io_kwargs,
+    }
+    for name in parsers.keys() & given.keys():
+        given[name] = parsers[name](given[name])
+    merged = {**said, **given}
+    if "count" in given:
+        merged["count"] = {**said.get("count", {}), **given["count"]}
+    if "ram_budget" in merged:
+        merged["ram_budget_bytes"] = _size("--ram-budget", merged.pop("ram_budget"))
+    _check(merged)
+    return Policy(**merged)
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """That every value can be meant, whoever gave it."""
+    _one_of("--prefer", given.get("prefer", "quality"), get_args(Prefer))
+    coverage = given.get("coverage", 1.0)
+    for share in coverage.values() if isinstance(coverage, Mapping) else [coverage]:
+        if not 0 < share <= 1:
+            raise UsageError(f"--coverage {share} is not a share", hint="--coverage 0.99")
     for name in _POSITIVE:
-        if more[name] is not None and more[name] < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {more[name]}")
-    reserve = TEXT_RESERVE_TOKENS if text_reserve_tokens is None else text_reserve_tokens
-    if reserve < 0:
+        if given.get(name, 1) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {given[name]}")
+    if given.get("max_model_len", FIT) != FIT and given["max_model_len"] < 1:
+        raise UsageError(f"--max-model-len must be at least 1, not {given['max_model_len']}")
+    if any(number < 0 for number in given.get("count", {}).values()):
+        raise UsageError("a count must not be negative", hint="--count image=4")
+    if given.get("text_reserve_tokens", 0) < 0:
         raise UsageError("--text-reserve-tokens must not be negative")
-    return Policy(
-        prefer=_one_of("--prefer", prefer, get_args(Prefer)),  # type: ignore[arg-type]
-        coverage=coverage,
-        count=dict(_count(words) for words in count),
-        text_reserve_tokens=reserve,
-        media_io_kwargs=_media_io_kwargs(media_io_kwargs),
-        **more,
-    )
+    if not 0 < given.get("gpu_memory_utilization", 1) <= 1:
+        raise UsageError(
+            f"--gpu-memory-utilization {given['gpu_memory_utilization']} is not a share",
+            hint="--gpu-memory-utilization 0.9",
+        )
+    if not 0 < given.get("concurrency", 1) < math.inf:
+        raise UsageError("--concurrency must be a number above 0", hint="--concurrency 16")
 
 
-def _media_io_kwargs(words: str | None) -> dict[str, dict[str, Any]]:
+def _coverage(words: Sequence[str]) -> float | dict[Modality, float]:
+    """One share for all modalities together, or one for each."""
+    shares: dict[Modality, float] = {}
+    for word in words:
+        modality, _, number = word.rpartition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            share = math.nan
+        if not modality and len(words) == 1 and not math.isnan(share):
+            return share
+        if modality not in MODALITIES or math.isnan(share):
+            raise UsageError(
+                f"--coverage {word} is not a share", hint="--coverage 0.99, or image=0.99"
+            )
+        shares[modality] = share
+    return shares
+
+
+def _max_model_len(words: str) -> int | Literal["fit"]:
+    if words == FIT:
+        return FIT
+    try:
+        return int(words)
+    except ValueError:
+        raise UsageError(
+            f"--max-model-len {words} is no number of tokens", hint="--max-model-len 32768, or fit"
+        ) from None
+
+
+def _size(option: str, words: str) -> int:
+    found = size_bytes(words)
+    if found is None:
+        raise UsageError(f"{option} {words}: not a size", hint=f"{option} 16GiB")
+    return found
+
+
+def _media_io_kwargs(words: str) -> dict[str, dict[str, Any]]:
     """JSON of modality -> options, as `vllm serve --media-io-kwargs` takes it."""
-    if words is None:
-        return {}
     try:
         given = json.loads(words)
     except ValueError:

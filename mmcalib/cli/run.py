@@ -30,17 +30,28 @@ def run(
             metavar="MODALITY=N", help="Items per prompt, such as image=4; may be repeated."
         ),
     ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="YAML of the choices below, and of the GPU; options override it."
+        ),
+    ] = None,
     coverage: Annotated[
-        float,
-        typer.Option(metavar="SHARE", help="Share of requests whose item count is admitted."),
-    ] = 1.0,
+        list[str] | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of requests whose item count is admitted, 1 by default; image=0.99 for "
+            "one modality by itself; may be repeated.",
+        ),
+    ] = None,
     prefer: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="WHAT",
-            help="quality: downscale nothing. throughput: keep at least half of the items whole.",
+            help="quality (default): downscale nothing unless context or memory force it. "
+            "throughput: keep at least half of the items whole.",
         ),
-    ] = "quality",
+    ] = None,
     max_tokens_per_item: Annotated[
         int | None,
         typer.Option(
@@ -48,12 +59,25 @@ def run(
             help="Cap images, and pairs of video frames, at N tokens each; wins over --prefer.",
         ),
     ] = None,
+    min_image_pixels: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Downscale no image below N pixels."),
+    ] = None,
+    min_video_frames: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Keep at least N frames of every video that has them."),
+    ] = None,
     text_reserve_tokens: Annotated[
         int | None,
         typer.Option(metavar="N", help="Tokens kept for text and answer; default: 1024."),
     ] = None,
     max_model_len: Annotated[
-        int | None, typer.Option(metavar="N", help="Context in tokens; default: the model's own.")
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Context in tokens, or fit: the smallest that holds the covered requests; "
+            "default: the model's own.",
+        ),
     ] = None,
     max_num_batched_tokens: Annotated[
         int | None,
@@ -61,6 +85,20 @@ def run(
     ] = None,
     max_num_seqs: Annotated[
         int | None, typer.Option(metavar="N", help="Sequences per step; default: left to vLLM.")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Share of the GPU that vLLM may use; default: vLLM's."),
+    ] = None,
+    concurrency: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="Sequences of full context that the KV cache must hold; needs --gpu."
+        ),
+    ] = None,
+    ram_budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Host memory for vLLM's processor caches, as 8GiB."),
     ] = None,
     media_io_kwargs: Annotated[
         str | None,
@@ -126,14 +164,20 @@ def run(
         data=data or [],
         requests=requests or [],
         allowed_root=allowed_local_media_path,
+        policy=policy,
         count=count or [],
         coverage=coverage,
         prefer=prefer,
         max_tokens_per_item=max_tokens_per_item,
+        min_image_pixels=min_image_pixels,
+        min_video_frames=min_video_frames,
         text_reserve_tokens=text_reserve_tokens,
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
+        gpu_memory_utilization=gpu_memory_utilization,
+        concurrency=concurrency,
+        ram_budget=ram_budget,
         media_io_kwargs=media_io_kwargs,
         allow_under_reserve=allow_under_reserve,
         validate=validate,

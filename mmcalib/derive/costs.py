@@ -10,8 +10,9 @@ from mmcalib.census.shapes import MODALITIES, Modality, Shape
 from mmcalib.engine.setting import Setting
 
 # real: the media itself went through vLLM; blank: a stand-in of equal shape did; unchanged: below
-# the cap that distinguishes this setting from the default, and so computed from the default.
-Basis = Literal["real", "blank", "unchanged"]
+# the cap that distinguishes this setting from the default, and so computed from the default;
+# counted: computed by vLLM's own count of its size, which agreed with all that were processed.
+Basis = Literal["real", "blank", "unchanged", "counted"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,31 @@
-"""Candidate values of a knob, and what each does to the corpus (R2)."""
+"""What each value of a knob does to the corpus (R2)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.census.shapes import AudioShape, Shape, VideoShape
-from mmcalib.derive.costs import CostTable, ItemCost, heaviest
-from mmcalib.derive.policy import Policy
+from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.floor import least_frames, least_pixels
+from mmcalib.derive.spread import quantile
+from mmcalib.derive.values import Value
 from mmcalib.engine.messages import Knob
 from mmcalib.engine.setting import DEFAULT, Setting
-
-# Of the corpus' own areas only the largest decide without loss.
-_OWN = 4
-# Caps that people use and can compare with, in tokens per image or frame.
-_LADDER_TOKENS = (256, 512, 768, 1024, 1280, 2048, 4096, 8192, 16384)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One candidate value of a knob and what it does to the items of the knob's modality."""
+    """One candidate value of a knob and what it does to the items of the knob's modality.
+
+    `mean_retention` is the mean over all items of the share of their tokens that they keep,
+    `worst_retention` that of the item that keeps least. `max_embeds` is the most that one takes of
+    the encoder cache, `process_s` the mean to load and process one. `counted`: some of the costs
+    are computed.
+    """
 
     knob: Knob
-    value: int | float
+    value: Value
     setting: Setting
     max_tokens: int
     p50_tokens: int
@@ -32,55 +33,22 @@ class Point:
     items_downscaled: int
     worst_retention: float
     items_enlarged: int = 0
+    least_pixels: int | None = None
+    least_frames: int | None = None
+    mean_retention: float = 1.0
+    p99_tokens: int = 0
+    max_embeds: int = 0
+    process_s: float = 0.0
+    counted: bool = False
 
     @property
     def share_downscaled(self) -> float:
         return self.items_downscaled / self.items if self.items else 0.0
 
-
-Value = int | float
-
-
-def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
-    """Values to try, ascending, the default last. Frames as the knob says; tiles one by one; areas
-    on a ladder of tokens, plus those at which the corpus' own heaviest shapes just fit: as single
-    pictures, and as the stack of frames that some processors bound instead.
-    """
-    unit = knob.unit_tokens
-    if knob.steps:
-        return list(knob.steps)
-    if unit is None:
-        return list(range(1, int(knob.value) + 1))
-    costs = default.of(knob.modality)
-    areas = {area for cost in costs for area in _areas(cost, unit)}
-    volumes = {volume for cost in costs for volume in _volumes(cost, unit)}
-    ceiling = max(areas | volumes, default=0)
-    ladder = {unit * tokens for tokens in _LADDER_TOKENS if unit * tokens <= ceiling}
-    wanted = {*ladder, *sorted(areas)[-_OWN:], *sorted(volumes)[-_OWN:]}
-    floor = max(knob.companions.values(), default=unit)
-    kept = {value for value in wanted if value >= floor}
-    if policy.max_tokens_per_item is not None:
-        kept.add(unit * policy.max_tokens_per_item)
-    return [*sorted(value for value in kept if value < knob.value), knob.value]
-
-
-def _areas(cost: ItemCost, unit: int) -> tuple[int, ...]:
-    """The area that this shape takes when each edge is rounded to the processor's unit."""
-    shape = cost.shape
-    if isinstance(shape, AudioShape):
-        return ()
-    edge = math.isqrt(unit)
-    sides = (shape.width_px / edge, shape.height_px / edge)
-    nearest = max(1, round(sides[0])) * max(1, round(sides[1])) * unit
-    above = math.ceil(sides[0]) * math.ceil(sides[1]) * unit
-    return nearest, above
-
-
-def _volumes(cost: ItemCost, unit: int) -> tuple[int, ...]:
-    """The same for all frames that the loader keeps of a video."""
-    if not isinstance(cost.shape, VideoShape) or not cost.sampled:
-        return ()
-    return tuple(area * cost.sampled[0] for area in _areas(cost, unit))
+    @property
+    def beyond_default(self) -> bool:
+        """Whether the value makes more of items than the model does by itself."""
+        return self.value > self.knob.value
 
 
 def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
@@ -91,8 +59,11 @@ def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
         return base
     inner: Any = value
     for depth, key in enumerate(reversed(knob.path)):
-        companions = knob.companions if depth == 0 else {}
-        inner = {key: inner, **{name: min(v, value) for name, v in companions.items()}}
+        beside: dict[str, Any] = {}
+        if depth == 0:
+            beside = {name: min(v, value) for name, v in knob.companions.items()}
+            beside |= {knob.switch: value > 0} if knob.switch else {}
+        inner = {key: inner, **beside}
     return merged([base, Setting(**{knob.argument: inner})])
 
 
@@ -114,43 +85,33 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
             into[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def exceeding(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
-    """Shapes that the cap may change: all for tiles; for areas those that do not fit under it."""
-    costs = default.of(knob.modality)
-    if knob.unit_tokens is None:
-        return [cost.shape for cost in costs]
-    return [c.shape for c in costs if min(_areas(c, knob.unit_tokens), default=0) > value]
-
-
-def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
-    """The costliest shape that should not change: if it does, the cap means something else."""
-    rest = [cost for cost in default.of(knob.modality) if cost.shape not in set(changed)]
-    most = heaviest(rest)
-    return most.shape if most else None
-
-
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:
     """What the value does, compared item by item with the default setting. An item that vLLM
     refuses under it keeps nothing.
     """
-    now = {cost.shape: cost for cost in table.of(knob.modality)}
-    kept = [(c.count, _retention(now.get(c.shape), c)) for c in default.of(knob.modality)]
-    smaller = [(count, share) for count, share in kept if share < 1]
-    ordered = sorted(now.values(), key=lambda cost: cost.tokens)
+    costs, before = table.of(knob.modality), default.of(knob.modality)
+    now = {cost.shape: cost for cost in costs}
+    kept = [(c.count, _retention(now.get(c.shape), c)) for c in before]
+    items, accepted = sum(count for count, _ in kept), sum(c.count for c in costs)
     return Point(
         knob=knob,
         value=value,
         setting=table.setting,
-        max_tokens=max((cost.tokens for cost in ordered), default=0),
-        p50_tokens=_median([(cost.tokens, cost.count) for cost in ordered]),
-        items=sum(count for count, _ in kept),
-        items_downscaled=sum(count for count, _ in smaller),
-        worst_retention=min((share for _, share in smaller), default=1.0),
+        max_tokens=max((cost.tokens for cost in costs), default=0),
+        p50_tokens=quantile(costs, 0.50),
+        items=items,
+        items_downscaled=sum(count for count, share in kept if share < 1),
+        worst_retention=min((share for _, share in kept), default=1.0),
         items_enlarged=sum(
-            c.count
-            for c in default.of(knob.modality)
-            if c.shape in now and now[c.shape].tokens > c.tokens
+            c.count for c in before if c.shape in now and now[c.shape].tokens > c.tokens
         ),
+        least_pixels=least_pixels(table, default),
+        least_frames=least_frames(table),
+        mean_retention=sum(n * share for n, share in kept) / items if items else 1.0,
+        p99_tokens=quantile(costs, 0.99),
+        max_embeds=max((cost.embeds for cost in costs), default=0),
+        process_s=sum(c.count * c.process_s for c in costs) / accepted if accepted else 0.0,
+        counted=any(cost.basis == "counted" for cost in costs),
     )
 
 
@@ -159,12 +120,3 @@ def _retention(now: ItemCost | None, before: ItemCost) -> float:
     if now is None:
         return 0.0
     return now.tokens / before.tokens if now.tokens < before.tokens else 1.0
-
-
-def _median(pairs: Sequence[tuple[int, int]]) -> int:
-    half, covered = sum(count for _, count in pairs) / 2, 0
-    for tokens, count in pairs:
-        covered += count
-        if covered >= half:
-            return tokens
-    return 0

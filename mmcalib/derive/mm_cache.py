@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Hashable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+
+from mmcalib.derive.recency import Recency
 
 # A cache for the last few percent of the hits can cost as much as one for all the others.
 NEARLY_ALL = 0.95
@@ -16,20 +18,24 @@ NEARLY_ALL = 0.95
 GIB = 2**30
 # The steps in which a size is written.
 STEPS_PER_GIB = 100
+# What vLLM takes where nothing is said (vllm/config/multimodal.py of 0.32).
+DEFAULT_GIB = 4
 
 
 @dataclass(frozen=True, slots=True)
 class HitCurve:
     """Hits of one LRU cache as a function of its capacity in bytes.
 
-    A cache of `capacities[i]` bytes hits `hits[i]` times, and so does any larger one below
-    `capacities[i + 1]`. Both ascend; both are empty where nothing repeats.
+    An access is one request's use of one item, however often the request names it. A cache of
+    `capacities[i]` bytes hits `hits[i]` times, and so does any larger one below
+    `capacities[i + 1]`. Both ascend; both are empty where nothing repeats. `largest_request_bytes`
+    are the distinct items of the heaviest request together.
     """
 
     accesses: int
     distinct: int
     distinct_bytes: int
-    largest_bytes: int
+    largest_request_bytes: int
     capacities: tuple[int, ...]
     hits: tuple[int, ...]
 
@@ -37,6 +43,11 @@ class HitCurve:
     def most_hits(self) -> int:
         """Hits of a cache that forgets nothing: every access but the first of each key."""
         return self.accesses - self.distinct
+
+    @property
+    def most_rate(self) -> float:
+        """Share of all accesses that a cache of any size can hit."""
+        return self.most_hits / self.accesses if self.accesses else 0.0
 
     def hits_at(self, capacity_bytes: float) -> int:
         position = bisect_right(self.capacities, capacity_bytes)
@@ -53,23 +64,30 @@ class HitCurve:
         """
         if hits <= 0:
             return 0
-        for capacity, reached in zip(self.capacities, self.hits, strict=True):
-            if reached >= hits:
-                return capacity
-        raise ValueError(f"no cache hits {hits} of {self.accesses} accesses")
+        if hits > self.most_hits:
+            raise ValueError(f"no cache hits {hits} of {self.accesses} accesses")
+        return self.capacities[bisect_left(self.hits, hits)]
+
+    def points(self, most: int) -> list[tuple[int, float]]:
+        """At most so many (capacity, hit rate), evenly apart in hits; the last has them all."""
+        steps = (math.ceil(self.most_hits * step / most) for step in range(1, most + 1))
+        found = sorted({self.capacity_for(hits) for hits in steps if hits})
+        return [(capacity, self.rate_at(capacity)) for capacity in found]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
     """A size for `mm-processor-cache-gb` (GiB, 0 switches the cache off) and what it earns.
 
-    `total_bytes` is what vLLM says it may hold in all processes together.
+    `total_bytes` is what vLLM says it may hold in all processes together. `request_limited`: the
+    hits would need less than the largest request; `ram_limited`: more than the budget.
     """
 
     mm_processor_cache_gb: float
     hit_rate: float
     most_hit_rate: float
     total_bytes: int
+    request_limited: bool
     ram_limited: bool
 
     @property
@@ -77,67 +95,55 @@ class CacheSize:
         return round(self.mm_processor_cache_gb * GIB)
 
 
-def hit_curve(accesses: Iterable[tuple[Hashable, int]]) -> HitCurve:
-    """The hit curve of (content key, processed bytes) in the order of the requests.
+def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
+    """The hit curve of requests in their order, each the (content key, processed bytes) of its
+    items in the order in which vLLM merges them.
 
-    The rule: an access hits if and only if the bytes of the distinct items accessed since its own
-    last access, plus its own, are at most the capacity. With one size per key an LRU cache always
-    holds the most recent items that fit, so this is exact for every capacity that holds the largest
-    item, and hits never fall as capacity grows.
+    The rule: an item hits if and only if the bytes of the distinct items used since it was used
+    last, up to this request, plus its own, are at most the capacity. With one size per key an LRU
+    cache always holds the most recent items that fit, and vLLM looks all items of a request up
+    before it stores any (`_cached_apply_hf_processor`, vllm/multimodal/processing/processor.py of
+    0.32), so this is exact for every capacity that holds the largest request, and hits never fall
+    as capacity grows. An item that one request names twice is processed twice when it is new, and
+    not at all when it is cached: one access either way.
 
     Where vLLM's cache (`cachetools.LRUCache` by size, vllm/multimodal/cache) deviates:
 
-    - Below the largest item the curve is a lower bound: vLLM 0.32 serves what exceeds the whole
-      cache uncached, and such an item pushes nothing out (0.23 still raises "value too large").
-      Real hits may there even fall as capacity grows.
-    - Within one request the items already cached are touched before new ones are stored, so a
-      request's new items push out other requests' items first; see `choose` for what happens when
-      that is not enough.
+    - Below the largest request the curve is no promise: what exceeds the whole cache is served
+      uncached and pushes nothing out (0.23 still raises "value too large"), and a request may fail
+      (see `choose`).
     - It is one process' cache. With several API servers each has its own and sees its share of
       the requests; `mm_processor_cache_type: shm` forgets first in, first out.
 
     Raises ValueError for a size that is not positive or differs between accesses of one key.
-    O(n log n): a Fenwick tree over positions holds each item's bytes at its last access.
+    O(n log n).
     """
-    items = list(accesses)
-    end = len(items)
-    tree = [0] * (end + 1)
+    held = Recency()
     last: dict[Hashable, int] = {}
-    sizes: dict[Hashable, int] = {}
-    held = 0
+    heaviest = accesses = 0
     needed: list[int] = []
-    for position, (key, nbytes) in enumerate(items, 1):
-        before = last.get(key)
-        if before is None:
-            if nbytes <= 0:
-                raise ValueError(f"{key!r} has {nbytes} bytes")
-            sizes[key] = nbytes
-            held += nbytes
-        else:
-            if sizes[key] != nbytes:
-                raise ValueError(f"{key!r} has {sizes[key]} bytes and {nbytes} bytes")
-            # What was last accessed before this item's own last access need not be held.
-            older, at = 0, before - 1
-            while at:
-                older += tree[at]
-                at &= at - 1
-            needed.append(held - older)
-            at = before
-            while at <= end:
-                tree[at] -= nbytes
-                at += at & -at
-        last[key] = position
-        at = position
-        while at <= end:
-            tree[at] += nbytes
-            at += at & -at
+    for request in requests:
+        latest = dict(reversed(request))
+        needed += [held.since(last[key]) for key in latest if key in last]
+        for key in reversed(latest):
+            nbytes, before = latest[key], last.get(key)
+            if before is None:
+                if nbytes <= 0:
+                    raise ValueError(f"{key!r} has {nbytes} bytes")
+                last[key] = held.append(nbytes)
+            elif held.sizes[before] == nbytes:
+                last[key] = held.renew(before)
+            else:
+                raise ValueError(f"{key!r} has {held.sizes[before]} bytes and {nbytes} bytes")
+        accesses += len(latest)
+        heaviest = max(heaviest, sum(latest.values()))
     needed.sort()
     steps = [(capacity, sum(1 for _ in same)) for capacity, same in groupby(needed)]
     return HitCurve(
-        accesses=end,
-        distinct=len(sizes),
-        distinct_bytes=held,
-        largest_bytes=max(sizes.values(), default=0),
+        accesses=accesses,
+        distinct=len(last),
+        distinct_bytes=held.total,
+        largest_request_bytes=heaviest,
         capacities=tuple(capacity for capacity, _ in steps),
         hits=tuple(accumulate(count for _, count in steps)),
     )
@@ -146,7 +152,6 @@ def hit_curve(accesses: Iterable[tuple[Hashable, int]]) -> HitCurve:
 def choose(
     curve: HitCurve,
     *,
-    largest_request_bytes: int = 0,
     share: float = NEARLY_ALL,
     ram_budget_bytes: int | None = None,
     api_server_count: int = 1,
@@ -156,10 +161,10 @@ def choose(
 
     Attainable are the hits of the largest cache that `ram_budget_bytes` allows.
 
-    A cache is never smaller than `largest_request_bytes`, the distinct items of the heaviest
-    request together, and off where that exceeds the budget: where a request's new items push out
-    one that it repeats, vLLM 0.32 fails the request ("Expected a cached item for mm_hash=...",
-    vllm/multimodal/cache/lru.py; vLLM PR 28525 assumes that a request fits).
+    A cache is never smaller than the largest request, and off where that exceeds the budget: where
+    a request's new items push out one that it repeats, vLLM 0.32 fails the request ("Expected a
+    cached item for mm_hash=...", vllm/multimodal/cache/lru.py; vLLM PR 28525 assumes that a
+    request fits).
 
     vLLM 0.32 says of `mm_processor_cache_gb` (vllm/config/multimodal.py) that the cache is
     duplicated for each API server and engine core process, `mm_processor_cache_gb *
@@ -168,19 +173,21 @@ def choose(
     otherwise only the API servers do (vllm/multimodal/cache/factories.py, lru.py).
     """
     processes = api_server_count + data_parallel_size
+    largest = curve.largest_request_bytes
     most = curve.most_hits
     if ram_budget_bytes is not None:
         affordable = max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB)
         most = curve.hits_at(affordable * GIB / STEPS_PER_GIB)
-        if largest_request_bytes * STEPS_PER_GIB > affordable * GIB:
+        if largest * STEPS_PER_GIB > affordable * GIB:
             most = 0
-    capacity = curve.capacity_for(math.ceil(round(share * most, 9)))
-    capacity = max(capacity, largest_request_bytes) if capacity else 0
+    wanted = curve.capacity_for(math.ceil(round(share * most, 9)))
+    capacity = max(wanted, largest) if wanted else 0
     gib = -(-capacity * STEPS_PER_GIB // GIB) / STEPS_PER_GIB
     return CacheSize(
         mm_processor_cache_gb=gib,
         hit_rate=curve.rate_at(gib * GIB),
-        most_hit_rate=curve.most_hits / curve.accesses if curve.accesses else 0.0,
+        most_hit_rate=curve.most_rate,
         total_bytes=round(gib * GIB) * processes,
+        request_limited=wanted < capacity,
         ram_limited=most < curve.most_hits,
     )

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from mmcalib.census.shapes import Modality
 
 Prefer = Literal["quality", "throughput"]
+# Of max_model_len: the smallest context that holds the covered prompts.
+FIT: Literal["fit"] = "fit"
 
 # Room for the text around the media and the answer. A choice, not a measurement: prompts differ.
 TEXT_RESERVE_TOKENS = 1024
@@ -19,18 +21,37 @@ class Policy:
     """How limits are chosen. Tokens throughout; quantiles in (0, 1].
 
     `count` overrides the items per prompt of a modality. `coverage` is the share of prompts whose
-    item count must be admitted. `max_tokens_per_item` caps every image and video frame outright.
-    The three engine values are passed on where given and derived where None; `media_io_kwargs` is
-    what the server will load media with, as vLLM spells it.
+    item count must be admitted, of all modalities together or of each by itself.
+    `max_tokens_per_item` caps every image and video frame outright. No image may be downscaled
+    below `min_image_pixels`, and of no video fewer frames kept than `min_video_frames`, unless it
+    has fewer. The engine values are passed on where given and derived where None; `media_io_kwargs`
+    is what the server will load media with, as vLLM spells it. `concurrency` is how many sequences
+    of `max_model_len` the KV cache must hold, `ram_budget_bytes` what processor caches may take.
     """
 
     prefer: Prefer = "quality"
-    coverage: float = 1.0
+    coverage: float | Mapping[Modality, float] = 1.0
     count: Mapping[Modality, int] = field(default_factory=dict)
     max_tokens_per_item: int | None = None
+    min_image_pixels: int = 0
+    min_video_frames: int = 0
     text_reserve_tokens: int = TEXT_RESERVE_TOKENS
-    max_model_len: int | None = None
+    max_model_len: int | Literal["fit"] | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
+    gpu_memory_utilization: float | None = None
+    concurrency: float | None = None
+    ram_budget_bytes: int | None = None
     allow_under_reserve: bool = False
     media_io_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The context that was given as a number."""
+        return None if self.max_model_len == FIT else self.max_model_len
+
+    def share_of(self, modality: Modality) -> float:
+        """The coverage of one modality by itself."""
+        if isinstance(self.coverage, Mapping):
+            return self.coverage.get(modality, 1.0)
+        return self.coverage

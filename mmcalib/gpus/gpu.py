@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Literal, TypeAlias, get_args
 
 from mmcalib.errors import UsageError
+from mmcalib.sizes import size_bytes
 
 TotalStatus: TypeAlias = Literal["found", "inferred", "given", "read"]
 TOTAL_STATUSES: tuple[str, ...] = get_args(TotalStatus)
@@ -24,18 +24,9 @@ CAPABILITIES: frozenset[Capability] = frozenset(
         *((12, 0), (12, 1)),
     }
 )
-BYTES_PER = {
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-}
 # Bounds of our own, against a slip of the unit: no GPU of these capabilities lies outside.
 LEAST_BYTES = 2**30
 MOST_BYTES = 2**42
-MEMORY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([mgt]i?b)", re.IGNORECASE | re.ASCII)
 CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
 
 
@@ -80,13 +71,12 @@ def described(memory: str, capability: str) -> Gpu:
 
 
 def _parse_memory(text: str) -> int:
-    match = MEMORY.fullmatch(text.strip())
-    if match is None:
+    total_bytes = size_bytes(text)
+    if total_bytes is None:
         raise UsageError(
             f"a GPU's memory is a number and a unit, not {text!r}",
             hint="--gpu-memory 24GiB, or in MiB, GB or MB; torch's total, not the size on the box",
         )
-    total_bytes = int(Decimal(match[1]) * BYTES_PER[match[2].lower()])
     if not LEAST_BYTES <= total_bytes <= MOST_BYTES:
         raise UsageError(
             f"no GPU has {text.strip()} of memory for vLLM to use",

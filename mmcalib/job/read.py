@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Shape
@@ -34,6 +35,7 @@ class Corpus:
     skipped: tuple[Skipped, ...]
     files: int
     has_requests: bool
+    accesses: Accesses = field(default_factory=Accesses)
 
 
 class Reader:
@@ -82,7 +84,14 @@ def read(
     # A requests file that lies among the media was read, though not as media.
     read_as_requests = {os.path.realpath(path) for path in requests}
     skipped = [s for s in taken.skipped if os.path.realpath(s.path) not in read_as_requests]
-    return Corpus(taken.census, taken.prompts, tuple(skipped), taken.files, bool(requests))
+    return Corpus(
+        taken.census,
+        taken.prompts,
+        tuple(skipped),
+        taken.files,
+        bool(requests),
+        taken.accesses,
+    )
 
 
 def _can_be_written(name: str) -> bool:

@@ -12,6 +12,7 @@ import platformdirs
 
 from mmcalib.corpus.item import Skipped
 from mmcalib.derive.policy import Policy
+from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.report.calibration import Calibration
 
@@ -26,7 +27,9 @@ STARTUP_BUDGET_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted."""
+    """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
+    policy that asks for concurrency raises UsageError then.
+    """
 
     model: str
     data: Sequence[Path]
@@ -39,6 +42,12 @@ class Job:
     seed: int = 0
     cache_dir: Path | None = None
     gpu: Gpu | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy.concurrency is not None and self.gpu is None:
+            raise UsageError(
+                "--concurrency is of a GPU's memory, and none is named", hint="--gpu L4"
+            )
 
 
 @dataclass(slots=True)

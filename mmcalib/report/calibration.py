@@ -16,8 +16,10 @@ from mmcalib.corpus.item import Item, Skipped
 from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
 from mmcalib.errors import UsageError
+from mmcalib.report.cache import ProcessorCache
 from mmcalib.report.costs import Costs, gate_of
 from mmcalib.report.files import write_text
+from mmcalib.report.frontier import FrontierPoint
 
 SCHEMA_VERSION: Final = 1
 
@@ -84,13 +86,16 @@ class Corpus(_Part):
 
 
 class Evidence(_Part):
-    """Why a setting has its value, and the item or request that set it."""
+    """Why a setting has its value, and the item or request that set it. `effect` is what switching
+    it off changed.
+    """
 
     setting: str
     value: Any
     label: Label
     reason: str
     exemplar: str = ""
+    effect: str = ""
 
 
 class Limits(_Part):
@@ -101,7 +106,9 @@ class Limits(_Part):
 
 
 class EncoderBudget(_Part):
-    """Tokens, as vLLM's MultiModalBudget has them for one configuration."""
+    """Tokens, as vLLM's MultiModalBudget has them for one configuration; `resident_items` of the
+    corpus' largest fit into its encoder cache at once.
+    """
 
     encoder_budget_tokens: int
     max_tokens_per_item: dict[str, int]
@@ -112,6 +119,7 @@ class EncoderBudget(_Part):
     worst_step_tokens: int | None
     adequacy: float | None
     max_num_batched_tokens: int
+    resident_items: dict[str, int] = Field(default_factory=dict)
     label: Label = "computed"
 
 
@@ -158,28 +166,11 @@ class Memories(_Part):
     measured: Memory | None = None
 
 
-class FrontierPoint(_Part):
-    """One value of one knob: what it does to the corpus and to the budget."""
-
-    knob: str
-    modality: str
-    value: int | float
-    max_tokens: int
-    p50_tokens: int
-    share_downscaled: float
-    worst_retention: float
-    encoder_budget_tokens: int
-    profiled_items: int
-    chosen: bool
-    activation_peak_bytes: int | None = None
-    kv_cache_bytes: int | None = None
-    kv_cache_tokens: int | None = None
-    max_concurrency: float | None = None
-    label: Label = "measured"
-
-
 class ReplayResult(_Part):
+    """`prompts` were answered in one burst; they and others, `admitted` in all, were taken in."""
+
     prompts: int
+    admitted: int = 0
     rejected: int
     oom: int
     token_mismatches: int
@@ -224,6 +215,7 @@ class Calibration(_Part):
     checks: list[CheckResult]
     verdict: Literal["pass", "fail"]
     costs: Costs | None = None
+    cache: ProcessorCache | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 

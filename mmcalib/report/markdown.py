@@ -17,13 +17,15 @@ def markdown(calibration: Calibration, serve_with: str) -> str:
         autoescape=False,  # noqa: S701 - Markdown, not HTML; `cell` escapes what it must
         keep_trailing_newline=True,
     )
-    environment.filters.update(
-        number=words.number, gib=words.gib, share=words.share, plain=words.plain, cell=_cell
-    )
+    for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
+        environment.filters[name] = getattr(words, name)
+    environment.filters["cell"] = _cell
     return environment.get_template("report.md.j2").render(
         c=calibration,
         rows=words.rows(calibration),
         kv=any(point.kv_cache_bytes is not None for point in calibration.frontier),
+        labels=" or ".join(sorted({point.label for point in calibration.frontier}, reverse=True)),
+        bleeding={p.knob: " and ".join(p.bleeds) for p in calibration.frontier if p.bleeds}.items(),
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )

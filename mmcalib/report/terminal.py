@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mmcalib.report import words
-from mmcalib.report.calibration import Calibration
+from mmcalib.report.calibration import Calibration, CheckResult
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 _SPOKEN = ("fail", "warn", "skip")
@@ -25,7 +27,7 @@ def summary(calibration: Calibration, console: Console) -> None:
         (_heading(calibration), _corpus(calibration)),
         ("What vLLM reserves", _reserved(calibration)),
         ("Settings, and why", _settings(calibration)),
-        ("Checks", _checks(calibration)),
+        ("Checks", checks_table(calibration.checks)),
     ):
         console.print()
         console.print(Text(heading, style="bold"))
@@ -82,19 +84,19 @@ def _short(setting: str) -> str:
     return setting.removeprefix("limit_mm_per_prompt.").removeprefix("mm_processor_kwargs.")
 
 
-def _checks(calibration: Calibration) -> Table:
-    """What is wrong in full, worst first; what passed by name."""
+def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Table:
+    """What is wrong in full, worst first; what passed by name, or `in_full` too."""
     table = _table()
     table.add_column("", no_wrap=True)
     table.add_column("", overflow="fold")
-    for status in _SPOKEN:
-        for check in (check for check in calibration.checks if check.status == status):
+    for status in (*_SPOKEN, *(["pass"] if in_full else [])):
+        for check in (check for check in checks if check.status == status):
             line = Text(words.check_line(check))
             if check.remedy and status != "skip":
                 line.append(f"\n→ {words.plain(check.remedy)}", style="dim")
             table.add_row(Text(words.MARKS[status], style=_STYLES[status]), line)
-    passed = [check.name for check in calibration.checks if check.status == "pass"]
-    if passed:
+    passed = [check.name for check in checks if check.status == "pass"]
+    if passed and not in_full:
         mark = Text(words.MARKS["pass"], style=_STYLES["pass"])
         table.add_row(mark, Text(words.plain(", ".join(passed))))
     return table

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
+from mmcalib.report.cache import ProcessorCache
 from mmcalib.report.calibration import (
     Calibration,
     CheckResult,
@@ -28,13 +29,24 @@ def gib(value: int | None) -> str:
     return "—" if value is None else f"{value / GIB:.2f} GiB"
 
 
-def share(value: float) -> str:
+def share(value: float | None) -> str:
     """In per cent; what is neither nothing nor all never reads as such."""
+    if value is None:
+        return "—"
     if 0 < value < 0.001:
         return "<0.1%"
     if 0.999 < value < 1:
         return ">99.9%"
     return f"{value:.1%}" if 0 < value < 1 else f"{value:.0%}"
+
+
+def ratio(value: float | None) -> str:
+    return "—" if value is None else f"{value:,.2f}"
+
+
+def seconds(value: float | None) -> str:
+    """Short ones to the millisecond."""
+    return "—" if value is None else f"{value:.3f}" if value < 1 else f"{value:.1f}"
 
 
 def plain(text: str) -> str:
@@ -63,8 +75,17 @@ def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
     """What vLLM would have reserved against what the calibrated configuration reserves:
     (what, default, calibrated, label).
     """
-    before, after = calibration.budget.default, calibration.budget.calibrated
-    memory = calibration.memory
+    budget = calibration.budget
+    return reserved_rows(budget.default, budget.calibrated, calibration.memory, calibration.cache)
+
+
+def reserved_rows(
+    before: EncoderBudget,
+    after: EncoderBudget,
+    memory: Memories,
+    cache: ProcessorCache | None = None,
+) -> list[tuple[str, str, str, str]]:
+    """The same of any two configurations."""
     adequacy = "—" if after.adequacy is None else f"{after.adequacy:.2f}"
     found: list[tuple[str, str, str, str]] = [
         (
@@ -82,6 +103,7 @@ def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
             )
             for modality in {**before.max_tokens_per_item, **after.max_tokens_per_item}
         ),
+        *_resident(before, after),
         ("profiled at startup", profile(before), profile(after), after.label),
         ("profiled ÷ worst step, tokens", "—", adequacy, after.label),
         (
@@ -91,7 +113,26 @@ def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
             after.label,
         ),
     ]
-    return [*found, *_memory_rows(memory)]
+    return [*found, *_cache_row(cache), *_memory_rows(memory)]
+
+
+def _resident(before: EncoderBudget, after: EncoderBudget) -> Iterator[tuple[str, str, str, str]]:
+    """How many of the corpus' largest items of each modality the encoder cache holds."""
+    modalities = {**before.resident_items, **after.resident_items}
+    if modalities:
+        default, calibrated = (
+            ", ".join(f"{number(one.resident_items.get(m))} {m}" for m in modalities)
+            for one in (before, after)
+        )
+        yield "large items at once", default, calibrated, after.label
+
+
+def _cache_row(cache: ProcessorCache | None) -> Iterator[tuple[str, str, str, str]]:
+    """The size of the processor cache, and the share of the requests' items that hit it."""
+    if cache is not None:
+        sizes = ((4, cache.default_hit_rate), (cache.mm_processor_cache_gb, cache.hit_rate))
+        default, calibrated = (f"{size:g} GiB, {share(rate)}" for size, rate in sizes)
+        yield "processor cache, its hits", default, calibrated, cache.label
 
 
 def _memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:

@@ -62,9 +62,12 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     assert shown["validate"] == job.validate
     assert shown["startup_budget"] == job.startup_budget_s
     assert (shown["sample"], shown["seed"]) == (job.sample, job.seed)
-    assert (shown["coverage"], shown["prefer"]) == (policy.coverage, policy.prefer)
-    said = next(p.help for p in COMMANDS["run"].params if p.name == "text_reserve_tokens")
-    assert f"default: {policy.text_reserve_tokens}." in said
+    said = {parameter.name: parameter.help for parameter in COMMANDS["run"].params}
+    assert f"default: {policy.text_reserve_tokens}." in said["text_reserve_tokens"]
+    assert f"{policy.prefer} (default):" in said["prefer"]
+    assert f"{policy.coverage:g} by default" in said["coverage"]
+    words = {"text_reserve_tokens", "prefer", "coverage", "max_model_len", "media_io_kwargs"}
+    assert [shown[name] for name in sorted(words)] == [None] * len(words), "a policy file may say"
 
 
 def test_version(cli) -> None:

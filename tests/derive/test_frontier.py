@@ -3,74 +3,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from costed import AREA, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 from hypothesis import given
-from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive import frontier
 from mmcalib.derive.choice import choose
-from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.values import candidates
 from mmcalib.engine.messages import Knob
 from mmcalib.engine.setting import DEFAULT, Setting
-
-UNIT = 28 * 28
-AREA = Knob(
-    "images_kwargs.size.longest_edge",
-    "image",
-    ("images_kwargs", "size", "longest_edge"),
-    16384 * UNIT,
-    UNIT,
-    {"shortest_edge": 4 * UNIT},
-)
-TILES = Knob("max_dynamic_patch", "image", ("max_dynamic_patch",), 12, None)
-
-EDGES = st.integers(1, 6000)
-SHAPES = st.lists(st.tuples(EDGES, EDGES), min_size=1, max_size=12, unique=True)
-CAPS = st.none() | st.integers(1, 40_000)
-
-
-def cost(shape: Shape, tokens: int, count: int = 1) -> ItemCost:
-    return ItemCost(shape, count, f"{shape}.jpg", tokens, tokens, 0, 0.0, (), "blank")
-
-
-def table(*costs: ItemCost, setting: Setting = DEFAULT) -> CostTable:
-    return CostTable(setting, {c.shape: c for c in costs})
-
-
-def sized(sizes: list[tuple[int, int]]) -> CostTable:
-    return table(*(cost(ImageShape(w, h), min(16384, max(1, w * h // UNIT))) for w, h in sizes))
-
-
-@given(SHAPES, CAPS, st.sampled_from([AREA, TILES]))
-def test_candidates_ascend_once_each_and_end_at_the_default(sizes, cap, knob) -> None:
-    values = frontier.candidates(knob, sized(sizes), Policy(max_tokens_per_item=cap))
-    assert values == sorted(set(values))
-    assert values[-1] == knob.value
-    assert values[0] >= 1
-
-
-@given(SHAPES)
-def test_candidates_hold_the_area_at_which_the_largest_item_just_fits(sizes) -> None:
-    grid = max(max(1, round(w / 28)) * max(1, round(h / 28)) for w, h in sizes)
-    if 4 <= grid < 16384:
-        assert grid * UNIT in frontier.candidates(AREA, sized(sizes), Policy())
-
-
-@given(SHAPES, st.integers(1, 16383))
-def test_the_cap_that_the_user_names_is_tried(sizes, cap: int) -> None:
-    values = frontier.candidates(AREA, sized(sizes), Policy(max_tokens_per_item=cap))
-    assert cap * UNIT in values
-
-
-def test_a_cap_above_every_item_is_not_tried_unless_asked_for() -> None:
-    assert frontier.candidates(AREA, sized([(280, 280)]), Policy()) == [100 * UNIT, AREA.value]
-
-
-def test_tiles_are_tried_one_by_one() -> None:
-    found = frontier.candidates(TILES, sized([(64, 64)]), Policy())
-    assert found == list(range(1, 13))
 
 
 def test_a_setting_nests_the_value_beside_its_companions() -> None:
@@ -114,19 +57,6 @@ def test_merging_keeps_each_knobs_scope() -> None:
     assert merged.key == frontier.merged(parts[::-1]).key
     assert parts[0] == frontier.at(AREA, 8 * UNIT), "the parts are not changed by merging"
     assert frontier.merged([]) == DEFAULT
-
-
-def test_exceeding_names_what_an_area_cap_may_change() -> None:
-    small, large = ImageShape(280, 280), ImageShape(560, 280)
-    default = table(
-        cost(small, 100),
-        cost(large, 200),
-        cost(VideoShape(8, 8.0, 1.0, 5600, 5600), 9),
-        cost(AudioShape(8000, 8000), 9),
-    )
-    assert frontier.exceeding(AREA, 100 * UNIT, default) == [large]
-    assert frontier.exceeding(AREA, 200 * UNIT, default) == []
-    assert frontier.exceeding(TILES, 12, default) == [small, large]
 
 
 def test_a_point_counts_items_not_shapes() -> None:
@@ -204,28 +134,13 @@ def test_the_choice_is_the_same_whatever_the_order_of_the_corpus(sizes) -> None:
     def chosen(order: list[tuple[int, int]]) -> int:
         default = sized(order)
         found = []
-        for value in frontier.candidates(AREA, default, Policy()):
+        for value in candidates(AREA, default, Policy()):
             most = value // UNIT
             capped = table(*(replace(c, tokens=min(c.tokens, most)) for c in default.of("image")))
             found.append(frontier.point(AREA, value, capped, default))
         return choose(found, Policy()).value
 
     assert chosen(sizes) == chosen(sizes[::-1])
-
-
-FRAMES = Knob(
-    "video.fps",
-    "video",
-    ("video", "fps"),
-    2,
-    None,
-    argument="media_io_kwargs",
-    steps=(0.25, 0.5, 1, 2),
-)
-
-
-def test_frames_are_tried_at_the_steps_of_the_knob() -> None:
-    assert frontier.candidates(FRAMES, sized([(64, 64)]), Policy()) == [0.25, 0.5, 1, 2]
 
 
 def test_a_frame_setting_goes_to_the_loader_and_keeps_what_was_given() -> None:
@@ -249,16 +164,45 @@ def test_how_many_frames_are_kept_is_never_chosen(policy: Policy) -> None:
     assert choose(points, policy).value == 2
 
 
-def test_the_witness_is_the_costliest_that_should_not_change() -> None:
-    default = sized([(2800, 2800), (280, 280), (560, 560)])
-    changed = frontier.exceeding(AREA, 1000 * UNIT, default)
-    assert frontier.witness(AREA, default, changed) == ImageShape(560, 560)
-    assert frontier.witness(AREA, default, [cost.shape for cost in default.costs.values()]) is None
+def test_a_switch_stands_beside_its_value() -> None:
+    on = replace(CROPS, value=4)
+    scope = "images_kwargs"
+    name = "pan_and_scan_max_num_crops"
+    assert frontier.at(CROPS, 3).mm_processor_kwargs == {scope: {name: 3, "do_pan_and_scan": True}}
+    assert frontier.at(on, 0).mm_processor_kwargs == {scope: {name: 0, "do_pan_and_scan": False}}
+    assert frontier.at(CROPS, 0) == DEFAULT
 
 
-def test_the_stack_of_a_video_s_frames_is_tried_as_well() -> None:
-    knob = replace(AREA, modality="video", value=10**9)
-    shape = VideoShape(100, 25.0, 4.0, 280, 280)
-    clip = replace(cost(shape, 400), sampled=(8, 280, 280))
-    values = frontier.candidates(knob, table(clip), Policy())
-    assert {100 * UNIT, 8 * 100 * UNIT} <= set(values)
+@pytest.mark.parametrize(
+    "policy", [Policy(), Policy(prefer="throughput"), Policy(max_tokens_per_item=10_000)]
+)
+def test_more_than_the_model_makes_of_an_item_is_never_chosen(policy: Policy) -> None:
+    slim = ImageShape(1600, 400)
+    default = table(cost(slim, 256))
+    found = [
+        frontier.point(CROPS, crops, table(cost(slim, 256 * (1 + crops))), default)
+        for crops in CROPS.steps
+    ]
+    assert [point.items_enlarged for point in found] == [0, 1, 1, 1]
+    assert choose(found, policy).value == 0
+    assert choose(found, policy, at_most=10_000).value == 0
+
+
+def test_a_point_sums_up_what_items_keep_and_take() -> None:
+    shapes = [ImageShape(280, side) for side in (280, 560, 5600)]
+    before = [
+        cost(shape, tokens, count)
+        for shape, tokens, count in zip(shapes, (100, 200, 2000), (90, 9, 1), strict=True)
+    ]
+    after = [
+        before[0],
+        replace(before[1], tokens=100, process_s=0.2),
+        replace(before[2], tokens=500, embeds=480, process_s=1.2, basis="counted"),
+    ]
+    point = frontier.point(AREA, 500 * UNIT, table(*after), table(*before))
+    assert point.mean_retention == pytest.approx((90 + 9 * 0.5 + 0.25) / 100)
+    assert (point.max_tokens, point.p99_tokens, point.p50_tokens) == (500, 100, 100)
+    assert point.max_embeds == 480
+    assert point.process_s == pytest.approx((9 * 0.2 + 1.2) / 100)
+    assert point.counted
+    assert not frontier.point(AREA, AREA.value, table(*before), table(*before)).counted

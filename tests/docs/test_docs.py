@@ -6,6 +6,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 import mmcalib
 from mmcalib.cli.app import app
 from mmcalib.geometry import bundled
+from mmcalib.job.policy_file import read_policy
 from mmcalib.report.calibration import Calibration
 
 from .refresh import EXAMPLE, README, ROOT, blocks, shown
@@ -90,7 +92,15 @@ def test_yaml_blocks_parse_and_have_dashes() -> None:
     for page, content in found:
         keys = yaml.safe_load(content)
         assert keys, page
+        if content.startswith("# policy.yaml\n"):
+            continue
         assert [key for key in keys if "_" in key] == [], page
+
+
+def test_the_policy_of_the_docs_is_one(tmp_path: Path) -> None:
+    (policy,) = [text for _, text in fenced("yaml") if text.startswith("# policy.yaml\n")]
+    (tmp_path / "policy.yaml").write_text(policy)
+    assert read_policy(tmp_path / "policy.yaml")["max_model_len"] == "fit"
 
 
 def test_the_readme_opens_with_five_lines() -> None:
@@ -124,7 +134,7 @@ def test_options_in_prose_exist() -> None:
         assert set(_OPTION.findall(text)) - known == set(), page
 
 
-@pytest.mark.parametrize("command", ["run", "check", "plan"])
+@pytest.mark.parametrize("command", ["run", "check", "plan", "validate"])
 def test_a_command_s_page_lists_exactly_its_options(command: str) -> None:
     rows = re.findall(r"^\| (`--.*?`) \|", TEXTS[f"docs/{command}.md"], re.M)
     named = options(command) - {parameter.name for parameter in COMMANDS[command].params}

@@ -6,13 +6,32 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mmcalib.census.sample import choose as choose_sample
+from mmcalib.census.shapes import ImageShape
+from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.limits import Count
 from mmcalib.derive.mm_cache import GIB, choose, hit_curve
+from mmcalib.derive.policy import Policy
+from mmcalib.derive.residency import residencies
 from mmcalib.engine.environment import child_environment
+from mmcalib.engine.messages import Budget, ParseServeConfig, ServeConfig
+from mmcalib.engine.setting import DEFAULT
+from mmcalib.job.decision.cache import SizedCache, size_cache
+from mmcalib.job.decision.measure import measure
+from mmcalib.job.read import read
+from mmcalib.progress import Silent
+from tests.e2e.media import clip, photo
+from tests.e2e.media import requests as requests_file
+from tests.engine.conftest import Lab
 
 pytestmark = [
     pytest.mark.engine,
@@ -34,11 +53,11 @@ def serve(cache, receiver, requests):
     hits = 0
     for request in requests:
         cached = {key: cache.is_cached_item(key) for key, _ in request}
-        for key in cached:
+        hits += sum(cached.values())
+        for key, _ in request:
             cache.touch_sender_cache_item(key)
         sent = []
         for key, nbytes in request:
-            hits += cached[key]
             given = None if cached[key] else (MultiModalKwargsItem.dummy(nbytes), [])
             try:
                 data, _ = cache.get_and_update_item(given, key)
@@ -71,8 +90,13 @@ Request = list[tuple[str, int]]
 def hits_in_vllm(requests: list[Request], capacities: list[int]) -> list[int]:
     """Hits of vLLM's caches of these capacities in bytes; -1 where it fails a request."""
     asked = {"requests": requests, "gib": [capacity / GIB for capacity in capacities]}
+    hits: list[int] = in_vllm(SERVE, asked)
+    return hits
+
+
+def in_vllm(script: str, asked: Any) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", SERVE],
+        [sys.executable, "-c", script],
         input=json.dumps(asked),
         env=child_environment(os.environ, offline=True),
         capture_output=True,
@@ -80,8 +104,7 @@ def hits_in_vllm(requests: list[Request], capacities: list[int]) -> list[int]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    hits: list[int] = json.loads(done.stdout.splitlines()[-1])
-    return hits
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def traffic(seed: int, count: int) -> list[tuple[str, int]]:
@@ -93,34 +116,172 @@ def traffic(seed: int, count: int) -> list[tuple[str, int]]:
 
 
 def test_vllm_hits_what_the_curve_says() -> None:
-    accesses = traffic(seed=3, count=600)
-    curve = hit_curve(accesses)
-    exact = [curve.largest_bytes, *curve.capacities[:: len(curve.capacities) // 12]]
-    exact = [c for c in exact if c >= curve.largest_bytes] + [curve.distinct_bytes]
-    real = hits_in_vllm([[access] for access in accesses], exact)
+    accesses = iter(traffic(seed=3, count=600))
+    chance = random.Random(4)
+    requests = [list(islice(accesses, chance.randrange(1, 4))) for _ in range(280)]
+    curve = hit_curve(requests)
+    exact = [c for c in curve.capacities if c >= curve.largest_request_bytes]
+    exact = [curve.largest_request_bytes, *exact[:: len(exact) // 12], curve.distinct_bytes]
+    real = hits_in_vllm(requests, exact)
     assert real == [curve.hits_at(capacity) for capacity in exact]
     assert len(set(real)) > 5
 
 
-def test_vllm_serves_what_exceeds_the_cache_uncached_so_the_curve_is_a_lower_bound() -> None:
-    accesses = [access for _ in range(5) for access in (("small", 100), ("huge", 5000))]
-    curve = hit_curve(accesses)
+def test_below_the_largest_item_vllm_serves_it_uncached_and_the_curve_is_no_promise() -> None:
+    requests = [[access] for _ in range(5) for access in (("small", 100), ("huge", 5000))]
+    curve = hit_curve(requests)
     assert (curve.hits_at(100), curve.hits_at(5000), curve.hits_at(5100)) == (0, 0, 8)
-    assert hits_in_vllm([[access] for access in accesses], [100, 5000, 5100]) == [4, 0, 8]
+    assert hits_in_vllm(requests, [100, 5000, 5100]) == [4, 0, 8]
 
 
 def test_vllm_keeps_what_a_request_repeats_when_it_stores_the_rest() -> None:
-    """Taken one by one the page pushes the logo out; vLLM touches the logo first."""
+    """Taken one by one the page would push the logo out; vLLM touches the logo first."""
     requests: list[Request] = [[("logo", 10)], [("other", 25)], [("page", 30), ("logo", 10)]]
-    curve = hit_curve([access for request in requests for access in request])
-    assert curve.hits_at(40) == 0
+    assert hit_curve(requests).hits_at(40) == 1
     assert hits_in_vllm(requests, [40]) == [1]
 
 
 def test_vllm_fails_a_request_that_a_cache_cannot_hold_at_once() -> None:
     """Its own new item pushes out the one that it repeats: so no size is chosen below a request."""
     requests: list[Request] = [[("logo", 10)], [("page", 30), ("logo", 10)]]
-    accesses = [access for request in requests for access in request]
     assert hits_in_vllm(requests, [40, 39, 30]) == [1, -1, -1]
-    scaled = [(key, nbytes * GIB) for key, nbytes in accesses]
-    assert choose(hit_curve(scaled), largest_request_bytes=40 * GIB).mm_processor_cache_gb == 40
+    scaled = [[(key, nbytes * GIB) for key, nbytes in request] for request in requests]
+    assert choose(hit_curve(scaled)).mm_processor_cache_gb == 40
+
+
+# What a server does with each request, without its engine: vLLM's connector, hashes and processor.
+PROCESS = """
+import json, sys
+from types import SimpleNamespace
+from vllm.multimodal.cache import LruKeyReplicatedSenderCache
+from vllm.multimodal.processing.context import TimingContext
+from vllm.multimodal.processing.inputs import ProcessorInputs
+from mmcalib.engine.child.media import load
+from mmcalib.engine.child.model import OpenedModel
+from mmcalib.engine.messages import File, OpenModel
+from mmcalib.engine.setting import DEFAULT
+
+asked = json.load(sys.stdin)
+under = OpenedModel(OpenModel(asked["model"])).under(DEFAULT)
+media = {}
+answer = []
+for gib in asked["gib"]:
+    config = SimpleNamespace(mm_processor_cache_gb=gib)
+    cache = LruKeyReplicatedSenderCache(SimpleNamespace(get_multimodal_config=lambda: config))
+    looked_up = []
+
+    def is_cached(hashes, cache=cache, looked_up=looked_up):
+        found = [cache.is_cached_item(key) for key in hashes]
+        looked_up.extend({key: hit for key, hit in zip(hashes, found)}.values())
+        return found
+
+    cache.is_cached = is_cached
+    for request in asked["requests"]:
+        data, counts = {}, {}
+        for modality, path in request:
+            if path not in media:
+                media[path] = load(File(modality, path), under)[0]
+            data.setdefault(modality, []).append(media[path])
+        data = {name: data[name] for name in ("image", "audio", "video") if name in data}
+        counts = {name: len(items) for name, items in data.items()}
+        text = under.processor.dummy_inputs.get_dummy_text(counts)
+        inputs = ProcessorInputs(
+            prompt=under.info.get_tokenizer().encode(text),
+            mm_data_items=under.info.parse_mm_data(data),
+            cache=cache,
+        )
+        under.processor.apply(inputs, TimingContext(enabled=False))
+    answer.append([sum(looked_up), len(looked_up), cache._cache.currsize])
+print(json.dumps(answer))
+"""
+
+
+def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(
+    qwen: Lab, tmp_path: Path
+) -> None:
+    """Real files, some of them copies; hashes, sizes and hits are vLLM's."""
+    names = [f"media/{number}.jpg" for number in range(12)]
+    for number, name in enumerate(names):
+        photo(tmp_path / name, 560, 280 + 56 * number, seed=number)
+    for number in range(3):
+        shutil.copy(tmp_path / names[number], tmp_path / f"media/copy-{number}.jpg")
+    clip(tmp_path / "media/clip.mp4", 320, 240, 20)
+    names += [f"media/copy-{number}.jpg" for number in range(3)]
+    chance = random.Random(11)
+    prompts = [
+        [("image", names[min(int(chance.expovariate(0.3)), 14)]) for _ in range(1 + turn % 2)]
+        for turn in range(50)
+    ]
+    for turn in (5, 20, 35):
+        prompts[turn] = [("video", "media/clip.mp4"), *prompts[turn]]
+    prompts[7] = [prompts[7][0], prompts[7][0]]
+    corpus = read(
+        [],
+        [requests_file(tmp_path / "requests.jsonl", *prompts)],
+        allowed_root=None,
+        scratch=tmp_path / "scratch",
+        progress=Silent(),
+    )
+    sample = choose_sample(corpus.census, 12, 0)
+    table, unreadable = measure(qwen.host, corpus.census, DEFAULT, sample, Silent())
+    assert unreadable == []
+    counts = {m: Count(3, "", "given") for m in qwen.opened.modalities}
+    cache = size_cache(corpus.accesses, table, counts, qwen.opened, Policy())
+    assert isinstance(cache, SizedCache)
+    curve, gib = cache.curve, cache.mm_processor_cache_gb
+    half = max(curve.largest_request_bytes / GIB, gib / 2)
+
+    served = [[(m, str(tmp_path / path)) for m, path in prompt] for prompt in prompts]
+    emitted, small, all_of_it = in_vllm(
+        PROCESS, {"model": str(qwen.folder), "requests": served, "gib": [gib, half, 4]}
+    )
+    assert emitted[:2] == [round(cache.size.hit_rate * curve.accesses), curve.accesses]
+    assert small[0] == curve.hits_at(half * GIB) < emitted[0]
+    assert all_of_it == [curve.most_hits, curve.accesses, curve.distinct_bytes]
+
+
+def test_vllm_reads_every_size_back(qwen: Lab, tmp_path: Path) -> None:
+    """0 is no false: a false would be dropped from a config file."""
+    for written, read_back in ((0, 0.0), (0.01, 0.01), (12, 12.0)):
+        path = tmp_path / "engine.yaml"
+        path.write_text(f"model: {qwen.folder}\nmm-processor-cache-gb: {written}\n")
+        request = ParseServeConfig(str(path))
+        parsed = qwen.host.ask(request, ServeConfig, "parsing").engine_args
+        assert parsed["mm_processor_cache_gb"] == read_back
+
+
+# Requests of one item each, through the manager of vLLM's scheduler; equal names share an entry.
+ENCODER_CACHE = """
+import json, sys
+from types import SimpleNamespace
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+
+asked = json.load(sys.stdin)
+manager = EncoderCacheManager(cache_size=asked["size"])
+held = []
+for number, (name, embeds) in enumerate(asked["items"]):
+    feature = MultiModalFeatureSpec(
+        data=None, modality="image", identifier=name,
+        mm_position=PlaceholderRange(offset=0, length=embeds))
+    request = SimpleNamespace(
+        request_id=str(number), mm_features=[feature],
+        get_num_encoder_embeds=lambda index, embeds=embeds: embeds)
+    fits = manager.check_and_update_cache(request, 0)
+    if not fits and manager.can_allocate(request, 0, asked["size"], 0):
+        manager.allocate(request, 0)
+        fits = True
+    held.append(fits)
+print(json.dumps(held))
+"""
+
+
+def test_vllms_encoder_cache_holds_as_many_as_is_said() -> None:
+    page = ImageShape(280, 280)
+    cost = ItemCost(page, 9, "/page", 402, 400, 1, 0.0, (), "real")
+    budget = Budget(1000, 1000, {}, {}, {}, None, 0, {}, 4096, 256, 8)
+    (found,) = residencies(CostTable(DEFAULT, {page: cost}), budget)
+    items = [("a", 400), ("b", 400), ("c", 400), ("a", 400)]
+    held = in_vllm(ENCODER_CACHE, {"size": 1000, "items": items})
+    assert held == [True, True, False, True]
+    assert len({name for (name, _), there in zip(items, held, strict=True) if there}) == found.items

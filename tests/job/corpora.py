@@ -7,16 +7,19 @@ from dataclasses import replace
 
 from fake_host import FakeHost, opened
 
+from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.sample import choose
 from mmcalib.census.shapes import Shape
-from mmcalib.corpus.item import Prompt, Skipped
+from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import ModelOpened
 from mmcalib.job.decision.budgets import Budgets
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.decision.cache import size_cache
+from mmcalib.job.decision.decide import Unsuited, anything
 from mmcalib.job.decision.decide import decide as decide_it
+from mmcalib.job.decision.decision import Decision
 from mmcalib.job.read import Corpus
 from mmcalib.progress import Silent
 
@@ -29,13 +32,16 @@ def corpus(
     shapes: Iterable[Shape], requests: Sequence[Sequence[Shape]] = (), skipped: int = 0
 ) -> Corpus:
     """`shapes` lie in a folder; `requests` name theirs."""
-    census, prompts = Census(), PromptCensus()
+    census, prompts, log = Census(), PromptCensus(), AccessLog()
     for shape in [*shapes, *(shape for request in requests for shape in request)]:
         census.add(shape, path_of(shape))
     for number, request in enumerate(requests, start=1):
         prompts.add(request, Prompt(f"r.jsonl:{number}", (), ""))
+        log.add([Item(path_of(shape), shape.modality) for shape in request], request)
     left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
-    return Corpus(census, prompts, left_out, census.items(), has_requests=bool(requests))
+    return Corpus(
+        census, prompts, left_out, census.items(), bool(requests), accesses=log.accesses()
+    )
 
 
 def decide(
@@ -44,13 +50,17 @@ def decide(
     model: ModelOpened | None = None,
     files: Mapping[str, Shape | None] | None = None,
     host: type[FakeHost] = FakeHost,
+    unsuited: Unsuited = anything,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
     policy, model = policy or Policy(), model or opened()
-    if policy.max_model_len is not None:
-        model = replace(model, max_model_len=policy.max_model_len)
+    if policy.context_tokens is not None:
+        model = replace(model, max_model_len=policy.context_tokens)
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
     there = host(model, {**known, **(files or {})})
     budgets = Budgets(there, model, "/models/pretend", policy)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
-    return decide_it(read.census, read.prompts, sample, budgets, Silent())
+    decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), unsuited)
+    return decided.with_cache(
+        size_cache(read.accesses, decided.table, decided.counts, model, policy)
+    )

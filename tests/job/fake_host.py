@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -12,6 +13,8 @@ from mmcalib.engine.messages import (
     Blank,
     Budget,
     Cost,
+    Count,
+    Counted,
     Dummy,
     File,
     Knob,
@@ -19,6 +22,7 @@ from mmcalib.engine.messages import (
     Measured,
     ModelOpened,
 )
+from mmcalib.engine.setting import Setting
 from mmcalib.errors import EngineError
 
 EDGE = 28
@@ -73,7 +77,9 @@ class FakeHost:
         self._model, self._files = model, dict(files or {})
         self.asked = 0
 
-    def ask(self, request: AskBudget, reply: type[Budget], doing: str) -> Budget:
+    def ask(self, request: AskBudget | Count, reply: type[Any], doing: str) -> Any:
+        if isinstance(request, Count):
+            return self.count(request)
         self.asked += 1
         return budget(self._model, request.engine_args, build_dummy=request.build_dummy)
 
@@ -84,8 +90,20 @@ class FakeHost:
                 yield Measured(index, None, "cannot identify image file")
             elif isinstance(shape, ImageShape) and _slim(shape) > 200:
                 yield Measured(index, None, "absolute aspect ratio must be smaller than 200")
+            elif _lone_edge(request.setting.mm_processor_kwargs, shape.modality):
+                yield Measured(index, None, "`size` dict must contain both edges")
             else:
-                yield Measured(index, self.cost(shape, request.setting.mm_processor_kwargs))
+                video = request.setting.media_io_kwargs.get("video", {})
+                kept = _thinned(shape, video.get("num_frames", FRAMES))
+                found = self.cost(kept, request.setting.mm_processor_kwargs)
+                yield Measured(index, found)
+
+    def count(self, request: Count) -> Counted:
+        """As the processor would: see `Miscounting` for one that does not."""
+        kwargs = request.setting.mm_processor_kwargs
+        frames = request.setting.media_io_kwargs.get("video", {}).get("num_frames", FRAMES)
+        costs = [self.cost(_thinned(blank.shape, frames), kwargs) for blank in request.subjects]
+        return Counted(tuple(c.embeds for c in costs), tuple(c.sampled for c in costs))
 
     def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         return cost(shape, kwargs)
@@ -96,22 +114,42 @@ class FakeHost:
         return self._files[subject.path]
 
 
+class Miscounting(FakeHost):
+    """Whose count knows nothing of a cap: right by default, wrong under any setting."""
+
+    def count(self, request: Count) -> Counted:
+        return super().count(replace(request, setting=Setting()))
+
+
 class VolumeHost(FakeHost):
     """Whose video cap bounds all frames together, as Qwen3-VL's does, under the same name."""
 
     def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         if not isinstance(shape, VideoShape):
             return cost(shape, kwargs)
-        kept = min(FRAMES, shape.num_frames)
+        kept = shape.num_frames
         whole = cap("video", kwargs) if kwargs else TOKENS["video"] * UNIT * FRAMES
         each = max(4 * UNIT, whole // kept)
         return cost(shape, {"videos_kwargs": {"size": {"longest_edge": each}}})
+
+
+def _thinned(shape: Shape, frames: int) -> Shape:
+    """What a loader that keeps `frames` hands over."""
+    if not isinstance(shape, VideoShape):
+        return shape
+    return replace(shape, num_frames=min(frames, shape.num_frames))
 
 
 def cap(modality: str, kwargs: Mapping[str, Any]) -> int:
     """The cap of an image or frame in pixels."""
     size = kwargs.get(f"{modality}s_kwargs", {}).get("size", {})
     return int(size.get("longest_edge", TOKENS[modality] * UNIT))
+
+
+def _lone_edge(kwargs: Mapping[str, Any], modality: Modality) -> bool:
+    """Half a size, which the Qwen-VL processors refuse."""
+    size = kwargs.get(f"{modality}s_kwargs", {}).get("size")
+    return size is not None and set(size) != {"longest_edge", "shortest_edge"}
 
 
 def _slim(shape: ImageShape) -> float:
@@ -134,7 +172,7 @@ def cost(shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         case ImageShape(width_px=width, height_px=height):
             tokens, sampled = grid(width, height, cap("image", kwargs)), (width, height)
         case VideoShape(num_frames=frames, width_px=width, height_px=height):
-            kept = min(FRAMES, frames)
+            kept = frames
             tokens = math.ceil(kept / 2) * grid(width, height, cap("video", kwargs))
             sampled = (kept, width, height)
         case AudioShape(duration_s=seconds):
@@ -158,7 +196,8 @@ def budget(model: ModelOpened, args: Mapping[str, Any], *, build_dummy: bool) ->
     if not model.chunks_mm_input and largest > batched:
         raise EngineError(f"Chunked MM input disabled but {largest} is larger than {batched}")
     tokens = max(batched, largest) if most else 0
-    per_prompt = {m: max(1, min(limits[m][0], args["max_model_len"] // most[m])) for m in most}
+    context = args.get("max_model_len", model.max_model_len)
+    per_prompt = {m: max(1, min(limits[m][0], context // most[m])) for m in most}
     per_batch = {m: max(1, min(tokens // most[m], seqs * per_prompt[m])) for m in most}
     profiled = max(most, key=lambda m: (most[m], m)) if most else None
     dummies = {m: Dummy(_dummy(m, kwargs, limits[m][1]), 0, {}) for m in most}
@@ -171,7 +210,7 @@ def budget(model: ModelOpened, args: Mapping[str, Any], *, build_dummy: bool) ->
         profiled_modality=profiled,
         profiled_items=per_batch[profiled] if profiled else 0,
         dummies=dummies if build_dummy else {},
-        max_model_len=args["max_model_len"],
+        max_model_len=context,
         max_num_batched_tokens=batched,
         max_num_seqs=seqs,
     )
@@ -179,7 +218,7 @@ def budget(model: ModelOpened, args: Mapping[str, Any], *, build_dummy: bool) ->
 
 def _limit(value: Any) -> tuple[int, Mapping[str, int]]:
     if isinstance(value, Mapping):
-        return value["count"], value
+        return value.get("count", ANY), value
     return (ANY if value is None else value), {}
 
 

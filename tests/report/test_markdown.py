@@ -77,3 +77,15 @@ def test_without_engine_start_frontier_or_requests_it_still_says_so() -> None:
     text = markdown(bare, SERVE)
     assert "No engine was started." in text
     assert "no option that changes what these items cost" in text
+
+
+def test_a_knob_that_bleeds_and_figures_that_are_missing_are_said() -> None:
+    found = calibration()
+    point = found.frontier[0].model_copy(
+        update={"knob": "max_pixels", "bleeds": ["video"], "adequacy": None, "process_s": None}
+    )
+    text = markdown(found.model_copy(update={"frontier": [point, *found.frontier]}), SERVE)
+    assert "`max_pixels` also changes video items" in text
+    assert "`images_kwargs.size.longest_edge` also changes" not in text
+    row = next(line for line in text.splitlines() if line.startswith("| `max_pixels`"))
+    assert row.count("| — |") >= 1

@@ -18,16 +18,17 @@ def budget(request: AskBudget) -> Budget:
     """Build the engine config as `vllm serve` would and read its MultiModalBudget."""
     args = EngineArgs(**request.engine_args)
     config = args.create_engine_config(UsageContext.OPENAI_API_SERVER)
-    return read_budget(config, build_dummy=request.build_dummy)
+    return read_budget(config, build_dummy=request.build_dummy, only_profiled=request.only_profiled)
 
 
-def read_budget(config: Any, *, build_dummy: bool = False) -> Budget:
+def read_budget(config: Any, *, build_dummy: bool = False, only_profiled: bool = False) -> Budget:
     """The MultiModalBudget of an engine config that is already built."""
     mm = MultiModalBudget(config, MULTIMODAL_REGISTRY, enable_cache=False)
     modality = mm.get_modality_with_max_tokens() if mm.mm_max_toks_per_item else None
     dummies = {}
     if build_dummy:
-        dummies = {name: dummy(mm.processor, name) for name in mm.mm_max_toks_per_item}
+        names = [modality] if only_profiled and modality else mm.mm_max_toks_per_item
+        dummies = {name: dummy(mm.processor, name) for name in names}
     return Budget(
         encoder_compute_budget=mm.encoder_compute_budget,
         encoder_cache_size=mm.encoder_cache_size,

@@ -11,7 +11,10 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
+
+# Building EngineArgs would look the model up, so only their names are asked for.
+_ENGINE_ARGS = tuple(field.name for field in dataclasses.fields(EngineArgs))
 
 
 def parse(request: ParseServeConfig) -> ServeConfig:
@@ -23,22 +26,30 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     with_file = _arguments(["serve", *config, *request.flags])
     without = _arguments(["serve", str(with_file["model"])])
     changed = {
-        name: value
-        for name, value in with_file.items()
-        if name == "model" or value != without[name]
+        name: with_file[name]
+        for name in _ENGINE_ARGS
+        if name in with_file and (name == "model" or with_file[name] != without[name])
     }
-    return ServeConfig(changed)
+    return ServeConfig(changed, with_file)
+
+
+def options() -> ServeOptions:
+    """Every option of `vllm serve`, as it is spelled without its dashes, and what it sets."""
+    found = _parsers()[1]._option_string_actions
+    return ServeOptions({name[2:]: a.dest for name, a in found.items() if name[:2] == "--"})
 
 
 def _arguments(words: list[str]) -> dict[str, Any]:
-    parser = _Parser(prog="vllm")
-    ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
-    parsed = parser.parse_args(words)
+    parsed = _parsers()[0].parse_args(words)
     if getattr(parsed, "model_tag", None) is not None:
         parsed.model = parsed.model_tag
-    # Not through EngineArgs.from_cli_args: building EngineArgs looks the model up.
-    names = [field.name for field in dataclasses.fields(EngineArgs)]
-    return {name: _plain(getattr(parsed, name)) for name in names if hasattr(parsed, name)}
+    return {name: _plain(value) for name, value in vars(parsed).items()}
+
+
+def _parsers() -> tuple[Any, Any]:
+    """vLLM's parser, and its part for `serve`."""
+    parser = _Parser(prog="vllm")
+    return parser, ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
 
 
 class _Parser(FlexibleArgumentParser):  # type: ignore[misc] # vLLM has no stubs

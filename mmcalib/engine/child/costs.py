@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from vllm.multimodal.cache.base import MultiModalCache
 
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
-from mmcalib.engine.child.model import OpenedModel
 from mmcalib.engine.child.processor import Processor
 from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
+
+if TYPE_CHECKING:
+    from mmcalib.engine.child.model import OpenedModel
 
 
 def measure(model: OpenedModel, request: Measure) -> Iterator[Measured]:
@@ -45,11 +49,5 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
 
 
 def tensor_bytes(item: Any) -> int:
-    """Bytes of every tensor that a processed item carries to the encoder."""
-    return sum(_bytes(field.data) for field in item.values())
-
-
-def _bytes(data: Any) -> int:
-    if isinstance(data, (list, tuple)):
-        return sum(_bytes(part) for part in data)
-    return int(getattr(data, "nbytes", 0))
+    """Bytes of what a processed item carries to the encoder, as vLLM's processor cache counts."""
+    return int(MultiModalCache.get_item_size(item))

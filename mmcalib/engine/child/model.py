@@ -64,12 +64,16 @@ class OpenedModel:
                 "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_num_seqs": scheduler.max_num_seqs,
             },
-            chunks_mm_input=not scheduler.disable_chunked_mm_input,
+            # On CUDA vLLM forbids it where attention runs both ways within an image
+            # (vllm/platforms/cuda.py, 0.32), whatever this machine does.
+            chunks_mm_input=not (scheduler.disable_chunked_mm_input or self.config.is_mm_prefix_lm),
             video_loader=self.video_loader,
             audio_rate_hz=versions.audio_rate_hz(default.processor),
             device=current_platform.device_type,
             versions=dict(_versions()),
             tiles_images="image" in supported and tiles_images(default),
+            # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
+            caches_items=not self.config.is_encoder_decoder,
         )
 
 

@@ -1,4 +1,4 @@
-"""Answers real chat requests with the started engine, all submitted before the first step."""
+"""Real chat requests through the started engine: some admitted only, some answered together."""
 
 from __future__ import annotations
 
@@ -15,17 +15,26 @@ _ANSWER_TOKENS = 1
 
 
 def replay(llm: Any, request: Replay) -> Replayed:
-    """Queue every prompt, then run the engine until all are answered."""
-    sampling = SamplingParams(max_tokens=_ANSWER_TOKENS, temperature=0.0)
+    """Take in and drop every prompt that is to be admitted only; then queue the others, before the
+    first step, and run the engine until all are answered.
+    """
     started = time.perf_counter()
     queued: dict[str, ReplayPrompt] = {}
     answers: list[Answered] = []
+    admitted: list[Answered] = []
     with RequestWatch(llm) as watch:
+        for prompt in request.admit:
+            error = _enqueue(llm, prompt)
+            admitted.append(
+                Answered(
+                    prompt.origin, error, 0, () if error else watch.item_tokens[watch.last_added]
+                )
+            )
+            if not error:
+                llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
-            try:
-                llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False)
-            except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
-                answers.append(Answered(prompt.origin, " ".join(str(error).split())[:300], 0, ()))
+            if error := _enqueue(llm, prompt):
+                answers.append(Answered(prompt.origin, error, 0, ()))
                 continue
             queued[watch.last_added] = prompt
         outputs = {o.request_id: o for o in llm.wait_for_completion(use_tqdm=False)}
@@ -41,5 +50,18 @@ def replay(llm: Any, request: Replay) -> Replayed:
             )
         )
     return Replayed(
-        tuple(answers), time.perf_counter() - started, watch.largest_encoder_step_tokens
+        tuple(answers),
+        time.perf_counter() - started,
+        watch.largest_encoder_step_tokens,
+        tuple(admitted),
     )
+
+
+def _enqueue(llm: Any, prompt: ReplayPrompt) -> str:
+    """Queue one prompt; vLLM's words where it rejects it."""
+    sampling = SamplingParams(max_tokens=_ANSWER_TOKENS, temperature=0.0)
+    try:
+        llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False)
+    except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
+        return " ".join(str(error).split())[:300] or type(error).__name__
+    return ""

@@ -47,6 +47,10 @@ class Service:
                 for measured in measure(self.model, request):
                     self.say(measured)
                 return m.Done()
+            case m.Count():
+                from mmcalib.engine.child.counting import count
+
+                return count(self.model, request)
             case m.AskBudget():
                 from mmcalib.engine.child.budget import budget
 
@@ -55,6 +59,10 @@ class Service:
                 from mmcalib.engine.child.configfile import parse
 
                 return parse(request)
+            case m.ListServeOptions():
+                from mmcalib.engine.child.configfile import options
+
+                return options()
             case m.StartEngine():
                 from mmcalib.engine.child.startup import start
 

@@ -22,6 +22,8 @@ from mmcalib.engine.messages.closing import (
 from mmcalib.engine.messages.measuring import (
     Blank,
     Cost,
+    Count,
+    Counted,
     File,
     Knob,
     Measure,
@@ -39,11 +41,13 @@ from mmcalib.engine.messages.rehearsing import (
 from mmcalib.engine.messages.serving import (
     Answered,
     EngineStarted,
+    ListServeOptions,
     ParseServeConfig,
     Replay,
     Replayed,
     ReplayPrompt,
     ServeConfig,
+    ServeOptions,
     StartEngine,
 )
 
@@ -55,6 +59,8 @@ __all__ = [
     "Blank",
     "Budget",
     "Cost",
+    "Count",
+    "Counted",
     "Done",
     "Dummy",
     "EngineStarted",
@@ -62,6 +68,7 @@ __all__ = [
     "File",
     "Imagine",
     "Knob",
+    "ListServeOptions",
     "LiveTensor",
     "Measure",
     "Measured",
@@ -76,18 +83,30 @@ __all__ = [
     "Replayed",
     "Said",
     "ServeConfig",
+    "ServeOptions",
     "StartEngine",
 ]
 
 Request = Annotated[
-    OpenModel | Measure | AskBudget | ParseServeConfig | StartEngine | Replay | Imagine | Rehearse,
+    OpenModel
+    | Measure
+    | Count
+    | AskBudget
+    | ParseServeConfig
+    | ListServeOptions
+    | StartEngine
+    | Replay
+    | Imagine
+    | Rehearse,
     Field(discriminator="kind"),
 ]
 Reply = Annotated[
     ModelOpened
     | Measured
+    | Counted
     | Budget
     | ServeConfig
+    | ServeOptions
     | EngineStarted
     | Replayed
     | Rehearsed

@@ -10,11 +10,13 @@ from typing import Any, Literal
 class AskBudget:
     """vLLM's own MultiModalBudget for these engine arguments (underscored names).
 
-    `build_dummy` also builds the dummy item that the profile runs, which may take gigabytes.
+    `build_dummy` also builds a dummy item of each modality, which may take gigabytes;
+    `only_profiled` leaves out those that the profile does not run.
     """
 
     engine_args: dict[str, Any]
     build_dummy: bool
+    only_profiled: bool = False
     kind: Literal["ask_budget"] = "ask_budget"
 
 

@@ -29,7 +29,9 @@ class Knob:
     `path` is where it goes inside `argument`, outermost first; `value` its default; `unit_tokens`
     how many of its units make one token, None where tokens do not follow from it; `companions` are
     values that must stand beside it (the other edge of a size); `steps` are the values worth
-    trying, ascending to the default, where neither tokens nor tiles say which.
+    trying, ascending, where neither tokens nor tiles say which. `switch` is a boolean that must
+    stand beside it, true unless the value is 0. `bleeds`: the other modalities whose items it moves
+    too, in every spelling that is heeded.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Knob:
     companions: dict[str, int] = field(default_factory=dict)
     argument: Literal["mm_processor_kwargs", "media_io_kwargs"] = "mm_processor_kwargs"
     steps: tuple[int | float, ...] = ()
+    switch: str = ""
+    bleeds: tuple[Modality, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ class ModelOpened:
     `modalities` maps each supported modality to how many items vLLM itself allows (None: any).
     `serve_defaults` are the engine values that `vllm serve` would choose on this machine.
     `audio_rate_hz` is the rate to which clips are resampled, None without audio. `tiles_images`:
-    images are cut into tiles, in one of a list of layouts.
+    images are cut into tiles, in one of a list of layouts. `caches_items`: vLLM can keep processed
+    items for when they come again.
     """
 
     architecture: str
@@ -63,6 +68,7 @@ class ModelOpened:
     device: str
     versions: dict[str, str]
     tiles_images: bool = False
+    caches_items: bool = True
     kind: Literal["model_opened"] = "model_opened"
 
 
@@ -89,6 +95,26 @@ class Measure:
     setting: Setting
     subjects: tuple[Blank | File, ...]
     kind: Literal["measure"] = "measure"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Ask vLLM's own count of each stand-in's embeds, by its size; answered by one `Counted`."""
+
+    setting: Setting
+    subjects: tuple[Blank, ...]
+    kind: Literal["count"] = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Embeds per stand-in, None where vLLM's code for the model has no count of it; `sampled` as
+    in `Cost`.
+    """
+
+    embeds: tuple[int | None, ...]
+    sampled: tuple[tuple[int, ...], ...]
+    kind: Literal["counted"] = "counted"
 
 
 @dataclass(frozen=True, slots=True)

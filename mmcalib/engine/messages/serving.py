@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
@@ -17,10 +17,30 @@ class ParseServeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """Every engine argument that the file sets, as the engine would see it after parsing."""
+    """Every engine argument that the file sets, as the engine would see it after parsing; `values`
+    are those of all arguments of `vllm serve`, its defaults among them.
+    """
 
     engine_args: dict[str, Any]
+    values: dict[str, Any] = field(default_factory=dict)
     kind: Literal["serve_config"] = "serve_config"
+
+
+@dataclass(frozen=True, slots=True)
+class ListServeOptions:
+    """Which options `vllm serve` has."""
+
+    kind: Literal["list_serve_options"] = "list_serve_options"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Each option of `vllm serve` as it is spelled, without its dashes in front, and the name of
+    the argument that it sets.
+    """
+
+    arguments: dict[str, str]
+    kind: Literal["serve_options"] = "serve_options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +92,12 @@ class ReplayPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Submit all prompts at once to the started engine, as one burst."""
+    """Submit all prompts at once to the started engine, as one burst. Those to `admit` only go
+    through its input processing before, and are not answered.
+    """
 
     prompts: tuple[ReplayPrompt, ...]
+    admit: tuple[ReplayPrompt, ...] = ()
     kind: Literal["replay"] = "replay"
 
 
@@ -90,9 +113,12 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """All answers of one burst, the seconds it took, and its largest encoder step in tokens."""
+    """All answers of one burst, the seconds it took, and its largest encoder step in tokens; and
+    what became of the prompts that were admitted only.
+    """
 
     answers: tuple[Answered, ...]
     seconds: float
     largest_encoder_step_tokens: int
+    admitted: tuple[Answered, ...] = ()
     kind: Literal["replayed"] = "replayed"

@@ -8,7 +8,7 @@ from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.decision.decision import Decision
 from mmcalib.job.read import Corpus
 
 _SHOWN = 3

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import heaviest
-from mmcalib.derive.policy import Policy
+from mmcalib.derive.effects import Effect
+from mmcalib.derive.frontier import Point
+from mmcalib.derive.policy import FIT, Policy
 from mmcalib.engine.messages import Knob, ModelOpened
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.calibration.cache import cache_evidence
+from mmcalib.job.decision.decision import Decision
 from mmcalib.report.calibration import Evidence
 
 
@@ -37,6 +40,24 @@ def evidence(
         yield Evidence(
             setting="max_num_seqs", value=value, label="given", reason="given: --max-num-seqs"
         )
+    if policy.gpu_memory_utilization is not None:
+        yield Evidence(
+            setting="gpu_memory_utilization",
+            value=policy.gpu_memory_utilization,
+            label="given",
+            reason="given: --gpu-memory-utilization",
+        )
+    yield from cache_evidence(decision)
+
+
+def with_effects(entries: Iterable[Evidence], effects: Sequence[Effect]) -> Iterator[Evidence]:
+    """Every setting that is emitted, with what switching it off changed (R8)."""
+    for entry in entries:
+        effect = next((e for e in effects if e.concerns(entry.setting)), None)
+        if effect is None:
+            yield entry
+        elif effect.outcome != "idle":
+            yield entry.model_copy(update={"effect": effect.words})
 
 
 def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
@@ -73,7 +94,7 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
             setting=f"{knob.argument}.{knob.name}",
             value=point.value,
             label="given" if policy.max_tokens_per_item is not None else "measured",
-            reason=f"{_why(point.items_downscaled, policy)}; {_scale(knob, point.value)}",
+            reason=f"{_why(point, decision, policy)}; {_scale(knob, point.value)}",
             exemplar=largest.exemplar if largest else "",
         )
         for name, value in knob.companions.items():
@@ -95,7 +116,12 @@ def _scale(knob: Knob, value: int | float) -> str:
     return f"{tokens} tokens per {knob.modality}, default {default}"
 
 
-def _why(downscaled: int, policy: Policy) -> str:
+def _why(point: Point, decision: Decision, policy: Policy) -> str:
+    downscaled = point.items_downscaled
+    if point.knob.argument == "media_io_kwargs":
+        return f"the least tried that keeps {policy.min_video_frames} frames of every video"
+    if decision.forced and downscaled:
+        return f"forced, {downscaled} items downscaled: else {decision.forced}"
     if policy.max_tokens_per_item is not None:
         return f"--max-tokens-per-item {policy.max_tokens_per_item}: {downscaled} items downscaled"
     if policy.prefer == "throughput":
@@ -104,12 +130,22 @@ def _why(downscaled: int, policy: Policy) -> str:
 
 
 def _context(decision: Decision, policy: Policy) -> Evidence:
-    given = policy.max_model_len is not None
+    reason, label, exemplar = "the model's own context", "computed", ""
+    if policy.context_tokens is not None:
+        reason, label = "given: --max-model-len", "given"
+    elif policy.max_model_len == FIT and decision.longest is not None:
+        longest = decision.longest
+        exemplar = longest.longest.origin
+        reason = (
+            f"the smallest that holds the longest prompt: {longest.longest.item_tokens} tokens of "
+            f"media + {longest.reserve_tokens} for text"
+        )
     return Evidence(
         setting="max_model_len",
         value=decision.engine_args["max_model_len"],
-        label="given" if given else "computed",
-        reason="given: --max-model-len" if given else "the model's own context",
+        label=label,  # type: ignore[arg-type]
+        reason=reason,
+        exemplar=exemplar,
     )
 
 

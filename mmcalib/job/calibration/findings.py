@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import heaviest
-from mmcalib.derive.fit import Fit, PromptTokens, fit, prompt_tokens
+from mmcalib.derive.effects import sizes
 from mmcalib.derive.policy import Policy
 from mmcalib.job.calibration import corpus_checks
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.calibration.cache import cache_checks
+from mmcalib.job.decision.decision import Decision
 from mmcalib.job.read import Corpus
 
 # R4; in bytes it takes the place of the one in tokens.
@@ -28,7 +29,7 @@ def findings(
     ]
     found += [corpus_checks.unserved(left_out)] if left_out else []
     found += [*_admitted(decision), *_rejected(corpus.prompts, decision)]
-    found += [*_fits(corpus.prompts, decision, policy), *_default(decision)]
+    found += [*_fits(decision), *_default(decision)]
     found += [
         *_caps_held(decision, policy),
         *_unseen(decision),
@@ -36,7 +37,9 @@ def findings(
         *_kept_whole(decision, policy),
         *_hints(decision),
         *_ineffective(decision, policy),
+        *_effects(decision),
         _adequate(decision, policy),
+        *cache_checks(decision, policy),
     ]
     return found
 
@@ -77,8 +80,8 @@ def _rejected(prompts: PromptCensus, decision: Decision) -> Iterator[Check]:
         )
 
 
-def _fits(prompts: PromptCensus, decision: Decision, policy: Policy) -> Iterator[Check]:
-    result = longest_prompt(prompts, decision, policy)
+def _fits(decision: Decision) -> Iterator[Check]:
+    result = decision.longest
     if result is None:
         return
     where = f"{result.longest.origin}: {result.longest.item_tokens} tokens of media"
@@ -94,44 +97,6 @@ def _fits(prompts: PromptCensus, decision: Decision, policy: Policy) -> Iterator
             f"{result.prompts_too_long} prompts are longer than the context; {detail}",
             f"--max-model-len {result.needed_tokens}, or --max-tokens-per-item less",
         )
-
-
-def longest_prompt(prompts: PromptCensus, decision: Decision, policy: Policy) -> Fit | None:
-    """The covered prompt with most media tokens against the context.
-
-    Without requests: a prompt with as many of the largest items as the limits admit.
-    """
-    tokens = {shape: cost.tokens for shape, cost in decision.table.costs.items()}
-    if not prompts.prompts():
-        return fit(
-            [_fullest(decision)],
-            policy.text_reserve_tokens,
-            decision.engine_args["max_model_len"],
-        )
-    counts = {m: count.value for m, count in decision.counts.items()}
-    counted = [
-        prompt_tokens(e.exemplar.origin, e.count, e.signature.shapes, tokens)
-        for e in prompts.signatures()
-        if e.signature.within(counts)
-    ]
-    # Files that no request mentions are served too, at least each on its own.
-    served = [decision.table.heaviest(m) for m, c in decision.counts.items() if c.value]
-    alone = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
-    return fit(
-        [*(prompt for prompt in counted if prompt is not None), *alone],
-        policy.text_reserve_tokens,
-        decision.engine_args["max_model_len"],
-    )
-
-
-def _fullest(decision: Decision) -> PromptTokens:
-    total = 0
-    for modality, count in decision.counts.items():
-        largest = decision.table.heaviest(modality)
-        unseen = decision.budget.max_tokens_per_item.get(modality, 0)
-        total += count.value * (largest.tokens if largest else unseen)
-    most = ", ".join(f"{c.value} {m}" for m, c in decision.counts.items() if c.value)
-    return PromptTokens(f"a prompt of {most}, each the largest", 1, total)
 
 
 def _hints(decision: Decision) -> Iterator[Check]:
@@ -201,6 +166,12 @@ def _kept_whole(decision: Decision, policy: Policy) -> Iterator[Check]:
     """The final setting, measured as a whole, against what was promised knob by knob."""
     if policy.prefer != "quality" or policy.max_tokens_per_item is not None:
         return
+    if decision.forced:
+        downscaled = sum(point.items_downscaled for point in decision.chosen)
+        detail = f"{downscaled} items are downscaled, because otherwise {decision.forced}"
+        remedy = "a larger --gpu or --max-model-len, or what `mmcalib plan` finds"
+        yield Check("items kept whole", "warn", detail, remedy)
+        return
     before, after = decision.default_table.costs, decision.table.costs
     smaller = [c for s, c in after.items() if s in before and c.tokens < before[s].tokens]
     if smaller:
@@ -234,6 +205,28 @@ def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:
             "warn",
             "no value of it moved tokens or budget with the installed versions: not emitted",
         )
+
+
+def _effects(decision: Decision) -> Iterator[Check]:
+    """R8: each setting was switched off once. Size hints without effect are not worth a warning."""
+    name, effects = "settings have effect", decision.effects
+    if not effects:
+        return
+    moved = sum(effect.moved for effect in effects)
+    said = [f"switched off one by one, {moved} of {len(effects)} move tokens, budget or bytes"]
+    for outcome, what in (
+        ("stated", "written all the same:"),
+        ("not shown", "none of these shows"),
+        ("idle", "removed, since nothing moves without:"),
+    ):
+        names = [effect.name for effect in effects if effect.outcome == outcome]
+        said += [f"{what} {', '.join(names)}"] if names else []
+    idle = [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
+    if idle:
+        remedy = "leave it out, or look for the name that this model's processor and loader heed"
+        yield Check(name, "warn", "; ".join(said), remedy)
+    else:
+        yield Check(name, "pass", "; ".join(said))
 
 
 def _adequate(decision: Decision, policy: Policy) -> Check:

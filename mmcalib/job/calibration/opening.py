@@ -19,7 +19,7 @@ def open_model(
     host: EngineHost, resolved: ResolvedModel, policy: Policy, progress: Progress
 ) -> ModelOpened:
     """Open the model in the child; a text-only one ends here."""
-    request = OpenModel(resolved.path, policy.max_model_len)
+    request = OpenModel(resolved.path, policy.context_tokens)
     with progress.step("opening the model in vLLM"):
         try:
             return host.ask(request, ModelOpened, "opening the model")

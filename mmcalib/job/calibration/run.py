@@ -17,7 +17,9 @@ from mmcalib.job.calibration.assemble import Findings, assemble, engine_config
 from mmcalib.job.calibration.findings import RESERVED, findings
 from mmcalib.job.calibration.opening import open_model, served
 from mmcalib.job.decision.budgets import Budgets
-from mmcalib.job.decision.decide import decide
+from mmcalib.job.decision.cache import size_cache
+from mmcalib.job.decision.decide import anything, decide
+from mmcalib.job.decision.effects import effective
 from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.memory.checks import memory_checks, reserved_check
 from mmcalib.job.memory.predict import Predictor
@@ -63,9 +65,13 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
             return _calibrate(job, outcome, progress, Path(name), corpus, resolved, host, predictor)
 
 
-def _given(policy: Policy) -> dict[str, int]:
+def _given(policy: Policy) -> dict[str, int | float]:
     """What the user said of the engine, which the default configuration has too."""
-    return {} if policy.max_model_len is None else {"max_model_len": policy.max_model_len}
+    said = {
+        "max_model_len": policy.context_tokens,
+        "gpu_memory_utilization": policy.gpu_memory_utilization,
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _calibrate(
@@ -84,7 +90,12 @@ def _calibrate(
     corpus, left_out = served(corpus, opened, job.policy)
     sample = choose(corpus.census, job.sample, job.seed)
     budgets = Budgets(host, opened, resolved.path, job.policy)
-    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress)
+    unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
+    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, unsuited)
+    decision = decision.with_cache(
+        size_cache(corpus.accesses, decision.table, decision.counts, opened, job.policy)
+    )
+    decision = effective(decision, budgets, progress)
     outcome.skipped.extend(decision.unreadable)
     known = Findings(resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped))
     known.gpu = job.gpu
@@ -115,7 +126,9 @@ def _calibrate(
         if reserved is not None:
             known.checks = [c for c in known.checks if c.name != RESERVED]
             known.checks.append(reserved)
-        known.checks += memory_checks(known.predicted, known.started, resolved.path)
+        known.checks += memory_checks(
+            known.predicted, known.started, resolved.path, job.policy.concurrency
+        )
     result = assemble(known, finished=True)
     outcome.now(result)
     return result

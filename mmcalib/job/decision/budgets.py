@@ -17,12 +17,15 @@ from mmcalib.errors import EngineDied, EngineError
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Holds what every question to vLLM needs."""
+    """Holds what every question to vLLM needs. `context_tokens` is the context of configurations,
+    where it is not the opened model's.
+    """
 
     host: EngineHost
     opened: ModelOpened
     model_path: str
     policy: Policy
+    context_tokens: int | None = None
 
     def engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], table: CostTable
@@ -33,10 +36,12 @@ class Budgets:
             args["mm_processor_kwargs"] = dict(setting.mm_processor_kwargs)
         if setting.media_io_kwargs:
             args["media_io_kwargs"] = dict(setting.media_io_kwargs)
-        args["max_model_len"] = self.opened.max_model_len
+        args["max_model_len"] = self.context_tokens or self.opened.max_model_len
         args["max_num_batched_tokens"] = self.batched(args, table)
         if self.policy.max_num_seqs is not None:
             args["max_num_seqs"] = self.policy.max_num_seqs
+        if self.policy.gpu_memory_utilization is not None:
+            args["gpu_memory_utilization"] = self.policy.gpu_memory_utilization
         return args
 
     def batched(self, args: Mapping[str, Any], table: CostTable) -> int:

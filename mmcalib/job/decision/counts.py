@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable
@@ -45,18 +47,21 @@ def _count(
     if not prompts.prompts():
         reason = "no request structure given; --requests or --count says how many"
         return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
-    coverage = policy.coverage
-    value = prompts.covering(tuple(opened.modalities), coverage)[modality]
+    share = policy.share_of(modality)
+    if isinstance(policy.coverage, Mapping):
+        value = prompts.items_per_prompt(modality, share)
+    else:
+        value = prompts.covering(tuple(opened.modalities), share)[modality]
     if value == 0:
         reason = f"no covered request carries a {modality}, but the corpus holds some"
         return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
     total = prompts.prompts()
-    share = f"the most in any of {total} requests"
-    if coverage < 1:
-        share = f"covers {coverage:.1%} of {total} requests"
+    why = f"the most in any of {total} requests"
+    if share < 1:
+        why = f"covers {share:.1%} of {total} requests"
     origin = min(
         entry.exemplar.origin
         for entry in prompts.signatures()
         if entry.signature.items(modality) >= value
     )
-    return Count(value, share, "computed", origin)
+    return Count(value, why, "computed", origin)

@@ -1,100 +1,73 @@
-"""From a census to engine arguments: measured, explored, chosen, each with vLLM's own budget."""
+"""From a census to engine arguments: measured, explored, chosen, settled."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import Modality
-from mmcalib.corpus.item import Skipped
-from mmcalib.derive import frontier, limits
-from mmcalib.derive.adequacy import Adequacy, adequacy
-from mmcalib.derive.choice import choose
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import Count, Hint
-from mmcalib.engine.messages import Budget, Knob
+from mmcalib.derive import limits
+from mmcalib.derive.choice import levels
 from mmcalib.engine.setting import Setting
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.counts import counts
-from mmcalib.job.decision.explore import Explored, explore, knobs, moves
-from mmcalib.job.decision.hints import hints
+from mmcalib.job.decision.decision import Decision
+from mmcalib.job.decision.explore import explore, knobs
 from mmcalib.job.decision.measure import Sample, measure
+from mmcalib.job.decision.settle import Settling
 from mmcalib.progress import Progress
 
+Unsuited = Callable[[Decision], str]
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The derived configuration and everything it was derived from. `chosen` has one point of each
-    knob that has an effect; `unhinted` is the budget without size hints: what vLLM says of the
-    model.
-    """
 
-    default_table: CostTable
-    table: CostTable
-    setting: Setting
-    explored: tuple[Explored, ...]
-    chosen: tuple[Point, ...]
-    ineffective: tuple[Knob, ...]
-    counts: dict[Modality, Count]
-    hints: dict[Modality, Hint]
-    refused_hints: dict[Modality, str]
-    default_budget: Budget
-    default_error: str
-    budget: Budget
-    unhinted: Budget
-    adequacy: Adequacy
-    engine_args: dict[str, Any]
-    unreadable: tuple[Skipped, ...]
+def anything(decision: Decision) -> str:
+    """Nothing speaks against it."""
+    return ""
 
 
 def decide(
-    census: Census, prompts: PromptCensus, sample: Sample, budgets: Budgets, progress: Progress
+    census: Census,
+    prompts: PromptCensus,
+    sample: Sample,
+    budgets: Budgets,
+    progress: Progress,
+    unsuited: Unsuited = anything,
 ) -> Decision:
-    """Measure under the default, explore each knob, choose, and settle limits and budget."""
-    host, policy = budgets.host, budgets.policy
-    base = Setting(media_io_kwargs=policy.media_io_kwargs)
-    default, unreadable = measure(host, census, base, sample, progress)
-    admitted = counts(budgets.opened, policy, default, prompts)
+    """Measure under the default, explore each knob, choose, and settle limits and budget.
+
+    Where the longest prompt exceeds the context, or `unsuited` has a reason, items are made smaller
+    step by step until neither is so; where no step helps, the policy's own choice stays.
+    """
+    base = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
+    default, unreadable = measure(budgets.host, census, base, sample, progress)
+    admitted = counts(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})
-    default_budget, default_error = budgets.default()
     turned = knobs(budgets, default)
     explored = {knob.name: explore(knob, default, plain, budgets, progress) for knob in turned}
-    ineffective = tuple(knob for knob in turned if not moves(explored[knob.name]))
-    chosen = tuple(
-        choose([e.point for e in explored[knob.name]], policy)
-        for knob in turned
-        if knob not in ineffective
+    there = Settling(
+        census, prompts, sample, budgets, progress, default, admitted, explored, tuple(unreadable)
     )
-    setting = frontier.merged([base, *(point.setting for point in chosen)])
-    table = default
-    if setting != base:
-        table, more = measure(host, census, setting, sample, progress)
-        unreadable += [s for s in more if s not in unreadable]
-    engine_args = budgets.engine_args(setting, plain, table)
-    budget = unhinted = budgets.of(engine_args, build_dummy=True)
-    found, refused = hints(engine_args, admitted, table, budgets)
-    if found:
-        engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(admitted, found)
-        engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, table)
-        budget = budgets.of(engine_args, build_dummy=True)
-    return Decision(
-        default_table=default,
-        table=table,
-        setting=setting,
-        explored=tuple(e for points in explored.values() for e in points),
-        chosen=chosen,
-        ineffective=ineffective,
-        counts=admitted,
-        hints=found,
-        refused_hints=refused,
-        default_budget=default_budget,
-        default_error=default_error,
-        budget=budget,
-        unhinted=unhinted,
-        adequacy=adequacy(budget, {m: c.value for m, c in admitted.items()}),
-        engine_args=engine_args,
-        unreadable=tuple(unreadable),
+    first = there.settle(None)
+    reason = _too_long(first) or unsuited(first)
+    if not reason:
+        return first
+    before = first.setting
+    for at_most in levels(there.frontiers(), budgets.policy):
+        tried = there.settle(at_most)
+        if tried.setting == before:
+            continue
+        before = tried.setting
+        if not (_too_long(tried) or unsuited(tried)):
+            return replace(tried, forced=reason)
+    return first
+
+
+def _too_long(decision: Decision) -> str:
+    longest = decision.longest
+    if longest is None or longest.passes:
+        return ""
+    return (
+        f"{longest.longest.origin} and its text would take {longest.needed_tokens:,} of "
+        f"{longest.max_model_len:,} tokens"
     )

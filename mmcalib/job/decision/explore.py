@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmcalib.derive import frontier
+from mmcalib.derive import frontier, values
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Point
+from mmcalib.derive.values import Value
 from mmcalib.engine.messages import Budget, Knob
 from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.counting import Counter
 from mmcalib.job.decision.measure import remeasure
 from mmcalib.progress import Progress
 
@@ -42,12 +44,13 @@ def explore(
     budgets: Budgets,
     progress: Progress,
 ) -> list[Explored]:
-    """Every candidate of one knob, costed and budgeted, ascending; the last is the default."""
-    values = frontier.candidates(knob, default, budgets.policy)
+    """Every candidate of one knob, costed and budgeted, ascending; the default among them."""
+    tried = values.candidates(knob, default, budgets.policy)
     tables, points = [], []
-    with progress.step(f"trying {knob.name}", len(values)) as task:
-        for value in values:
-            table = _under(knob, value, default, budgets)
+    with progress.step(f"trying {knob.name}", len(tried)) as task:
+        counter = None if knob.bleeds else Counter.proven(budgets.host, default, knob.modality)
+        for value in tried:
+            table = _under(knob, value, default, budgets, counter)
             tables.append(table)
             points.append(frontier.point(knob, value, table, default))
             task.advance()
@@ -58,7 +61,7 @@ def explore(
     return explored
 
 
-def moves(explored: list[Explored]) -> bool:
+def moves(explored: Sequence[Explored]) -> bool:
     """Whether any value of one knob moved tokens or budget away from the default value's."""
     seen = {
         (e.point.max_tokens, tuple(sorted(e.budget.max_tokens_per_item.items()))) for e in explored
@@ -66,20 +69,26 @@ def moves(explored: list[Explored]) -> bool:
     return len(explored) < 2 or len(seen) > 1
 
 
-def _under(knob: Knob, value: int | float, default: CostTable, budgets: Budgets) -> CostTable:
-    """The costs at one value. Shapes that fit under a cap are not measured again, except one
-    that would tell if they had to be.
+def _under(
+    knob: Knob, value: Value, default: CostTable, budgets: Budgets, counter: Counter | None
+) -> CostTable:
+    """The costs at one value: counted, else measured. Shapes that fit under a cap are not measured
+    again, except one that would tell if they had to be.
     """
     setting = frontier.at(knob, value, default.setting)
     if setting == default.setting:
         return default
-    changed = frontier.exceeding(knob, value, default)
-    witness = frontier.witness(knob, default, changed)
-    if witness is None:
-        return remeasure(budgets.host, default, setting, changed)
+    if counter and (counted := counter.under(setting)):
+        return counted
+    every = [
+        cost.shape for modality in (knob.modality, *knob.bleeds) for cost in default.of(modality)
+    ]
+    changed = values.exceeding(knob, value, default)
+    witness = values.witness(knob, default, changed)
+    if witness is None or knob.bleeds:
+        return remeasure(budgets.host, default, setting, every)
     table = remeasure(budgets.host, default, setting, [*changed, witness])
     now = table.costs.get(witness)
     if now is not None and now.tokens == default.costs[witness].tokens:
         return table
-    every = [cost.shape for cost in default.of(knob.modality)]
     return remeasure(budgets.host, default, setting, every)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import ItemCost, Mismatch
 from mmcalib.derive.policy import Policy
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate.rules import Proven
 from mmcalib.report import costs as c
 

@@ -28,7 +28,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Cost, Knob, Measure, ModelOpened
 from mmcalib.engine.setting import Setting
 from mmcalib.errors import EngineDied, EngineError
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate import probes
 from mmcalib.progress import Progress
 

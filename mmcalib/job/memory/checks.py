@@ -7,7 +7,7 @@ from typing import Final
 from mmcalib.derive.checks import Check, Status
 from mmcalib.engine.messages import Rehearsed
 from mmcalib.job.calibration.findings import RESERVED
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.cross_check import disagreement
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.worst_steps import configurations, shortfall
@@ -28,9 +28,11 @@ def gained(before: Rehearsed | None, after: Rehearsed) -> str:
     return f"{now}; default {gib(before.kv_cache_bytes)}, {before.kv_cache_tokens:,} tokens"
 
 
-def memory_checks(predicted: Predicted, started: Started | None, model_path: str) -> list[Check]:
-    """Whether the calibrated configuration would start on the GPU, and how what was predicted
-    compares with what was then measured.
+def memory_checks(
+    predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
+) -> list[Check]:
+    """Whether the calibrated configuration would start on the GPU and hold `concurrency` sequences,
+    and how what was predicted compares with what was then measured.
     """
     name, after = f"memory on {predicted.gpu.name}", predicted.calibrated
     if after is None:
@@ -41,6 +43,8 @@ def memory_checks(predicted: Predicted, started: Started | None, model_path: str
         detail = f"vLLM would not start, rehearsed: {after.problem}"
         return [Check(name, "fail", detail, remedy)]
     checks = [Check(name, "pass", f"{gained(predicted.default, after)}, rehearsed")]
+    if concurrency is not None and after.max_concurrency is not None:
+        checks.append(_concurrency(after.max_concurrency, concurrency, after))
     if after.budget is not None and "encoder" not in {phase.name for phase in after.phases}:
         detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
         checks.append(
@@ -53,8 +57,16 @@ def memory_checks(predicted: Predicted, started: Started | None, model_path: str
     return checks
 
 
+def _concurrency(found: float, wanted: float, after: Rehearsed) -> Check:
+    length = after.budget.max_model_len if after.budget else 0
+    detail = f"{found:.2f} sequences of {length:,} tokens fit, {wanted:g} are wanted, rehearsed"
+    if found >= wanted:
+        return Check("concurrency", "pass", detail)
+    return Check("concurrency", "fail", detail, f'mmcalib plan --goal "concurrency>={wanted:g}"')
+
+
 def reserved_check(
-    predicted: Predicted, decision: Decision, *, allow_under_reserve: bool
+    predicted: Predicted, decision: Configuration, *, allow_under_reserve: bool
 ) -> Check | None:
     """R4 in bytes, which decides; None where a step could not be rehearsed."""
     after = predicted.calibrated

@@ -8,6 +8,8 @@ from typing import Final
 
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.adequacy import adequacy
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.residency import residencies
 from mmcalib.engine.messages import Budget, Rehearsed
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
@@ -49,9 +51,13 @@ def memory(found: Rehearsed, gpu: Gpu) -> c.Memory:
     )
 
 
-def encoder_budget(budget: Budget, counts: Mapping[Modality, int] | None = None) -> c.EncoderBudget:
+def encoder_budget(
+    budget: Budget,
+    counts: Mapping[Modality, int] | None = None,
+    table: CostTable | None = None,
+) -> c.EncoderBudget:
     """vLLM's MultiModalBudget as the reports show it. Adequacy is computed for `counts` items per
-    prompt, which needs a budget whose dummies were built.
+    prompt, which needs a budget whose dummies were built; residency for the items of `table`.
     """
     found = adequacy(budget, counts) if counts is not None else None
     return c.EncoderBudget(
@@ -64,6 +70,7 @@ def encoder_budget(budget: Budget, counts: Mapping[Modality, int] | None = None)
         worst_step_tokens=found.worst_step_tokens if found else None,
         adequacy=round(found.ratio, 4) if found else None,
         max_num_batched_tokens=budget.max_num_batched_tokens,
+        resident_items={r.modality: r.items for r in residencies(table, budget)} if table else {},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,13 @@ from mmcalib.census.shapes import Modality
 from mmcalib.engine.messages import ModelOpened, Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.decision.decide import Unsuited
+from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored
 from mmcalib.job.memory.rehearse import Rehearsals
 from mmcalib.job.memory.worst_steps import configurations
 from mmcalib.progress import Progress
+from mmcalib.report.words import gib
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Predictor:
     _points: list[Future[Rehearsed]] = field(init=False, default_factory=list)
     _calibrated: Future[Rehearsed] | None = field(init=False, default=None)
     _steps: dict[Modality, Future[Rehearsed]] = field(init=False, default_factory=dict)
+    _asked: dict[str, Future[Rehearsed]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rehearsals = Rehearsals(self.gpu)
@@ -70,6 +74,28 @@ class Predictor:
             "max_num_seqs": budget.max_num_seqs,
         }
         return replace(opened, serve_defaults=defaults)
+
+    def unsuited(self, concurrency: float | None) -> Unsuited:
+        """Why a decision's configuration does not do on this GPU: it does not start, or holds fewer
+        than `concurrency` sequences of its context. What cannot be rehearsed does.
+        """
+
+        def reason(decision: Decision) -> str:
+            with self.progress.step(f"rehearsing on {self.gpu.name}"):
+                found, _ = _answer(self._ask(decision.engine_args))
+            if found is None:
+                return ""
+            if found.max_concurrency is None:
+                left = gib(found.kv_cache_bytes)
+                return f"vLLM would not start on {self.gpu.name}: {left} left for its KV cache"
+            if concurrency is not None and found.max_concurrency < concurrency:
+                return (
+                    f"{found.max_concurrency:.1f} sequences would fit on {self.gpu.name}, "
+                    f"{concurrency:g} are wanted"
+                )
+            return ""
+
+        return reason
 
     def explore(self, decision: Decision) -> None:
         """Rehearse the calibrated configuration, the worst step of each modality and every point
@@ -107,7 +133,12 @@ class Predictor:
         )
 
     def _ask(self, args: Mapping[str, Any]) -> Future[Rehearsed]:
-        return self._thread.submit(self._rehearsals.rehearse, {"model": self.model_path, **args})
+        """The same arguments are rehearsed once."""
+        key = json.dumps(args, sort_keys=True)
+        if key not in self._asked:
+            full = {"model": self.model_path, **args}
+            self._asked[key] = self._thread.submit(self._rehearsals.rehearse, full)
+        return self._asked[key]
 
     def __enter__(self) -> Predictor:
         return self

@@ -1,4 +1,6 @@
-"""Which prompts to replay: the corpus' own heaviest, enough of them to fill one encoder step."""
+"""Which prompts to replay: the corpus' own heaviest, enough of them to fill one encoder step; the
+others are only to be admitted.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ from mmcalib.engine.messages import ReplayPrompt
 
 # Without requests: so many of a modality's heaviest items are enough to fill a step.
 _TOP = 16
+# Prompts that are only admitted, heaviest first; each costs what its media cost to load.
+_ADMITTED = 256
 _URL_PART = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 
 
@@ -22,13 +26,16 @@ class Burst:
     """Prompts to submit at once; `encoder_tokens` sums the encoder-cache entries of their items.
 
     `too_heavy` counts prompts left out because each alone exceeds the time budget. `fills_step`:
-    whether the burst holds as much as one step may encode, or all that there is.
+    whether the burst holds as much as one step may encode, or all that there is. Prompts of `admit`
+    are not answered; `unseen` others are not even admitted.
     """
 
     prompts: tuple[ReplayPrompt, ...]
     encoder_tokens: int
     too_heavy: int
     fills_step: bool
+    admit: tuple[ReplayPrompt, ...] = ()
+    unseen: int = 0
 
 
 def burst(
@@ -45,17 +52,22 @@ def burst(
     chosen: list[ReplayPrompt] = []
     tokens = 0
     missing = set(table.modalities())
+    others: list[ReplayPrompt] = []
     for prompt, embeds, modalities in candidates:
         wanted = tokens < step_tokens or modalities & missing
         if wanted and tokens + embeds <= affordable_tokens:
             chosen.append(prompt)
             tokens += embeds
             missing -= modalities
+        else:
+            others.append(prompt)
     return Burst(
         prompts=tuple(chosen),
         encoder_tokens=tokens,
         too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
         fills_step=tokens >= step_tokens or len(chosen) == len(candidates),
+        admit=tuple(others[:_ADMITTED]),
+        unseen=len(others[_ADMITTED:]),
     )
 
 

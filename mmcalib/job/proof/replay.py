@@ -5,8 +5,8 @@ from __future__ import annotations
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
-from mmcalib.job.decision.decide import Decision
+from mmcalib.engine.messages import Replay, Replayed
+from mmcalib.job.configuration import Configuration
 from mmcalib.job.proof.burst import Burst, burst
 from mmcalib.job.proof.startup import Started
 from mmcalib.progress import Progress
@@ -16,7 +16,9 @@ from mmcalib.progress import Progress
 _ANSWER_SHARE = 1.5
 
 
-def choose_burst(prompts: PromptCensus, decision: Decision, started: Started, s: float) -> Burst:
+def choose_burst(
+    prompts: PromptCensus, decision: Configuration, started: Started, s: float
+) -> Burst:
     """The prompts to replay within about `s` seconds, judged by what the profile took or, where it
     was left out for time, was estimated to take.
     """
@@ -31,18 +33,23 @@ def choose_burst(prompts: PromptCensus, decision: Decision, started: Started, s:
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
     """Submit the burst to the started engine and wait for all answers."""
-    if not chosen.prompts:
+    if not chosen.prompts and not chosen.admit:
         return Replayed((), 0.0, 0)
-    with progress.step(f"replaying {len(chosen.prompts)} prompts"):
-        return host.ask(Replay(chosen.prompts), Replayed, "replaying prompts")
+    with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
+        return host.ask(Replay(chosen.prompts, chosen.admit), Replayed, "replaying prompts")
 
 
-def mismatched(prompts: tuple[ReplayPrompt, ...], replayed: Replayed) -> list[str]:
+def rejected(replayed: Replayed) -> list[str]:
+    """Prompts that the engine did not take or not answer, with its words."""
+    return [f"{a.origin}: {a.error}" for a in (*replayed.answers, *replayed.admitted) if a.error]
+
+
+def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
     """Prompts whose items the engine counted otherwise than they were measured."""
-    measured = {prompt.origin: prompt.item_tokens for prompt in prompts}
+    measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
     return [
         f"{answer.origin}: measured {measured[answer.origin]}, engine {answer.item_tokens}"
-        for answer in replayed.answers
+        for answer in (*replayed.answers, *replayed.admitted)
         if not answer.error and tuple(sorted(answer.item_tokens)) != measured[answer.origin]
     ]
 
@@ -50,20 +57,22 @@ def mismatched(prompts: tuple[ReplayPrompt, ...], replayed: Replayed) -> list[st
 def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     """No rejection, no failure, and the engine's token counts equal to the measured ones."""
     name, more = "replay", "--startup-budget SECONDS allows more, or run on a GPU machine"
-    if not chosen.prompts:
-        detail = f"all {chosen.too_heavy} prompts would take longer than --startup-budget here"
-        return Check(name, "skip", detail, more)
-    rejected = [f"{a.origin}: {a.error}" for a in replayed.answers if a.error]
-    differing = mismatched(chosen.prompts, replayed)
-    if rejected:
-        return Check(name, "fail", "; ".join(rejected[:3]), "raise the limit that it names")
+    refused, differing = rejected(replayed), mismatched(chosen, replayed)
+    if refused:
+        return Check(name, "fail", "; ".join(refused[:3]), "raise the limit that it names")
     if differing:
         return Check(name, "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
+    admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
+    if not chosen.prompts:
+        detail = f"all {chosen.too_heavy} prompts would take longer than --startup-budget here"
+        return Check(name, "skip", f"none answered{admitted}: {detail}", more)
     step = replayed.largest_encoder_step_tokens
     done = (
-        f"{len(chosen.prompts)} of the heaviest prompts answered in one burst, token counts as "
-        f"measured; largest encoder step {step} of {step_tokens} tokens"
+        f"{len(chosen.prompts)} of the heaviest prompts answered in one burst{admitted}, token "
+        f"counts as measured; largest encoder step {step} of {step_tokens} tokens"
     )
+    if chosen.unseen:
+        done += f"; not admitted, because there are so many: {chosen.unseen} lighter ones"
     if chosen.too_heavy:
         done += f"; left out as too heavy for --startup-budget: {chosen.too_heavy}"
     elif not chosen.fills_step:

@@ -11,7 +11,8 @@ from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EngineStarted, StartEngine
 from mmcalib.geometry import cut_checkpoint, depths, read_config
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.configuration import Configuration
+from mmcalib.job.decision.decision import Decision
 from mmcalib.progress import Progress
 
 # Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
@@ -52,6 +53,8 @@ def start(
         )
         here = cut.depths
         args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
+        # It would be a share of this machine's memory, whose KV cache another setting sizes.
+        args.pop("gpu_memory_utilization", None)
     request = StartEngine(args, (true.text_layers, true.encoder_layers), budget_s)
     with progress.step("starting the engine"):
         figures = host.ask(request, EngineStarted, "starting the engine")
@@ -74,7 +77,7 @@ def default_seconds(started: Started, decision: Decision) -> float | None:
     return figures.profile_s * tokens / profiled if figures.profile_s and profiled else None
 
 
-def startup_checks(started: Started, decision: Decision) -> list[Check]:
+def startup_checks(started: Started, decision: Configuration) -> list[Check]:
     """Whether the engine came up with the budget that was computed, and what its profile took."""
     figures, budget = started.figures, decision.budget
     limit = budget.encoder_budget_tokens

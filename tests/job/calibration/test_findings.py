@@ -18,6 +18,10 @@ A, B = ImageShape(280, 280), ImageShape(560, 280)
 CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
 
 
+# A floor that forbids downscaling anything, whatever else does not fit.
+ANY_PIXEL = 10**9
+
+
 def checks(
     read: Corpus,
     policy: Policy | None = None,
@@ -84,7 +88,7 @@ def test_modalities_that_are_not_served_are_named_with_the_reason() -> None:
 
 
 def test_prompts_beyond_the_context_fail_with_the_length_that_they_need() -> None:
-    policy = Policy(max_model_len=2000, text_reserve_tokens=1000)
+    policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
     found = checks(corpus([], [[A], [B] * 6, [B] * 6]), policy)["prompts fit"]
     assert found.status == "fail"
     assert "2 prompts are longer than the context" in found.detail
@@ -196,8 +200,13 @@ def test_without_requests_a_prompt_of_the_largest_items_must_fit() -> None:
     one = checks(large, Policy(max_model_len=9024))["prompts fit"]
     assert one.status == "pass"
     assert "8000 tokens of media + 1024" in one.detail
-    assert checks(large, Policy(max_model_len=9023))["prompts fit"].status == "fail"
-    two = checks(large, Policy(max_model_len=9024, count={"image": 2}))["prompts fit"]
+    assert (
+        checks(large, Policy(max_model_len=9023, min_image_pixels=ANY_PIXEL))["prompts fit"].status
+        == "fail"
+    )
+    two = checks(large, Policy(max_model_len=9024, count={"image": 2}, min_image_pixels=ANY_PIXEL))[
+        "prompts fit"
+    ]
     assert two.status == "fail"
     assert "16000 tokens of media" in two.detail
 
@@ -229,7 +238,9 @@ def test_one_file_of_many_that_vllm_cannot_load_does_not() -> None:
 
 def test_a_file_that_no_request_mentions_must_fit_too() -> None:
     large = ImageShape(2800, 2240)
-    found = checks(corpus([large], [[A]]), Policy(max_model_len=9023))["prompts fit"]
+    found = checks(corpus([large], [[A]]), Policy(max_model_len=9023, min_image_pixels=ANY_PIXEL))[
+        "prompts fit"
+    ]
     assert found.status == "fail"
     assert path_of(large) in found.detail
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.policy import Policy
-from mmcalib.job.decision.decide import Decision
+from mmcalib.job.decision.decision import Decision
 
 EDGES = st.integers(1, 4200)
 # vLLM's Qwen code refuses pictures more than 200 times as wide as high.

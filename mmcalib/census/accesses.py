@@ -1,0 +1,116 @@
+"""Which items the requests use, one after the other: what a cache of processed items would see."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mmcalib.census.shapes import Shape
+from mmcalib.corpus.item import Item
+from mmcalib.progress import Progress, Silent
+
+# Of a longer log the start says enough; the hit curve of a million takes seconds.
+MOST_ACCESSES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """The usable requests in their order, each as the indices of its items in theirs.
+
+    Items of equal content and modality have one index, whatever their paths. `complete`: no
+    request was left out for want of room.
+    """
+
+    items: tuple[tuple[Shape, str], ...] = ()
+    named: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    complete: bool = True
+
+    def requests(self) -> Iterator[Sequence[int]]:
+        """Per request with items the index of each item that it names, in its order."""
+        start = 0
+        for end in self.ends:
+            yield self.named[start:end]
+            start = end
+
+
+@dataclass(slots=True)
+class AccessLog:
+    """Records accesses: four bytes each, and an entry per distinct item."""
+
+    most: int = MOST_ACCESSES
+    _indices: dict[Item, int] = field(default_factory=dict)
+    _shapes: list[Shape] = field(default_factory=list)
+    _named: array[int] = field(default_factory=lambda: array("I"))
+    _ends: array[int] = field(default_factory=lambda: array("I"))
+    _complete: bool = True
+
+    def add(self, items: Sequence[Item], shapes: Iterable[Shape]) -> None:
+        """One request, whose items have these shapes."""
+        if not items or not self._complete:
+            return
+        if len(self._named) + len(items) > self.most:
+            self._complete = False
+            return
+        for item, shape in zip(items, shapes, strict=True):
+            index = self._indices.setdefault(item, len(self._indices))
+            if index == len(self._shapes):
+                self._shapes.append(shape)
+            self._named.append(index)
+        self._ends.append(len(self._named))
+
+    def accesses(self, progress: Progress | None = None) -> Accesses:
+        """What was recorded; reads the files that are not told apart by their sizes."""
+        items = list(self._indices)
+        first = _first_of_each_content(items, progress or Silent())
+        kept = {index: number for number, index in enumerate(sorted(set(first)))}
+        return Accesses(
+            items=tuple((self._shapes[index], items[index].path) for index in kept),
+            named=array("I", (kept[first[index]] for index in self._named)),
+            ends=self._ends,
+            complete=self._complete,
+        )
+
+
+def _first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int]:
+    """Per item the index of the first that is equal to it, itself where none before it is.
+
+    What cannot be read is equal to nothing.
+    """
+    first = list(range(len(items)))
+    by_size: defaultdict[object, list[int]] = defaultdict(list)
+    identities: dict[int, tuple[int, int]] = {}
+    for index, item in enumerate(items):
+        try:
+            status = os.stat(item.path)
+        except (OSError, ValueError):
+            continue
+        identities[index] = (status.st_dev, status.st_ino)
+        by_size[item.declared, status.st_size].append(index)
+    unsure = [indices for indices in by_size.values() if len(indices) > 1]
+    if not unsure:
+        return first
+    digests: dict[tuple[int, int], bytes] = {}
+    with progress.step("comparing files of equal size", sum(map(len, unsure))) as task:
+        for indices in unsure:
+            found: dict[bytes, int] = {}
+            for index in indices:
+                task.advance()
+                identity = identities[index]
+                digest = digests.get(identity) or _digest(items[index].path)
+                if digest is not None:
+                    digests[identity] = digest
+                    first[index] = found.setdefault(digest, index)
+    return first
+
+
+def _digest(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, hashlib.blake2b).digest()
+    except OSError:
+        return None

@@ -1,0 +1,87 @@
+"""`mmcalib validate`: does a configuration that somebody wrote do what it says?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmcalib.cli.shared import AllowedRoot, Quiet, Requests, VllmFlags
+
+
+def validate(
+    config: Annotated[Path, typer.Option(metavar="FILE", help="What `vllm serve --config` reads.")],
+    flags: VllmFlags = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Checkpoint folder or hub id; may come from --config instead."
+        ),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Media that will be served; may be repeated. Default: made-up ones, the largest "
+            "that are admitted.",
+        ),
+    ] = None,
+    requests: Requests = None,
+    allowed_local_media_path: AllowedRoot = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="GPU that will serve, such as H100-80G: its memory is rehearsed. "
+            "auto: the present one.",
+        ),
+    ] = None,
+    validate: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="How far to prove it: budget, startup or replay."),
+    ] = "replay",
+    startup_budget: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="What profile and replay may each take here."),
+    ] = 90.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge a vLLM config written by hand: what it really does, and whether it survives.
+
+    Example: mmcalib validate --config engine.yaml --gpu L4
+    """
+    import math
+
+    from rich.console import Console
+
+    from mmcalib.cli.progress import Terminal
+    from mmcalib.errors import UsageError, VerdictError
+    from mmcalib.job.validate.validate import validate as validate_config
+    from mmcalib.progress import Silent
+    from mmcalib.report.validation_terminal import validated
+
+    if not 0 <= startup_budget < math.inf:
+        raise UsageError("--startup-budget must be a number of seconds, 0 or more")
+    console = Console(stderr=True, highlight=False)
+    found = validate_config(
+        config,
+        model=model,
+        data=data or [],
+        requests=requests or [],
+        allowed_local_media_path=allowed_local_media_path,
+        gpu=gpu,
+        flags=flags or [],
+        validate=validate,  # type: ignore[arg-type] # checked there
+        startup_budget_s=startup_budget,
+        progress=Silent() if quiet else Terminal(console),
+    )
+    if as_json:
+        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+    if not quiet:
+        validated(found, console)
+    if found.verdict == "fail":
+        failed = next(check for check in found.checks if check.status == "fail")
+        raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)

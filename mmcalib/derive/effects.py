@@ -1,0 +1,234 @@
+"""Whether a setting does anything: what a configuration comes to with it and without it (R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mmcalib.census.shapes import MODALITIES, Shape
+from mmcalib.engine.messages import Budget
+
+SettingPath = tuple[str, ...]
+# moves: something differs without it. stated: nothing does, and it is written for another reason.
+# idle: nothing does. not shown: nothing that is compared can show what it does.
+Outcome = Literal["moves", "stated", "idle", "not shown"]
+
+# Arguments whose entries are settings of their own; what they do, tokens, budget and bytes show.
+_NESTED = ("limit_mm_per_prompt", "mm_processor_kwargs", "media_io_kwargs")
+# Options of transformers' processors and of vLLM's media loaders that change what is in a picture
+# or how it is decoded, and never how much of it there is.
+_NORMALISED = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
+_RENDERED = ("resample", "interpolation", "do_convert_rgb", "image_mode", "rgba_background_color")
+_DECODED = ("backend", "video_backend", "audio_backend", "frame_recovery", "device")
+_CONTENT = frozenset((*_NORMALISED, *_RENDERED, *_DECODED))
+# Differences that are said; the first are the ones that reserve memory.
+_MOST = 3
+_STATED = "vLLM has the same without it here; written so that no version or machine changes it"
+_ADMITS = "without it tokens and budget are the same here; it bounds what a request may carry"
+_IDLE = "without it tokens, budget and bytes are the same"
+_NOT_SHOWN = "tokens, budget and tensor bytes do not show what it does"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What vLLM makes of one item, or the words in which it refuses it."""
+
+    tokens: int = 0
+    tensor_bytes: int = 0
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a configuration comes to, as far as it was asked.
+
+    Where vLLM refuses to start, `refusal` has its words. Dummies of the budget count where they
+    were built. `items` are witnesses, `memory` figures in bytes or tokens by name.
+    """
+
+    budget: Budget | None = None
+    refusal: str = ""
+    items: Mapping[Shape, Taken] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What switching one setting off changed, in words."""
+
+    path: SettingPath
+    value: Any
+    outcome: Outcome
+    words: str
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def moved(self) -> bool:
+        return self.outcome == "moves"
+
+    def concerns(self, setting: str) -> bool:
+        """Whether the setting of this name is this one, or stands and falls with it. A count that
+        stood beside a size hint may go by either name.
+        """
+        names = (self.name, self.name.removesuffix(".count"))
+        return setting in names or setting.startswith(f"{self.name}.")
+
+
+def settings(engine_args: Mapping[str, Any]) -> list[SettingPath]:
+    """Every value that could be left out on its own, in order; the model is none."""
+    found: list[SettingPath] = []
+    for key, value in engine_args.items():
+        if key in _NESTED and isinstance(value, Mapping):
+            found += [(key, *rest) for rest in _leaves(value)]
+        elif key != "model":
+            found.append((key,))
+    return found
+
+
+def _leaves(value: Mapping[str, Any]) -> Iterator[SettingPath]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            yield from ((key, *rest) for rest in _leaves(inner))
+        else:
+            yield (key,)
+
+
+def value_at(engine_args: Mapping[str, Any], path: SettingPath) -> Any:
+    value: Any = engine_args
+    for key in path:
+        value = value[key]
+    return value
+
+
+def without(engine_args: Mapping[str, Any], path: SettingPath) -> dict[str, Any]:
+    """The arguments less one setting. What it leaves empty goes too, and a limit that is left with
+    its count is that count.
+    """
+    key, *rest = path
+    less = dict(engine_args)
+    inner = without(less[key], tuple(rest)) if rest else {}
+    if not inner:
+        del less[key]
+    elif path[:1] != ("limit_mm_per_prompt",):
+        less[key] = inner
+    else:
+        less[key] = {m: _plain(limit) for m, limit in inner.items()}
+    return less
+
+
+def _plain(limit: Any) -> Any:
+    return limit["count"] if isinstance(limit, Mapping) and set(limit) == {"count"} else limit
+
+
+def enclosing(path: SettingPath) -> SettingPath | None:
+    """The mapping that holds a setting, None where it is a whole argument."""
+    return path[:-1] if len(path) > 2 else None
+
+
+def needs_company(with_: Footprint, less: Footprint) -> bool:
+    """Whether vLLM refuses what it takes with the setting: the rest of its mapping cannot stand
+    alone.
+    """
+    return bool(less.refusal) or any(
+        taken.refusal and shape in with_.items and not with_.items[shape].refusal
+        for shape, taken in less.items.items()
+    )
+
+
+def sizes(path: SettingPath) -> bool:
+    """Whether it is a size hint, which the profile's dummy alone may show."""
+    return path[0] == "limit_mm_per_prompt" and len(path) > 2 and path[-1] != "count"
+
+
+def compare(path: SettingPath, value: Any, with_: Footprint, less: Footprint) -> Effect:
+    """What both footprints have is compared."""
+    moved = list(differences(with_, less))
+    if moved:
+        return Effect(path, value, "moves", f"without it: {'; '.join(moved[:_MOST])}")
+    if path[0] in _NESTED[1:]:
+        if set(path) & _CONTENT:
+            return Effect(path, value, "not shown", _NOT_SHOWN)
+        return Effect(path, value, "idle", _IDLE)
+    if sizes(path):
+        return Effect(path, value, "idle", _IDLE)
+    if path[0] == "limit_mm_per_prompt":
+        return Effect(path, value, "stated", _ADMITS)
+    if path[0] in ("max_model_len", "max_num_batched_tokens"):
+        return Effect(path, value, "stated", _STATED)
+    return Effect(path, value, "not shown", _NOT_SHOWN)
+
+
+def differences(with_: Footprint, less: Footprint) -> Iterator[str]:
+    """Every figure of both that differs, as `what A → B`."""
+    if bool(with_.refusal) != bool(less.refusal):
+        yield f"vLLM refuses to start: {less.refusal}" if less.refusal else "vLLM starts"
+    if with_.budget is not None and less.budget is not None:
+        yield from _budgets(with_.budget, less.budget)
+    for shape, before in with_.items.items():
+        if shape in less.items:
+            yield from _items(f"{shape.modality} of {shape}", before, less.items[shape])
+    for name, figure in with_.memory.items():
+        if name in less.memory and less.memory[name] != figure:
+            yield f"{name} {figure:,} → {less.memory[name]:,}"
+
+
+def _budgets(one: Budget, other: Budget) -> Iterator[str]:
+    for m in MODALITIES:
+        yield from _tokens(
+            f"largest {m}", one.max_tokens_per_item.get(m, 0), other.max_tokens_per_item.get(m, 0)
+        )
+    yield from _tokens("encoder budget", one.encoder_budget_tokens, other.encoder_budget_tokens)
+    for m in MODALITIES:
+        most = one.max_items_per_prompt.get(m, 0), other.max_items_per_prompt.get(m, 0)
+        if most[0] != most[1]:
+            yield f"{m} items per prompt in the budget {most[0]:,} → {most[1]:,}"
+    profiles = _profile(one), _profile(other)
+    if profiles[0] != profiles[1]:
+        yield f"profiled {profiles[0]} → {profiles[1]}"
+    for name in ("max_model_len", "max_num_batched_tokens", "max_num_seqs"):
+        values = getattr(one, name), getattr(other, name)
+        if values[0] != values[1]:
+            yield f"{name} {values[0]:,} → {values[1]:,}"
+    yield from _dummies(one, other)
+
+
+def _profile(budget: Budget) -> str:
+    modality = budget.profiled_modality
+    return f"{budget.profiled_items} × {modality}" if modality else "nothing"
+
+
+def _dummies(one: Budget, other: Budget) -> Iterator[str]:
+    """Of the profiled modality: the others are never run."""
+    modality = one.profiled_modality or ""
+    if modality != other.profiled_modality:
+        return
+    before, after = one.dummies.get(modality), other.dummies.get(modality)
+    if before and after:
+        yield from _items(
+            f"profiled {modality}",
+            Taken(before.embeds, before.tensor_bytes),
+            Taken(after.embeds, after.tensor_bytes),
+        )
+
+
+def _items(what: str, one: Taken, other: Taken) -> Iterator[str]:
+    if one.refusal or other.refusal:
+        if bool(one.refusal) != bool(other.refusal):
+            yield f"{what} is refused: {other.refusal}" if other.refusal else f"{what} is taken"
+    elif one.tokens != other.tokens:
+        yield from _tokens(what, one.tokens, other.tokens)
+    elif one.tensor_bytes != other.tensor_bytes:
+        yield f"{what} {one.tensor_bytes:,} → {other.tensor_bytes:,} bytes"
+
+
+def _tokens(what: str, one: int, other: int) -> Iterator[str]:
+    if one != other:
+        yield f"{what} {_count(one)} → {_count(other)} tokens"
+
+
+def _count(tokens: int) -> str:
+    return f"{tokens:,}" if tokens else "none"

@@ -1,0 +1,1 @@
+"""What goes wrong with configurations that people write by hand: one finding for each trap."""

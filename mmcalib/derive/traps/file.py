@@ -1,0 +1,174 @@
+"""Traps of the file itself: what it says and `vllm serve` does not hear."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmcalib.derive.checks import Check
+from mmcalib.derive.logs.retired import retired_among
+from mmcalib.derive.traps.spelling import line
+
+ROUND_TRIP = "config round trip"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a file and the flags beside it say, before vLLM reads them.
+
+    `settings` are the file's top-level keys; `twice` those that it has more than once. `options`
+    maps each option of `vllm serve`, without dashes in front, to the argument that it sets.
+    """
+
+    settings: Mapping[str, Any]
+    twice: Sequence[str]
+    flags: Sequence[str]
+    options: Mapping[str, str]
+
+    def argument(self, key: str) -> str | None:
+        """The argument that a key sets; None where `vllm serve` has no such option."""
+        name = key.partition(".")[0].removesuffix("+").replace("_", "-")
+        if name in self.options:
+            return self.options[name]
+        # argparse takes any beginning that only one option has.
+        fitting = {dest for option, dest in self.options.items() if option.startswith(name)}
+        return fitting.pop() if len(fitting) == 1 else None
+
+    def unusable(self) -> list[str]:
+        """Keys without which vLLM may read the file: unknown ones, and those without a value."""
+        return [
+            key
+            for key, value in self.settings.items()
+            if value is None or (self.argument(key) is None and value is not False)
+        ]
+
+
+def file_findings(
+    written: Written, refusal: str, values: Mapping[str, Any] | None
+) -> Iterator[Check]:
+    """`refusal`: vLLM's own words where it refuses the file; `values`: every argument as it was
+    parsed, None where nothing could be.
+    """
+    yield from _unknown(written)
+    yield from _nulls(written)
+    if values is not None:
+        yield from _false(written, values)
+    yield from _twice(written)
+    yield from _overridden(written)
+    lost = [] if values is None else list(_lost(written, values))
+    if refusal:
+        named = ", ".join(written.unusable())
+        remedy = f"mend or remove: {named}" if named else "mend what it names"
+        yield Check(ROUND_TRIP, "fail", f"vllm serve refuses the file: {refusal}", remedy)
+    elif lost:
+        detail = f"it does not arrive as written: {'; '.join(lost)}"
+        yield Check(ROUND_TRIP, "fail", detail, "write what you want to arrive")
+    else:
+        count = len(written.settings)
+        yield Check(ROUND_TRIP, "pass", f"vLLM's own parser reads all {count} settings")
+
+
+def _unknown(written: Written) -> Iterator[Check]:
+    for key, value in written.settings.items():
+        if written.argument(key) is not None:
+            continue
+        does = "vllm serve ends with exit code 2"
+        if value is False:
+            does = "vllm serve drops it without a word, because it is false"
+        yield Check(
+            f"unknown key {key}",
+            "fail",
+            f"no option of the installed vllm serve: {does}",
+            _instead(written, key, value),
+        )
+
+
+def _instead(written: Written, key: str, value: Any) -> str:
+    """A retired option's successor, the option that the key may mean, or none."""
+    for knob in retired_among({key.replace("-", "_"): value}):
+        today = f"{knob.today.replace('--', '')} today" if knob.today else "nothing replaces it"
+        return f"remove it: gone since vLLM {knob.absent_in}; {today}"
+    name = key.replace("_", "-")
+    if name in ("max-pixels", "min-pixels", "size", "fps", "num-crops", "max-dynamic-patch"):
+        return line("mm_processor_kwargs", {key.replace("-", "_"): value})
+    near = difflib.get_close_matches(name, written.options, n=1, cutoff=0.6)
+    return line(near[0], value) if near else "remove it"
+
+
+def _nulls(written: Written) -> Iterator[Check]:
+    for key, value in written.settings.items():
+        if value is None and written.argument(key) is not None:
+            yield Check(
+                f"empty key {key}",
+                "fail",
+                "it has no value: vLLM reads the word None, and refuses it or takes it as a name",
+                f"remove the line: without it {key} has its default",
+            )
+
+
+def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
+    """vLLM's file reader asks the wrong parser for `--no-x`, and drops what it does not find."""
+    for key, value in written.settings.items():
+        argument = written.argument(key)
+        if value is not False or argument is None or values.get(argument) is False:
+            continue
+        name = key.replace("_", "-")
+        remedy = f"no-{name}: true"
+        if name.startswith("no-"):
+            remedy = f"{name.removeprefix('no-')}: true"
+        elif f"no-{name}" not in written.options:
+            remedy = f"remove the line: vllm serve has no --no-{name}"
+        yield Check(
+            f"false {key}",
+            "fail",
+            f"vllm serve drops `{key}: false` from a file without a word; "
+            f"{argument} stays {_said(values.get(argument))}",
+            remedy,
+        )
+
+
+def _said(value: Any) -> str:
+    return "at its default, which is not false" if value is None else str(value).lower()
+
+
+def _twice(written: Written) -> Iterator[Check]:
+    for key in written.twice:
+        last = f"the last one wins: {line(key, written.settings[key])}"
+        yield Check(f"repeated key {key}", "warn", last, "keep one of them")
+
+
+def _overridden(written: Written) -> Iterator[Check]:
+    """Flags win over the file; who sets both should know."""
+    said: dict[str, str] = {}
+    for flag in written.flags:
+        if flag.startswith("--"):
+            name = flag[2:].partition("=")[0]
+            argument = written.argument(name)
+            if argument is not None:
+                said[argument] = flag
+    for key, value in written.settings.items():
+        flag = said.get(written.argument(key) or "", "")
+        if flag:
+            yield Check(
+                f"flag over {key}",
+                "warn",
+                f"{flag} on the command line wins over `{line(key, value)}` in the file",
+                "keep one of them",
+            )
+
+
+def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers and mappings that do not arrive; a false has its own finding."""
+    flags = {written.argument(flag[2:].partition("=")[0]) for flag in written.flags}
+    for key, value in written.settings.items():
+        argument = written.argument(key)
+        if argument is None or argument in flags or "." in key:
+            continue
+        if isinstance(value, list) and not value:
+            yield f"{key}: an empty list is dropped"
+        elif isinstance(value, int | float | Mapping) and not isinstance(value, bool):
+            arrived = values.get(argument)
+            if isinstance(arrived, type(value)) and arrived != value:
+                yield f"{key}: wrote {value!r}, vLLM reads {arrived!r}"

@@ -1,0 +1,119 @@
+"""Traps that items show: larger than the encoder cache, or prompts longer than the context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mmcalib.derive.checks import Check
+from mmcalib.derive.costs import CostTable, ItemCost, heaviest
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.traps.limits import PROMPTS_FIT, line_of
+from mmcalib.derive.traps.spelling import line
+from mmcalib.engine.messages import Budget, Knob
+
+ADMITTED = "items admitted"
+
+
+def admitted(table: CostTable, budget: Budget, knobs: Iterable[Knob]) -> Check | None:
+    """The encoder cache must hold each item of the corpus whole, or its request ends with HTTP
+    400.
+    """
+    largest = heaviest(table.costs.values())
+    if largest is None:
+        return None
+    limit = budget.encoder_budget_tokens
+    over = [cost for cost in table.costs.values() if cost.embeds > limit]
+    if not over:
+        detail = f"largest item {largest.embeds:,} tokens, encoder cache {limit:,}"
+        return Check(ADMITTED, "pass", f"{detail}: {largest.exemplar}")
+    return Check(
+        ADMITTED,
+        "fail",
+        f"{sum(cost.count for cost in over):,} items exceed the encoder cache of {limit:,} tokens "
+        f"and end with HTTP 400; {largest.exemplar} takes {largest.embeds:,}",
+        _room(largest.embeds, largest, limit, knobs),
+    )
+
+
+def _room(needed: int, item: ItemCost, limit: int, knobs: Iterable[Knob]) -> str:
+    caps = (
+        line_of(knob, limit)
+        for knob in knobs
+        if knob.modality == item.shape.modality == "image" and knob.unit_tokens
+    )
+    return " or ".join([line("max_num_batched_tokens", needed), *caps])
+
+
+def slower(
+    knobs: Iterable[Knob], media_io: Mapping[str, Any], share: float
+) -> dict[str, Any] | None:
+    """`media_io_kwargs` with which the server keeps that share of a video's frames; None where no
+    option of the loader does that.
+    """
+    for knob in knobs:
+        if knob.modality == "video" and knob.argument == "media_io_kwargs":
+            value: float = knob.value * share
+            fewer = int(value) if value >= 1 else int(value * 100) / 100
+            if fewer > 0:
+                return {**media_io, "video": {**media_io.get("video", {}), knob.path[-1]: fewer}}
+    return None
+
+
+def probed(what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] | None) -> Check:
+    """Without a corpus: a video that people do send. `media_io` was tried, and makes it fit."""
+    limit = budget.encoder_budget_tokens
+    detail = f"{what} takes {embeds:,} tokens as the server samples it, the encoder cache"
+    if embeds <= limit:
+        return Check(ADMITTED, "pass", f"{detail} holds {limit:,}")
+    remedies = [line("max_num_batched_tokens", embeds)]
+    if media_io is not None:
+        remedies.append(line("media_io_kwargs", media_io))
+    return Check(
+        ADMITTED,
+        "warn",
+        f"{detail} holds {limit:,}: such a request ends with HTTP 400",
+        " or ".join([*remedies, "--data DIR judges by your own media"]),
+    )
+
+
+def budgeted(budget: Budget) -> Check | None:
+    """Without a corpus, and without videos: vLLM's own largest items."""
+    if not budget.max_tokens_per_item:
+        return None
+    each = ", ".join(f"{m} {tokens:,}" for m, tokens in budget.max_tokens_per_item.items())
+    held = f"the encoder cache holds {budget.encoder_budget_tokens:,}"
+    return Check(ADMITTED, "pass", f"vLLM's own largest, in tokens: {each}; {held}")
+
+
+def fits(longest: Fit | None) -> Check | None:
+    """R5, on the corpus' own prompts."""
+    if longest is None:
+        return None
+    detail = (
+        f"{longest.longest.origin}: {longest.longest.item_tokens:,} tokens of media + "
+        f"{longest.reserve_tokens:,} for text (assumed), of {longest.max_model_len:,}"
+    )
+    if longest.passes:
+        return Check(PROMPTS_FIT, "pass", detail)
+    return Check(
+        PROMPTS_FIT,
+        "fail",
+        f"{longest.prompts_too_long:,} prompts are longer than the context, and rejected; {detail}",
+        line("max_model_len", longest.needed_tokens),
+    )
+
+
+def refusals(table: CostTable) -> Iterator[Check]:
+    """Items that vLLM refuses under this configuration, by modality."""
+    for modality in sorted({refusal.shape.modality for refusal in table.refusals}):
+        refused = [r for r in table.refusals if r.shape.modality == modality]
+        items, taken = sum(r.count for r in refused), sum(c.count for c in table.of(modality))
+        first = refused[0]
+        yield Check(
+            f"{modality} items accepted",
+            "fail" if items > taken else "warn",
+            f"vLLM refuses {items:,} of {items + taken:,}, such as {first.exemplar} "
+            f"({first.shape}): {first.reason}",
+            "remove or convert them: such requests fail",
+        )

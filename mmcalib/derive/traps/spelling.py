@@ -1,0 +1,29 @@
+"""Settings as a user writes them into a file for `vllm serve --config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+
+def line(name: str, value: Any) -> str:
+    """One setting on one line of YAML, such as `limit-mm-per-prompt: {video: 0}`."""
+    return f"{name.replace('_', '-')}: {flow(value)}"
+
+
+def flow(value: Any) -> str:
+    """A value of YAML on one line."""
+    words = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
+    return words.removesuffix("\n").removesuffix("\n...")
+
+
+def merged(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+    """`new` on top of `old`, mappings within mappings too."""
+    both = dict(old or {})
+    for name, value in new.items():
+        before = both.get(name)
+        nested = isinstance(before, Mapping) and isinstance(value, Mapping)
+        both[name] = merged(before, value) if nested else value
+    return both

@@ -1,0 +1,27 @@
+"""Which of the model's processor options change what its items cost, found by trying them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mmcalib.engine.child.knobs.areas import areas
+from mmcalib.engine.child.knobs.crops import crops
+from mmcalib.engine.child.knobs.edges import edges
+from mmcalib.engine.child.knobs.frames import frames
+from mmcalib.engine.child.knobs.tiles import tiles, tiles_images
+from mmcalib.engine.child.knobs.trial import Trial
+from mmcalib.engine.child.processor import Processor
+from mmcalib.engine.messages import Knob
+from mmcalib.engine.setting import Setting
+
+__all__ = ["find_knobs", "tiles_images"]
+
+
+def find_knobs(default: Processor, under: Callable[[Setting], Processor]) -> Iterator[Knob]:
+    """Yield the knobs that this model has, each with its default value and in the spelling that
+    moves items of its own modality, and if there is one, of no other. `under` gives the processor
+    of another setting.
+    """
+    trial = Trial(default, under)
+    for find in (areas, edges, tiles, crops, frames):
+        yield from find(trial)

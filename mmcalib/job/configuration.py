@@ -1,0 +1,31 @@
+"""What proof and memory need of a configuration, whether it was derived or written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.adequacy import Adequacy
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.limits import Count
+from mmcalib.engine.messages import Budget
+
+
+class Configuration(Protocol):
+    """Engine arguments, what they admit, and what vLLM budgets for under them."""
+
+    @property
+    def engine_args(self) -> Mapping[str, Any]: ...
+
+    @property
+    def counts(self) -> Mapping[Modality, Count]: ...
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def adequacy(self) -> Adequacy: ...
+
+    @property
+    def table(self) -> CostTable: ...

@@ -1,0 +1,56 @@
+"""The derived configuration, and everything that it was derived from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mmcalib.census.shapes import Modality
+from mmcalib.corpus.item import Skipped
+from mmcalib.derive.adequacy import Adequacy
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.effects import Effect
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.frontier import Point
+from mmcalib.derive.limits import Count, Hint
+from mmcalib.engine.messages import Budget, Knob
+from mmcalib.engine.setting import Setting
+from mmcalib.job.decision.cache import SizedCache
+from mmcalib.job.decision.explore import Explored
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The derived configuration and everything it was derived from. `chosen` has one point of each
+    knob that has an effect; `forced` says why it is not what the policy alone would choose;
+    `unhinted` is the budget without size hints: what vLLM says of the model; `cache` is the
+    processor cache, or why none is sized.
+    """
+
+    default_table: CostTable
+    table: CostTable
+    setting: Setting
+    explored: tuple[Explored, ...]
+    chosen: tuple[Point, ...]
+    ineffective: tuple[Knob, ...]
+    counts: dict[Modality, Count]
+    hints: dict[Modality, Hint]
+    refused_hints: dict[Modality, str]
+    default_budget: Budget
+    default_error: str
+    budget: Budget
+    unhinted: Budget
+    adequacy: Adequacy
+    engine_args: dict[str, Any]
+    unreadable: tuple[Skipped, ...]
+    longest: Fit | None
+    forced: str = ""
+    effects: tuple[Effect, ...] = ()
+    cache: SizedCache | str = "not sized"
+
+    def with_cache(self, cache: SizedCache | str) -> Decision:
+        """The same with this processor cache, or the reason why vLLM's default stays."""
+        if isinstance(cache, str):
+            return replace(self, cache=cache)
+        args = {**self.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}
+        return replace(self, cache=cache, engine_args=args)

@@ -1,0 +1,103 @@
+"""The configuration of chosen points: limits, context, hints and step, with vLLM's budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shapes import Modality
+from mmcalib.corpus.item import Skipped
+from mmcalib.derive import frontier, limits
+from mmcalib.derive.adequacy import adequacy
+from mmcalib.derive.choice import choose
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.frontier import Point
+from mmcalib.derive.limits import Count
+from mmcalib.derive.policy import FIT
+from mmcalib.engine.setting import Setting
+from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.decision import Decision
+from mmcalib.job.decision.explore import Explored, moves
+from mmcalib.job.decision.fits import longest_prompt, smallest_context
+from mmcalib.job.decision.hints import hints
+from mmcalib.job.decision.measure import Sample, measure
+from mmcalib.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """Everything that does not depend on which points are chosen."""
+
+    census: Census
+    prompts: PromptCensus
+    sample: Sample
+    budgets: Budgets
+    progress: Progress
+    default: CostTable
+    counts: dict[Modality, Count]
+    explored: Mapping[str, Sequence[Explored]]
+    unreadable: tuple[Skipped, ...]
+
+    def frontiers(self) -> list[list[Point]]:
+        """The points of each knob that has an effect."""
+        return [[e.point for e in points] for points in self.explored.values() if moves(points)]
+
+    def settle(self, at_most: int | None) -> Decision:
+        """The configuration of the policy's choice, of items of `at_most` tokens."""
+        policy, unreadable = self.budgets.policy, list(self.unreadable)
+        chosen = tuple(choose(points, policy, at_most) for points in self.frontiers())
+        base, table = self.default.setting, self.default
+        setting = frontier.merged([base, *(point.setting for point in chosen)])
+        if setting != base:
+            host, progress = self.budgets.host, self.progress
+            table, more = measure(host, self.census, setting, self.sample, progress)
+            unreadable += [s for s in more if s not in unreadable]
+        plain = limits.limit_mm_per_prompt(self.counts, {})
+        budgets, longest = self._context(table, setting, plain)
+        engine_args = budgets.engine_args(setting, plain, table)
+        budget = unhinted = budgets.of(engine_args, build_dummy=True)
+        found, refused = hints(engine_args, self.counts, table, budgets)
+        if found:
+            engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
+            engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, table)
+            budget = budgets.of(engine_args, build_dummy=True)
+        default_budget, default_error = self.budgets.default()
+        return Decision(
+            default_table=self.default,
+            table=table,
+            setting=setting,
+            explored=tuple(e for points in self.explored.values() for e in points),
+            chosen=chosen,
+            ineffective=tuple(p[0].point.knob for p in self.explored.values() if not moves(p)),
+            counts=self.counts,
+            hints=found,
+            refused_hints=refused,
+            default_budget=default_budget,
+            default_error=default_error,
+            budget=budget,
+            unhinted=unhinted,
+            adequacy=adequacy(budget, {m: c.value for m, c in self.counts.items()}),
+            engine_args=engine_args,
+            unreadable=tuple(unreadable),
+            longest=longest,
+        )
+
+    def _context(
+        self, table: CostTable, setting: Setting, plain: Mapping[str, Any]
+    ) -> tuple[Budgets, Fit | None]:
+        """The longest prompt, and the questions to vLLM with the context that it decides."""
+        budgets, policy = self.budgets, self.budgets.policy
+        budget = budgets.of(budgets.engine_args(setting, plain, table))
+        context = budgets.opened.max_model_len
+
+        def longest(context: int) -> Fit | None:
+            reserve = policy.text_reserve_tokens
+            return longest_prompt(self.prompts, table, self.counts, budget, reserve, context)
+
+        if policy.max_model_len == FIT:
+            context = smallest_context(longest(context), context)
+        return replace(budgets, context_tokens=context), longest(context)

@@ -1,0 +1,75 @@
+"""From the figures of an engine start and a replay to what the reports show of them."""
+
+from __future__ import annotations
+
+from mmcalib.engine.messages import Replayed
+from mmcalib.job.proof.burst import Burst
+from mmcalib.job.proof.replay import mismatched, rejected
+from mmcalib.job.proof.startup import Started
+from mmcalib.report import calibration as c
+
+
+def measured_memory(started: Started | None, *, own: bool) -> c.Memory:
+    """`own`: whether the figures are of this very configuration, or only its weights are."""
+    if started is None:
+        return c.Memory(note="no engine was started")
+    figures = started.figures
+    cut = started.depths != started.true_depths
+    scaled: c.Label = "computed" if cut else "measured"
+    notes = ["weights and KV bytes scaled from the cut depth"] if cut else []
+    labels: dict[str, c.Label] = {"weights_bytes": scaled, "kv_bytes_per_token": scaled}
+    peak = figures.activation_peak_bytes if own else None
+    if peak is not None:
+        labels["activation_peak_bytes"] = "measured"
+        notes.append(f"activation peak of {figures.device} kernels")
+    return c.Memory(
+        weights_bytes=figures.weights_full_bytes,
+        kv_bytes_per_token=figures.kv_full_bytes_per_token,
+        activation_peak_bytes=peak,
+        label="measured" if peak is not None else scaled,
+        labels=labels,
+        note="; ".join(notes),
+    )
+
+
+def startup_figures(
+    started: Started | None, burst: Burst | None, replayed: Replayed | None
+) -> c.Startup | None:
+    """How the engine started, and what became of the prompts."""
+    if started is None:
+        return None
+    figures = started.figures
+    return c.Startup(
+        device=figures.device,
+        depth=started.depths,
+        true_depth=started.true_depths,
+        seconds=round(figures.start_s, 2),
+        figures={
+            "weights_bytes": figures.weights_bytes,
+            "kv_bytes_per_token": figures.kv_bytes_per_token,
+            "activation_peak_bytes": figures.activation_peak_bytes,
+            "profile_s": figures.profile_s,
+            "profile_estimate_s": figures.profile_estimate_s,
+            "encoder_budget_tokens": figures.budget_tokens,
+            "profiled_items": figures.profiled_items,
+            "encoder_seconds_per_token": figures.encoder_seconds_per_token,
+        },
+        replay=_replay(burst, replayed),
+    )
+
+
+def _replay(burst: Burst | None, replayed: Replayed | None) -> c.ReplayResult | None:
+    if burst is None or replayed is None:
+        return None
+    refused = rejected(replayed)
+    return c.ReplayResult(
+        prompts=len(burst.prompts),
+        admitted=len(burst.prompts) + len(burst.admit),
+        rejected=len(refused),
+        oom=sum("memory" in words.lower() for words in refused),
+        token_mismatches=len(mismatched(burst, replayed)),
+        encoder_tokens=burst.encoder_tokens,
+        largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,
+        left_out=burst.too_heavy,
+        seconds=round(replayed.seconds, 2),
+    )

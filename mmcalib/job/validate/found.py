@@ -1,0 +1,46 @@
+"""What is asked of a validation, and what it has found so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mmcalib.derive.checks import Check
+from mmcalib.geometry import ResolvedModel
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.spec import STARTUP_BUDGET_S
+from mmcalib.job.validate.items import Media
+from mmcalib.job.validate.memory import Foresight
+from mmcalib.job.validate.prove import Proof
+from mmcalib.job.validate.subject import Subject
+
+Depth = Literal["budget", "startup", "replay"]
+DEPTHS: tuple[Depth, ...] = get_args(Depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A file for `vllm serve --config` with `flags` on top, and how far to judge it."""
+
+    config: Path
+    flags: tuple[str, ...] = ()
+    model: str | None = None
+    media: Media = field(default_factory=Media)
+    gpu: Gpu | None = None
+    depth: Depth = "replay"
+    startup_budget_s: float = STARTUP_BUDGET_S
+
+
+@dataclass(slots=True)
+class Found:
+    """What is known so far."""
+
+    checks: list[Check] = field(default_factory=list)
+    engine_args: dict[str, Any] | None = None
+    model: str = ""
+    resolved: ResolvedModel | None = None
+    subject: Subject | None = None
+    foresight: Foresight | None = None
+    proof: Proof = field(default_factory=Proof)
+    items: Literal["none", "corpus", "made up"] = "none"

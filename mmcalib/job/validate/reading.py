@@ -1,0 +1,95 @@
+"""The file as its author wrote it, and as vLLM's own parser reads it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mmcalib.derive.checks import Check
+from mmcalib.derive.traps.file import ROUND_TRIP, Written, file_findings
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig, ServeOptions
+from mmcalib.errors import EngineDied, EngineError, UsageError
+from mmcalib.job.validate.words import refusal
+
+_UNNAMED = "unnamed"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Engine arguments as far as vLLM could read them, None where it could not; the model's name is
+    apart, empty where nobody names one.
+    """
+
+    engine_args: dict[str, Any] | None
+    model: str
+    checks: tuple[Check, ...]
+
+
+def read_config(
+    host: EngineHost, path: Path, flags: Sequence[str], model: str | None, scratch: Path
+) -> Read:
+    """Parse the file as `vllm serve --config` does. Where vLLM refuses it, what can be read without
+    the keys at fault is judged on.
+
+    Raises UsageError where there is no such file.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path}: {_why(error)}") from error
+    settings, twice, broken = _settings(text)
+    if broken:
+        return Read(None, model or "", (Check(ROUND_TRIP, "fail", broken, "mend the file"),))
+    options = host.ask(ListServeOptions(), ServeOptions, "listing the options of vllm serve")
+    written = Written(settings, twice, tuple(flags), options.arguments)
+    named = () if model is None and "model" in settings else (model or _UNNAMED,)
+    words = (*named, *flags)
+    parsed, refused = _parsed(host, path, words)
+    if parsed is None:
+        rest = {k: v for k, v in settings.items() if k not in written.unusable()}
+        usable = scratch / "usable.yaml"
+        usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
+        parsed, _ = _parsed(host, usable, words)
+    values = None if parsed is None else parsed.values
+    checks = tuple(file_findings(written, refused, values))
+    if parsed is None:
+        return Read(None, model or "", checks)
+    args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
+    name = str(parsed.engine_args.get("model") or "")
+    return Read(args, "" if name == _UNNAMED else name, checks)
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+
+
+def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
+    """(top-level keys and values, keys that are there twice, what is wrong with the YAML)."""
+    try:
+        node, settings = yaml.compose(text), yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        return {}, [], f"it is not YAML: {' '.join(str(error).split())}"
+    if not isinstance(settings, dict) or not isinstance(node, yaml.MappingNode):
+        return {}, [], "it is no mapping of settings: vllm serve ends with an error"
+    odd = [key for key in settings if not isinstance(key, str)]
+    if odd:
+        return {}, [], f"the key {odd[0]!r} is no word: vllm serve ends with an error"
+    named = Counter(key.value for key, _ in node.value)
+    return settings, [key for key, times in named.items() if times > 1], ""
+
+
+def _parsed(host: EngineHost, path: Path, flags: Sequence[str]) -> tuple[ServeConfig | None, str]:
+    """What vLLM's parser makes of the file, or the words in which it refuses it."""
+    request = ParseServeConfig(str(path), tuple(flags))
+    try:
+        return host.ask(request, ServeConfig, "reading the configuration"), ""
+    except EngineDied:
+        raise
+    except EngineError as error:
+        return None, refusal(error)

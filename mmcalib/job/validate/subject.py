@@ -1,0 +1,178 @@
+"""The configuration that is judged: its model opened, and what vLLM budgets for under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.adequacy import Adequacy
+from mmcalib.derive.checks import Check
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.limits import Count
+from mmcalib.derive.policy import Policy
+from mmcalib.derive.traps import limits, reserve
+from mmcalib.derive.traps.spelling import line
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Budget, ModelOpened, OpenModel, Rehearsed
+from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.errors import EngineDied, EngineError, ModelError
+from mmcalib.geometry import ResolvedModel
+from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.validate.words import refusal
+from mmcalib.progress import Progress
+
+# Without a GPU these cannot be had, and neither tokens nor encoder budget depend on them.
+GPU_ONLY = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "distributed_executor_backend",
+    "enable_expert_parallel",
+    "mm_encoder_tp_mode",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "kv_cache_dtype",
+    "quantization",
+    "cpu_offload_gb",
+    "attention_backend",
+    "mm_encoder_attn_backend",
+    "device_ids",
+    "load_format",
+    "mm_processor_device",
+)
+STARTS = "configuration accepted"
+BATCH = "batch holds an item"
+
+
+@dataclass(slots=True)
+class Subject:
+    """`engine_args` as judged, without the model; `plain` is the budget without size hints, both
+    with their dummies. `table` has the costs of the items that it is tried with.
+    """
+
+    resolved: ResolvedModel
+    opened: ModelOpened
+    engine_args: dict[str, Any]
+    counts: dict[Modality, Count]
+    budget: Budget
+    plain: Budget
+    default_budget: Budget
+    adequacy: Adequacy
+    table: CostTable = field(default_factory=lambda: CostTable(DEFAULT, {}))
+
+    @property
+    def setting(self) -> Setting:
+        return setting_of(self.engine_args)
+
+
+def setting_of(engine_args: Mapping[str, Any]) -> Setting:
+    """What of a configuration decides what items cost."""
+    return Setting(
+        mm_processor_kwargs=engine_args.get("mm_processor_kwargs") or {},
+        media_io_kwargs=engine_args.get("media_io_kwargs") or {},
+    )
+
+
+def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """The arguments that can be had on this machine."""
+    left_out = GPU_ONLY if device == "cpu" else ()
+    return {name: value for name, value in engine_args.items() if name not in left_out}
+
+
+def open_model(
+    host: EngineHost, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
+) -> ModelOpened | Check:
+    """The model as this configuration opens it, or vLLM's refusal as a finding.
+
+    Raises ModelError for one that takes no media.
+    """
+    wanted = engine_args.get("max_model_len")
+    request = OpenModel(resolved.path, wanted if wanted and wanted > 0 else None)
+    with progress.step("opening the model in vLLM"):
+        try:
+            opened = host.ask(request, ModelOpened, "opening the model")
+        except EngineDied:
+            raise
+        except EngineError as error:
+            if "not a multimodal model" in error.message:
+                raise ModelError(
+                    f"{resolved.id} takes no images, video or audio: there is nothing to judge",
+                    hint="mmcalib models (lists multimodal ones)",
+                ) from None
+            return Check(STARTS, "fail", refusal(error), "change the setting that it names")
+    if engine_args.get("disable_chunked_mm_input"):
+        opened = replace(opened, chunks_mm_input=False)
+    return opened
+
+
+def on_gpu(opened: ModelOpened, rehearsed: Rehearsed | None) -> ModelOpened:
+    """With the defaults that `vllm serve` has on the GPU of a rehearsal."""
+    if rehearsed is None or rehearsed.budget is None:
+        return opened
+    found = rehearsed.budget
+    defaults = {
+        "max_num_batched_tokens": found.max_num_batched_tokens,
+        "max_num_seqs": found.max_num_seqs,
+    }
+    return replace(opened, serve_defaults=defaults)
+
+
+def budgeted(
+    asks: Budgets, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
+) -> tuple[Subject | None, list[Check]]:
+    """vLLM's budgets under the configuration. Where vLLM refuses it for a batch that is smaller
+    than an item, the rest is judged with a batch that is not.
+    """
+    args, checks = dict(engine_args), list[Check]()
+    whole = not asks.opened.chunks_mm_input
+    with progress.step("computing the encoder budget"):
+        budget = _asked(asks, args, whole=whole)
+        if isinstance(budget, str):
+            enough = _roomy(asks, args) if whole else None
+            if enough is not None:
+                detail, remedy = (
+                    f"vLLM does not start: {budget}",
+                    line("max_num_batched_tokens", enough),
+                )
+                checks.append(Check(BATCH, "fail", detail, f"{remedy}, or more"))
+                args["max_num_batched_tokens"] = enough
+                budget = _asked(asks, args, whole=whole)
+        plain_args = limits.unhinted(args)
+        plain = budget if plain_args == args else _asked(asks, plain_args, whole=whole)
+        default, _ = asks.default()
+    if isinstance(budget, str) or isinstance(plain, str):
+        words = budget if isinstance(budget, str) else str(plain)
+        return None, [*checks, Check(STARTS, "fail", words, "change the setting that it names")]
+    counts = limits.counts(args, asks.opened)
+    adequacy = reserve.reserved(args, budget, counts)
+    return Subject(resolved, asks.opened, args, counts, budget, plain, default, adequacy), checks
+
+
+def _asked(asks: Budgets, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
+    """The budget with its dummies, or vLLM's refusal; as a GPU server would have it, which forces
+    what `whole` says.
+    """
+    forced = {"disable_chunked_mm_input": True} if whole else {}
+    try:
+        return asks.of({**here(args, asks.opened.device), **forced}, build_dummy=True)
+    except EngineDied:
+        raise
+    except EngineError as error:
+        return refusal(error)
+
+
+def _roomy(asks: Budgets, args: Mapping[str, Any]) -> int | None:
+    """The least max_num_batched_tokens that holds an item, None where that is not what is wrong."""
+    try:
+        budget = asks.roomy(here(args, asks.opened.device))
+    except EngineDied:
+        raise
+    except EngineError:
+        return None
+    return max(budget.max_tokens_per_item.values(), default=0) or None
+
+
+def asking(host: EngineHost, opened: ModelOpened, resolved: ResolvedModel) -> Budgets:
+    return Budgets(host, opened, resolved.path, Policy())

@@ -1,0 +1,177 @@
+"""Whether a configuration that somebody wrote does what it says: its file, limits and engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mmcalib.derive.checks import Check
+from mmcalib.derive.traps.file import ROUND_TRIP
+from mmcalib.derive.traps.reserve import RESERVED
+from mmcalib.engine.host import EngineHost
+from mmcalib.errors import UsageError
+from mmcalib.geometry import resolve
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.memory.rehearse import gpu_of
+from mmcalib.job.read import Corpus
+from mmcalib.job.spec import STARTUP_BUDGET_S, cache_dir
+from mmcalib.job.validate.document import document
+from mmcalib.job.validate.findings import findings
+from mmcalib.job.validate.found import DEPTHS, Asked, Depth, Found
+from mmcalib.job.validate.items import Media, made_up, measured, probed, read_media
+from mmcalib.job.validate.memory import Foresight
+from mmcalib.job.validate.prove import prove
+from mmcalib.job.validate.reading import read_config
+from mmcalib.job.validate.settings import setting_checks
+from mmcalib.job.validate.subject import BATCH, asking, budgeted, on_gpu, open_model
+from mmcalib.progress import Progress, Silent
+from mmcalib.report.validation import Validation
+
+
+def validate(
+    config: str | os.PathLike[str],
+    *,
+    model: str | None = None,
+    data: Sequence[str | os.PathLike[str]] = (),
+    requests: Sequence[str | os.PathLike[str]] = (),
+    allowed_local_media_path: str | os.PathLike[str] | None = None,
+    gpu: str | Gpu | None = None,
+    flags: Sequence[str] = (),
+    validate: Depth = "replay",
+    startup_budget_s: float = STARTUP_BUDGET_S,
+    progress: Progress | None = None,
+) -> Validation:
+    """Judge a file for `vllm serve --config`, with `flags` on top.
+
+    `data` and `requests` are what will be served; without them made-up items stand for it. `gpu` is
+    the one that will serve, whose memory is then rehearsed. Raises `mmcalib.errors.MmcalibError`
+    where there is nothing to judge.
+    """
+    if validate not in DEPTHS:
+        raise UsageError(
+            f"--validate {validate}: no such choice", hint=f"one of {', '.join(DEPTHS)}"
+        )
+    root = Path(allowed_local_media_path) if allowed_local_media_path else None
+    asked = Asked(
+        config=Path(config),
+        flags=tuple(flags),
+        model=model,
+        media=Media(tuple(map(Path, data)), tuple(map(Path, requests)), root),
+        gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
+        depth=validate,
+        startup_budget_s=startup_budget_s,
+    )
+    if not asked.config.is_file():
+        raise UsageError(f"--config {asked.config}: no such file")
+    progress = progress or Silent()
+    with EngineHost(on_said=progress.note) as host:
+        return judge(asked, host, progress)
+
+
+def judge(asked: Asked, host: EngineHost, progress: Progress) -> Validation:
+    """The same in an engine process that is there already; a start leaves its engine in it."""
+    found = Found()
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mmcalib-")))
+        _read(found, asked, host, scratch, progress)
+        if found.engine_args is not None:
+            corpus = read_media(asked.media, progress) if asked.media.given else None
+            _find_model(found, asked, progress, stack)
+            _judge(found, asked, corpus, host, scratch, progress)
+        return document(found, asked)
+
+
+def _read(found: Found, asked: Asked, host: EngineHost, scratch: Path, progress: Progress) -> None:
+    """Raises UsageError where nobody names a model."""
+    with progress.step("reading the configuration"):
+        read = read_config(host, asked.config, asked.flags, asked.model, scratch)
+    found.checks += read.checks
+    found.engine_args, found.model = read.engine_args, read.model or asked.model or ""
+    if read.engine_args is not None and not found.model:
+        raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
+
+
+def _find_model(
+    found: Found, asked: Asked, progress: Progress, stack: contextlib.ExitStack
+) -> None:
+    with progress.step("finding the model"):
+        resolved = found.resolved = resolve(found.model, cache_dir=cache_dir())
+    for note in resolved.notes[:1]:
+        progress.note(note)
+    if asked.gpu is not None:
+        found.foresight = stack.enter_context(Foresight(asked.gpu, resolved.path, progress))
+        found.foresight.begin(found.engine_args or {})
+
+
+def _judge(
+    found: Found,
+    asked: Asked,
+    corpus: Corpus | None,
+    host: EngineHost,
+    scratch: Path,
+    progress: Progress,
+) -> None:
+    """Fill in what can be found; what vLLM refuses ends it early, as a failed check."""
+    resolved, args, foresight = found.resolved, found.engine_args, found.foresight
+    if resolved is None or args is None:
+        return
+    opened = open_model(host, resolved, args, progress)
+    if isinstance(opened, Check):
+        found.checks.append(opened)
+        return
+    opened = on_gpu(opened, foresight.config if foresight else None)
+    asks = asking(host, opened, resolved)
+    subject, refused = budgeted(asks, resolved, args, progress)
+    found.subject = subject
+    found.checks += refused
+    if subject is None:
+        return
+    if foresight is not None:
+        foresight.worst(subject)
+    found.checks += findings(subject, asks, foresight, has_data=corpus is not None)
+    if corpus is not None:
+        found.items = "corpus"
+        found.checks += measured(corpus, subject, host, progress)
+    else:
+        found.checks += probed(subject, host, progress)
+    found.checks += setting_checks(subject, host, progress)
+    if any(check.name in (ROUND_TRIP, BATCH) and check.status == "fail" for check in found.checks):
+        why = "vLLM refuses the file as it is"
+        found.checks.append(Check("engine start", "skip", f"not started: {why}"))
+    elif asked.depth == "budget":
+        found.checks.append(Check("engine start", "skip", "not started: --validate budget"))
+    else:
+        if corpus is None and asked.depth == "replay":
+            corpus = made_up(subject, host, scratch / "media", progress)
+            found.items = "made up" if corpus else "none"
+        prompts = corpus.prompts if corpus is not None and asked.depth == "replay" else None
+        found.checks += prove(
+            found.proof, subject, prompts, host, scratch, asked.startup_budget_s, progress
+        )
+    if foresight is not None:
+        more = list(foresight.checks(subject, found.proof.started, str(asked.config)))
+        found.checks = in_bytes(found.checks, more)
+
+
+def in_bytes(before: list[Check], memory: list[Check]) -> list[Check]:
+    """R4 in bytes decides; the cures of the one in tokens are its cures too."""
+    tokens = next((check for check in before if check.name == RESERVED), None)
+    if tokens is None or all(check.name != RESERVED for check in memory):
+        return [*before, *memory]
+    memory = [
+        replace(c, remedy=tokens.remedy) if c.name == RESERVED and c.status == "fail" else c
+        for c in memory
+    ]
+    known = {check.name for check in before if check.status == "fail"}
+    memory = [check for check in memory if check.name == RESERVED or check.name not in known]
+    kept = [check for check in before if check.name != RESERVED]
+    if any(c.name == RESERVED and c.status == "pass" for c in memory):
+        kept = [
+            replace(c, status="warn") if c.name.endswith("size hint") and c.status == "fail" else c
+            for c in kept
+        ]
+    return [*kept, *memory]

@@ -1,0 +1,40 @@
+"""What a processor cache is worth to the requests, as `calibration.json` keeps it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CachePoint(_Part):
+    """One point of the hit curve."""
+
+    capacity_bytes: int
+    hit_rate: float
+
+
+class ProcessorCache(_Part):
+    """The size for `mm_processor_cache_gb` and the hit curve that it was read from.
+
+    An access is one request's use of one item. The curve begins at the least capacity that hits
+    at all; below `largest_request_bytes` it is no promise.
+    """
+
+    requests: int
+    accesses: int
+    distinct: int
+    distinct_bytes: int
+    largest_request_bytes: int
+    complete: bool
+    mm_processor_cache_gb: float
+    total_bytes: int
+    hit_rate: float
+    most_hit_rate: float
+    default_hit_rate: float
+    curve: list[CachePoint]
+    label: Literal["computed"] = "computed"

@@ -1,0 +1,52 @@
+"""What a validation found, as one document: `mmcalib validate --json` prints it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from mmcalib.report.calibration import CheckResult, EncoderBudget, Memory, Startup
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ValidatedBudgets(_Part):
+    """vLLM's defaults at the same context, and the configuration."""
+
+    default: EncoderBudget
+    config: EncoderBudget
+
+
+class ValidatedMemory(_Part):
+    """As rehearsed on a GPU where one was named; `measured` is the engine start's."""
+
+    default: Memory | None
+    config: Memory | None
+    measured: Memory | None
+
+
+class Validation(_Part):
+    """Whether a configuration does what it says and survives what it admits.
+
+    `engine_config` is what vLLM reads in the file and the flags, None where it cannot be read; what
+    depends on it is None then too. `items` are the media that it was tried with.
+    """
+
+    checks: list[CheckResult]
+    verdict: Literal["pass", "fail"]
+    config: str
+    flags: list[str]
+    model: str
+    source: Literal["local", "hub", "bundled"] | None
+    architecture: str
+    engine_config: dict[str, Any] | None
+    budget: ValidatedBudgets | None
+    memory: ValidatedMemory | None
+    startup: Startup | None
+    items: Literal["none", "corpus", "made up"]
+    gpu: str
+    tool: dict[str, str]
+    doubts: list[str]

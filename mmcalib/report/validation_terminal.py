@@ -1,0 +1,101 @@
+"""A validation on the terminal: what the file says, what vLLM makes of it, what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mmcalib.report import words
+from mmcalib.report.calibration import CheckResult, Memories, Memory
+from mmcalib.report.terminal import checks_table
+from mmcalib.report.validation import Validation
+
+_ITEMS = {
+    "none": "",
+    "corpus": "tried with your media",
+    "made up": "tried with blank media of the largest sizes that it admits",
+}
+
+
+def validated(validation: Validation, console: Console) -> None:
+    """Print everything that was found."""
+    console.print()
+    console.print(Text(words.plain(_title(validation)), style="bold"))
+    for line in filter(None, (_versions(validation), _ITEMS[validation.items])):
+        console.print(Text(words.plain(line), style="dim"))
+    if validation.engine_config:
+        console.print()
+        console.print(Text("What vLLM reads", style="bold"))
+        console.print(_settings(validation))
+    if validation.budget is not None:
+        console.print()
+        console.print(Text("What vLLM reserves", style="bold"))
+        console.print(_reserved(validation))
+    console.print()
+    console.print(Text("Checks", style="bold"))
+    console.print(checks_table(list(_said_once(validation.checks)), in_full=True))
+    style = "bold green" if validation.verdict == "pass" else "bold red"
+    console.print(Text(f"verdict: {validation.verdict}", style=style))
+
+
+def _said_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:
+    """Checks of one cure name it once."""
+    said: set[str] = set()
+    for check in checks:
+        again = check.remedy in said
+        said |= {check.remedy} if check.remedy else set()
+        yield check.model_copy(update={"remedy": "the same"}) if again else check
+
+
+def _title(validation: Validation) -> str:
+    where = f" on {validation.gpu}" if validation.gpu else ""
+    source = f" ({validation.source})" if validation.source else ""
+    model = f": {validation.model}{source}" if validation.model else ""
+    return f"{' '.join([validation.config, *validation.flags])}{model}{where}"
+
+
+def _versions(validation: Validation) -> str:
+    shown = ("vllm", "transformers", "torch")
+    return ", ".join(f"{name} {validation.tool[name]}" for name in shown if name in validation.tool)
+
+
+def _settings(validation: Validation) -> Table:
+    table = _table()
+    for name, value in (validation.engine_config or {}).items():
+        shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
+        value_words = shown.removesuffix("\n").removesuffix("\n...")
+        table.add_row(Text(words.plain(name)), Text(words.plain(value_words)))
+    return table
+
+
+def _reserved(validation: Validation) -> Table:
+    table = _table("default", "this file", "")
+    for row in _rows(validation):
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _rows(validation: Validation) -> Iterator[tuple[str, str, str, str]]:
+    if validation.budget is None:
+        return
+    memory = validation.memory
+    default = memory.default if memory else None
+    config = (memory.config or memory.measured) if memory else None
+    yield from words.reserved_rows(
+        validation.budget.default,
+        validation.budget.config,
+        Memories(default=default or Memory(), calibrated=config or Memory()),
+    )
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=bool(headers))
+    table.add_column("", overflow="fold")
+    for header in headers or ("",):
+        right = bool(header)
+        table.add_column(header, justify="right" if right else "left", overflow="fold")
+    return table

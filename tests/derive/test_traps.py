@@ -1,0 +1,326 @@
+"""Traps of hand-written configurations, on facts as vLLM 0.32 has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from mmcalib.census.shapes import ImageShape, VideoShape
+from mmcalib.derive.adequacy import Adequacy
+from mmcalib.derive.checks import Check
+from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.effects import Footprint, Taken
+from mmcalib.derive.traps import items, kwargs, limits, reserve
+from mmcalib.derive.traps.file import Written, file_findings
+from mmcalib.derive.traps.spelling import flow, line, merged
+from mmcalib.engine.messages import Budget, Dummy, Knob, ModelOpened
+from mmcalib.engine.setting import DEFAULT
+
+OPTIONS = {
+    "model": "model",
+    "max-model-len": "max_model_len",
+    "max-num-seqs": "max_num_seqs",
+    "limit-mm-per-prompt": "limit_mm_per_prompt",
+    "enable-prefix-caching": "enable_prefix_caching",
+    "no-enable-prefix-caching": "enable_prefix_caching",
+    "enforce-eager": "enforce_eager",
+    "no-enforce-eager": "enforce_eager",
+    "middleware": "middleware",
+}
+PARSED = {
+    "model": "m",
+    "max_model_len": 8192,
+    "enable_prefix_caching": None,
+    "enforce_eager": False,
+}
+
+KNOB = Knob(
+    "images_kwargs.size.longest_edge",
+    "image",
+    ("images_kwargs", "size", "longest_edge"),
+    12_845_056,
+    784,
+    {"shortest_edge": 3136},
+)
+FPS = Knob("video.fps", "video", ("video", "fps"), 2, None, argument="media_io_kwargs")
+OPENED = ModelOpened(
+    architecture="Qwen2_5_VLForConditionalGeneration",
+    modalities={"image": None, "video": None},
+    max_model_len=128_000,
+    knobs=(KNOB, FPS),
+    serve_defaults={"max_num_batched_tokens": 2048, "max_num_seqs": 128},
+    chunks_mm_input=True,
+    video_loader="qwen2_vl",
+    audio_rate_hz=None,
+    device="cpu",
+    versions={},
+)
+
+
+def budget(
+    most: Mapping[str, int],
+    dummies: Mapping[str, Dummy] | None = None,
+    *,
+    max_model_len: int = 128_000,
+    cache: int | None = None,
+) -> Budget:
+    tokens = cache or max(2048, *most.values())
+    profiled = max(most, key=lambda m: most[m])
+    return Budget(
+        encoder_compute_budget=tokens,
+        encoder_cache_size=tokens,
+        max_tokens_per_item=dict(most),
+        max_items_per_prompt=dict.fromkeys(most, 1),
+        max_items_per_batch={m: tokens // n for m, n in most.items()},
+        profiled_modality=profiled,
+        profiled_items=tokens // most[profiled],
+        dummies=dict(dummies or {}),
+        max_model_len=max_model_len,
+        max_num_batched_tokens=2048,
+        max_num_seqs=128,
+    )
+
+
+def from_file(text: str, *flags: str, values: Any = PARSED, refusal: str = "") -> dict[str, Check]:
+    settings = yaml.safe_load(text)
+    keys = [entry.partition(":")[0] for entry in text.splitlines() if entry[:1].strip()]
+    twice = [key for key in settings if keys.count(key) > 1]
+    written = Written(settings, twice, flags, OPTIONS)
+    return {check.name: check for check in file_findings(written, refusal, values)}
+
+
+def test_a_file_that_arrives_has_one_finding() -> None:
+    found = from_file("model: m\nmax_model_len: 8192\nenforce-eager: false\n")
+    assert [(c.name, c.status) for c in found.values()] == [("config round trip", "pass")]
+
+
+def test_a_false_that_is_dropped_is_named_with_what_works() -> None:
+    check = from_file("enable-prefix-caching: false\n")["false enable-prefix-caching"]
+    assert (check.status, check.remedy) == ("fail", "no-enable-prefix-caching: true")
+    assert "drops `enable-prefix-caching: false`" in check.detail
+
+
+def test_a_false_that_arrives_is_none_of_its_business() -> None:
+    kept = {**PARSED, "enable_prefix_caching": False}
+    assert "false enable-prefix-caching" not in from_file(
+        "enable-prefix-caching: false\n", values=kept
+    )
+
+
+def test_a_no_that_is_false_is_its_opposite() -> None:
+    check = from_file("no-enable-prefix-caching: false\n")["false no-enable-prefix-caching"]
+    assert check.remedy == "enable-prefix-caching: true"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("max-model-length", 8192, "max-model-len: 8192"),
+        ("max_pixels", 1003520, "mm-processor-kwargs: {max_pixels: 1003520}"),
+        ("swap-space", 4, "remove it: gone since vLLM 0.18.0; nothing replaces it"),
+        ("task", "generate", "remove it: gone since vLLM 0.23.0; runner and convert today"),
+        ("zzz", 1, "remove it"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_what_was_meant(
+    key: str, value: object, remedy: str
+) -> None:
+    found = from_file(f"model: m\n{key}: {value}\n", refusal="unrecognized arguments")
+    check = found[f"unknown key {key}"]
+    assert (check.status, check.remedy) == ("fail", remedy)
+    assert key in found["config round trip"].remedy
+
+
+def test_an_unknown_key_that_is_false_is_dropped_and_not_refused() -> None:
+    check = from_file("disable-foo: false\n")["unknown key disable-foo"]
+    assert "drops it without a word" in check.detail
+
+
+def test_argparse_takes_beginnings() -> None:
+    assert "unknown key max-model" not in from_file("max-model: 8192\n")
+    assert "unknown key max" in from_file("max: 8192\n")
+
+
+def test_a_key_without_a_value() -> None:
+    check = from_file("max-num-seqs:\n")["empty key max-num-seqs"]
+    assert check.status == "fail"
+    assert "the word None" in check.detail
+
+
+def test_a_key_that_is_there_twice_and_a_flag_that_wins() -> None:
+    found = from_file("max-model-len: 9\nmax-model-len: 8192\n", "--max-model-len", "4096")
+    assert found["repeated key max-model-len"].detail == "the last one wins: max-model-len: 8192"
+    assert "--max-model-len on the command line wins" in found["flag over max-model-len"].detail
+
+
+def test_what_arrives_otherwise_is_said() -> None:
+    found = from_file("max-model-len: 32768\nmiddleware: []\n")["config round trip"]
+    assert found.status == "fail"
+    assert "wrote 32768, vLLM reads 8192" in found.detail
+    assert "an empty list is dropped" in found.detail
+
+
+def test_yaml_on_one_line() -> None:
+    assert line("limit_mm_per_prompt", {"video": 0}) == "limit-mm-per-prompt: {video: 0}"
+    assert flow("auto") == "auto"
+    assert flow("null") == "'null'"
+    assert merged({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+
+
+HINTED = {"limit_mm_per_prompt": {"image": {"count": 1, "width": 512, "height": 512}, "video": 0}}
+LARGEST = Dummy(16_384, 0, {"width": 3584, "height": 3584})
+PLAIN = budget({"image": 16_384}, {"image": LARGEST})
+
+
+def test_a_hint_that_shrinks_the_profile_alone() -> None:
+    small = Dummy(324, 0, {"width": 512, "height": 512})
+    asked = budget({"image": 16_384}, {"image": small})
+    (check,) = reserve.hint_findings(HINTED, OPENED, asked, PLAIN, "the cure")
+    assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
+    assert "shrinks to 324 tokens, what one may take stays 16,384" in check.detail
+    served = limits.counts(HINTED, OPENED)
+    found = reserve.reserved(HINTED, asked, served)
+    assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16_384)
+    assert reserve.reserved_check(found, "image", []).status == "fail"
+
+
+def test_the_cures_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
+    capped, plain = reserve.cures(HINTED, PLAIN, OPENED)
+    area = 512 * 512 // 784 * 784
+    assert capped.engine_args == {
+        "limit_mm_per_prompt": {"image": 1, "video": 0},
+        "mm_processor_kwargs": {
+            "images_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": area}}
+        },
+    }
+    assert plain.engine_args == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+    assert yaml.safe_load(plain.lines) == {"limit-mm-per-prompt": {"image": 1, "video": 0}}
+
+
+def test_a_hint_above_the_maximum_is_ignored() -> None:
+    args = {"limit_mm_per_prompt": {"image": {"count": 2, "width": 5000, "height": 1000}}}
+    asked = budget({"image": 16_384}, {"image": Dummy(16_384, 0, {"width": 3584, "height": 1000})})
+    first, *_ = reserve.hint_findings(args, OPENED, asked, PLAIN, "")
+    assert (first.name, first.status) == ("image hint within the maximum", "warn")
+    assert "width 5,000: above vLLM's own largest image (width 3,584)" in first.detail
+    assert first.remedy == "limit-mm-per-prompt: {image: {count: 2, height: 1000}}"
+
+
+def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
+    small = Dummy(256, 0, {"width": 448, "height": 448})
+    asked = budget({"image": 256}, {"image": small})
+    (check,) = reserve.hint_findings(HINTED, OPENED, asked, PLAIN, "")
+    assert check.status == "warn"
+    assert "more than the 2,048 tokens that the encoder cache holds ends with HTTP 400" in (
+        check.detail
+    )
+
+
+def test_a_skipped_profile_reserves_nothing() -> None:
+    args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
+    found = reserve.reserved(args, PLAIN, limits.counts(args, OPENED))
+    assert found == Adequacy(0, 16_384)
+    gib = 1 << 30
+    room = reserve.Room(20 * gib, 18 * gib, 3 * gib, gib)
+    check = reserve.skipped_profile(args, found, room)
+    assert check is not None
+    assert "16,384 tokens and take 3.00 GiB" in check.detail
+    assert check.remedy == "remove skip-mm-profiling, or gpu-memory-utilization: 0.8"
+    assert reserve.skipped_profile({}, found, room) is None
+
+
+def test_a_modality_that_nobody_limits() -> None:
+    args = {"limit_mm_per_prompt": {"image": 2}}
+    both = budget({"image": 16_384, "video": 114_688})
+    (check,) = limits.unwritten(args, OPENED, both, PLAIN, " and more")
+    assert (check.name, check.status) == ("every modality limited", "warn")
+    assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more" in (
+        check.detail
+    )
+    assert check.remedy.startswith("limit-mm-per-prompt: {image: 2, video: 0}")
+    written = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
+    assert not list(limits.unwritten(written, OPENED, PLAIN, None, ""))
+
+
+def test_names_that_mean_nothing_in_the_limits() -> None:
+    args = {"limit_mm_per_prompt": {"images": 1, "audio": 2, "video": {"count": 0, "with": 3}}}
+    found = {check.name: check for check in limits.limit_findings(args, OPENED)}
+    assert found["limit of images"].remedy == "limit-mm-per-prompt: {image: 1}"
+    assert found["limit of images"].status == "fail"
+    assert found["limit of audio"].status == "warn"
+    assert found["limit of video: with"].remedy == "limit-mm-per-prompt: {video: {count: 0}}"
+    assert not list(limits.limit_findings({"limit_mm_per_prompt": {"audio": 0}}, OPENED))
+
+
+def test_more_items_than_the_context_holds() -> None:
+    args = {"limit_mm_per_prompt": {"image": 4, "video": 0}}
+    asked = budget({"image": 16_384}, max_model_len=32_768)
+    served = limits.counts(args, OPENED)
+    check = limits.prompt_fits(served, args, asked, (KNOB, FPS), 1024)
+    assert check is not None
+    assert check.status == "warn"
+    assert "4 × image of 16,384 tokens takes 65,536" in check.detail
+    assert "limit-mm-per-prompt: {image: 1, video: 0}" in check.remedy
+    assert "longest_edge: 6221824" in check.remedy
+    one = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+    fits = limits.prompt_fits(limits.counts(one, OPENED), one, asked, (), 1024)
+    assert fits is not None
+    assert fits.status == "pass"
+    assert limits.prompt_fits(limits.counts({}, OPENED), {}, asked, (), 1024) is None
+
+
+def test_counts_as_vllm_has_them() -> None:
+    args = {"limit_mm_per_prompt": {"image": {"width": 9}}}
+    assert {m: c.value for m, c in limits.counts(args, OPENED).items()} == {
+        "image": 999,
+        "video": 999,
+    }
+    only = limits.counts({"language_model_only": True}, OPENED)
+    assert {c.value for c in only.values()} == {0}
+
+
+def cost(tokens: int) -> ItemCost:
+    return ItemCost(ImageShape(9, 9), 3, "a.png", tokens, tokens, 0, 0.0, (9, 9), "blank")
+
+
+def test_an_item_larger_than_the_encoder_cache() -> None:
+    table = CostTable(DEFAULT, {ImageShape(9, 9): cost(9000)})
+    check = items.admitted(table, budget({"image": 1280}, cache=8192), (KNOB,))
+    assert check is not None
+    assert check.status == "fail"
+    assert check.remedy.startswith("max-num-batched-tokens: 9000 or mm-processor-kwargs:")
+    kept = items.admitted(table, budget({"image": 1280}, cache=9000), (KNOB,))
+    assert kept is not None
+    assert kept.status == "pass"
+
+
+def test_fewer_frames_as_the_loader_spells_them() -> None:
+    assert items.slower((KNOB, FPS), {}, 0.456) == {"video": {"fps": 0.91}}
+    assert items.slower((KNOB,), {}, 0.5) is None
+    check = items.probed("a clip", 9000, budget({"video": 8192}), {"video": {"fps": 0.91}})
+    assert check.status == "warn"
+    assert "media-io-kwargs: {video: {fps: 0.91}}" in check.remedy
+
+
+PICTURE, CLIP = ImageShape(64, 64), VideoShape(8, 8.0, 1.0, 64, 64)
+
+
+def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
+    args = {"mm_processor_kwargs": {"max_pixels": 9, "images_kwargs": {"a": 1}}}
+    assert kwargs.flat(args) == ["max_pixels"]
+    less = Footprint(None, items={PICTURE: Taken(100), CLIP: Taken(400)})
+    moved = kwargs.changed(Footprint(None, items={PICTURE: Taken(10), CLIP: Taken(40)}), less)
+    alone = kwargs.scoped(args, "max_pixels", "image")
+    assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
+    check = kwargs.bleeding("max_pixels", moved, {"image": alone})
+    assert check is not None
+    assert (check.name, check.status) == ("max_pixels scope", "warn")
+    assert "image of 64×64: 100 → 10 tokens" in check.detail
+    assert check.remedy == (
+        "for image alone mm-processor-kwargs: {images_kwargs: {a: 1, max_pixels: 9}}"
+    )
+    one = kwargs.changed(Footprint(None, items={PICTURE: Taken(10), CLIP: Taken(400)}), less)
+    assert kwargs.bleeding("max_pixels", one, {}) is None

@@ -1,0 +1,245 @@
+"""`mmcalib validate` on the installed vLLM: each trap of a hand-written file has its finding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.engine.host import EngineHost
+from mmcalib.job.memory.rehearse import gpu_of
+from mmcalib.job.validate.found import Asked
+from mmcalib.job.validate.items import Media
+from mmcalib.job.validate.validate import judge as judge_file
+from mmcalib.progress import Silent
+from mmcalib.report.calibration import CheckResult
+from mmcalib.report.validation import Validation
+from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.media import photo, requests
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+Judge = Callable[..., Validation]
+
+
+@pytest.fixture
+def judge(
+    host: EngineHost, engine_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Judge:
+    """Judge these lines of YAML as far as the budget, in the session's engine process."""
+    monkeypatch.setenv("MMCALIB_CACHE_DIR", str(engine_cache))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def validation(text: str, *flags: str, model: str = QWEN, **asked: Any) -> Validation:
+        config = tmp_path / "c.yaml"
+        config.write_text(f"model: {model}\n{text}")
+        return judge_file(Asked(config, flags, depth="budget", **asked), host, Silent())
+
+    return validation
+
+
+def checks(found: Validation) -> dict[str, CheckResult]:
+    return {check.name: check for check in found.checks}
+
+
+def bad(found: Validation) -> set[str]:
+    return {check.name for check in found.checks if check.status in ("fail", "warn")}
+
+
+def test_a_size_hint_smaller_than_the_cap(judge: Judge) -> None:
+    found = judge(
+        "limit-mm-per-prompt:\n  image: {count: 1, width: 512, height: 512}\n  video: 0\n"
+    )
+    named = checks(found)
+    assert bad(found) == {"image size hint", "adequately reserved"}
+    assert "shrinks to 324 tokens, what one may take stays 16,384" in (
+        named["image size hint"].detail
+    )
+    assert named["adequately reserved"].detail.startswith("under-reserved: ")
+    remedy = named["adequately reserved"].remedy
+    assert "images_kwargs: {size: {shortest_edge: 3136, longest_edge: 261856}}" in remedy
+    assert found.budget is not None
+    assert found.budget.config.profiled_tokens == 324
+    assert found.budget.config.worst_step_tokens == 16_384
+
+
+def test_what_is_proposed_for_that_hint_passes(judge: Judge) -> None:
+    found = judge(
+        "limit-mm-per-prompt: {image: 1, video: 0}\nmm-processor-kwargs: {images_kwargs: "
+        "{size: {shortest_edge: 3136, longest_edge: 261856}}}\n"
+    )
+    assert bad(found) == set()
+    assert found.verdict == "pass"
+
+
+def test_a_hint_above_the_maximum(judge: Judge) -> None:
+    found = judge(
+        "limit-mm-per-prompt:\n  image: {count: 1, width: 5000, height: 4000}\n  video: 0\n"
+    )
+    assert bad(found) == {"image hint within the maximum"}
+    check = checks(found)["image hint within the maximum"]
+    assert "width 3,584, height 3,584" in check.detail
+    assert check.remedy == "limit-mm-per-prompt: {image: 1, video: 0}"
+
+
+def test_a_flat_cap_bleeds_into_videos_and_a_video_exceeds_the_cache(judge: Judge) -> None:
+    found = judge(
+        "limit-mm-per-prompt: {image: 1, video: 1}\nmm-processor-kwargs: {max_pixels: 262144}\n"
+    )
+    assert bad(found) == {"max_pixels scope", "items admitted"}
+    scope, admitted = checks(found)["max_pixels scope"], checks(found)["items admitted"]
+    assert "changes image and video" in scope.detail
+    assert "for image alone mm-processor-kwargs: {images_kwargs: {max_pixels: 262144}}" in (
+        scope.remedy
+    )
+    assert "a minute of 720p video takes 18,720 tokens" in admitted.detail
+    assert admitted.remedy.startswith("max-num-batched-tokens: 18720 or media-io-kwargs:")
+
+
+def test_images_limited_and_videos_not(judge: Judge) -> None:
+    found = judge("limit-mm-per-prompt: {image: 2}\n", gpu=gpu_of("L4"))
+    check = checks(found)["every modality limited"]
+    assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0" in check.detail
+    assert "KV cache on L4 of" in check.detail
+    assert check.remedy.startswith("limit-mm-per-prompt: {image: 2, video: 0}")
+    memory = checks(found)["memory on L4"]
+    assert memory.status == "fail"
+    assert memory.remedy.startswith("mmcalib plan --config")
+
+
+def test_more_items_than_the_context_holds(judge: Judge) -> None:
+    found = judge("max-model-len: 32768\nlimit-mm-per-prompt: {image: 4, video: 0}\n")
+    check = checks(found)["prompts fit"]
+    assert check.status == "warn"
+    assert "65,536" in check.detail
+    assert "limit-mm-per-prompt: {image: 1, video: 0}" in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "number"),
+    [
+        ("google/gemma-3-4b-it", "max-num-batched-tokens: 128\nmax-num-seqs: 64\n", 256),
+        (
+            QWEN,
+            "disable-chunked-mm-input: true\nlimit-mm-per-prompt: {image: 1, video: 0}\n",
+            16384,
+        ),
+    ],
+)
+def test_a_batch_that_cannot_hold_an_item(judge: Judge, model: str, text: str, number: int) -> None:
+    check = checks(judge(text, model=model))["batch holds an item"]
+    assert check.status == "fail"
+    assert "Chunked MM input disabled but max_tokens_per_mm_item" in check.detail
+    assert check.remedy == f"max-num-batched-tokens: {number}, or more"
+
+
+def test_a_skipped_profile_with_what_it_takes_on_a_gpu(judge: Judge) -> None:
+    text = "skip-mm-profiling: true\nlimit-mm-per-prompt: {image: 1, video: 0}\n"
+    found = judge(text, gpu=gpu_of("L4"))
+    check = checks(found)["encoder reserved"]
+    assert check.status == "fail"
+    assert "16,384 tokens and take 2.14 GiB" in check.detail
+    assert check.remedy.startswith("remove skip-mm-profiling, or gpu-memory-utilization: 0.8")
+    reserved = checks(found)["adequately reserved"]
+    assert reserved.status == "fail"
+    assert "under-reserved by 1.9" in reserved.detail
+    assert found.budget is not None
+    assert found.budget.config.profiled_tokens == 0
+    assert [check.name for check in found.checks].count("encoder reserved") == 1
+
+
+def test_the_file_itself(judge: Judge) -> None:
+    """False, empty, unknown, retired, repeated, and flags that win; the rest is judged too."""
+    found = judge(
+        "enable-prefix-caching: false\nmax-num-seqs:\nmax-pixels: 1003520\nswap-space: 4\n"
+        "max-model-len: 9000\nmax-model-len: 8192\n"
+        "limit-mm-per-prompt: {images: 1, audio: 2, video: 0}\n"
+        "mm-processor-kwargs: {num_crops: 4}\n",
+        "--max-model-len", "16384",
+    )  # fmt: skip
+    named = checks(found)
+    assert bad(found) == {
+        "unknown key max-pixels",
+        "unknown key swap-space",
+        "empty key max-num-seqs",
+        "false enable-prefix-caching",
+        "config round trip",
+        "repeated key max-model-len",
+        "flag over max-model-len",
+        "limit of images",
+        "limit of audio",
+        "every modality limited",
+        "mm_processor_kwargs.num_crops has effect",
+    }
+    assert named["false enable-prefix-caching"].remedy == "no-enable-prefix-caching: true"
+    assert named["unknown key max-pixels"].remedy == "mm-processor-kwargs: {max_pixels: 1003520}"
+    assert "max-num-seqs: invalid int value: 'None'" in named["config round trip"].detail
+    assert found.engine_config is not None
+    assert found.engine_config["max_model_len"] == 16_384
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("a: [\n", "it is not YAML"), ("max-model-len: 99999999\n", "greater than the derived")],
+)
+def test_what_vllm_refuses_is_a_finding(judge: Judge, text: str, says: str) -> None:
+    found = judge(text)
+    assert found.verdict == "fail"
+    assert any(says in check.detail for check in found.checks if check.status == "fail")
+
+
+def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> None:
+    photo(tmp_path / "media/a.jpg", 1400, 1050)
+    item = ("image", "media/a.jpg")
+    asked = requests(tmp_path / "asked.jsonl", [item] * 3, [item] * 2)
+    capped = (
+        "mm-processor-kwargs: {images_kwargs: {size: {shortest_edge: 3136, longest_edge: 501760}}}"
+    )
+    found = judge(
+        f"max-model-len: 2048\nlimit-mm-per-prompt: {{image: 2, video: 0}}\n{capped}\n",
+        media=Media(requests=(asked,)),
+    )  # fmt: skip
+    named = checks(found)
+    assert (found.items, named["items admitted"].status) == ("corpus", "pass")
+    assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"
+    assert named["prompts fit"].status == "fail"
+    assert named["prompts fit"].remedy.startswith("max-model-len: ")
+
+
+def test_the_command_says_no_with_exit_3(engine_cache: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"model: {QWEN}\nenable-prefix-caching: false\n")
+    ended = mmcalib(
+        engine_cache, "validate", "--config", config, "--validate", "budget", "--json", "--quiet"
+    )
+    assert ended.returncode == 3
+    found = Validation.model_validate_json(ended.stdout)
+    assert found.verdict == "fail"
+    assert bad(found) == {"false enable-prefix-caching", "every modality limited"}
+    error, hint = ended.stderr.splitlines()
+    assert error.startswith("error: the verdict is no: false enable-prefix-caching: ")
+    assert hint == "  try: no-enable-prefix-caching: true"
+
+
+def test_the_engine_starts_and_answers_made_up_items(engine_cache: Path, tmp_path: Path) -> None:
+    """A file that `mmcalib run` could have written, proven by the engine."""
+    config = tmp_path / "engine.yaml"
+    config.write_text(
+        f"model: {QWEN}\nmax-model-len: 8192\nlimit-mm-per-prompt: {{image: 4, video: 0}}\n"
+        "mm-processor-kwargs: {images_kwargs: {size: {longest_edge: 250880, "
+        "shortest_edge: 3136}}}\nmax-num-batched-tokens: 1280\n"
+    )
+    ended = mmcalib(engine_cache, "validate", "--config", config, "--json")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["verdict"], found["items"]) == ("pass", "made up")
+    named = {check["name"]: check for check in found["checks"]}
+    assert named["engine start"]["status"] == named["memory profile"]["status"] == "pass"
+    assert named["replay"]["status"] == "pass", named["replay"]
+    replay = found["startup"]["replay"]
+    assert replay["rejected"] == replay["token_mismatches"] == 0
+    assert replay["largest_encoder_step_tokens"] > 0
+    assert "verdict: pass" in ended.stderr

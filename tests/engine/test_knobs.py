@@ -1,0 +1,172 @@
+"""The knobs that are found, against what vLLM's processor and budget make of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.derive import frontier
+from mmcalib.engine.environment import child_environment
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Blank, Cost, Count, Counted, Knob
+from mmcalib.engine.setting import Setting
+from mmcalib.geometry import materialise
+from tests.engine import idefics3
+from tests.engine.conftest import Lab
+
+pytestmark = pytest.mark.engine
+
+INTERNVL, GEMMA = "OpenGVLab/InternVL2-2B", "google/gemma-3-4b-it"
+LLAVA, QWEN_AUDIO = "llava-hf/llava-v1.6-mistral-7b-hf", "Qwen/Qwen2-Audio-7B-Instruct"
+PHOTO = Blank("image", ImageShape(2400, 900))
+CLIP = Blank("video", VideoShape(300, 30.0, 10.0, 640, 360))
+SIZES = [(640, 480), (900, 2400), (1024, 1024), (333, 1111), (61, 47), (1920, 1080), (1530, 509)]
+
+
+def found(lab: Lab) -> dict[str, Knob]:
+    return {knob.name: knob for knob in lab.opened.knobs}
+
+
+def embeds(lab: Lab, blank: Blank, setting: Setting) -> int:
+    cost = lab.costs(blank, setting=setting)[0]
+    assert isinstance(cost, Cost), cost
+    return cost.embeds
+
+
+def moved(lab: Lab, knob: Knob, value: float) -> tuple[bool, bool, bool]:
+    """Whether the value moves items of the knob's modality, vLLM's budget for them, and others."""
+    setting = frontier.at(knob, value)
+    own, other = (PHOTO, CLIP) if knob.modality == "image" else (CLIP, PHOTO)
+    item = embeds(lab, own, setting) != embeds(lab, own, Setting())
+    roomy = {"max_num_batched_tokens": lab.opened.max_model_len, "build_dummy": False}
+    kwargs = {knob.argument: getattr(setting, knob.argument)}
+    now, default = lab.budget(**kwargs, **roomy), lab.budget(**roomy)
+    budget = [b.max_tokens_per_item[knob.modality] for b in (now, default)]
+    spilled = other.modality in lab.opened.modalities and (
+        embeds(lab, other, setting) != embeds(lab, other, Setting())
+    )
+    return item, budget[0] != budget[1], spilled
+
+
+def counts_like_the_processor(lab: Lab, setting: Setting, *more: Blank) -> bool:
+    blanks = (*(Blank("image", ImageShape(w, h)) for w, h in SIZES), *more)
+    answer = lab.host.ask(Count(setting, blanks), Counted, "counting")
+    costs = lab.costs(*blanks, setting=setting)
+    assert all(isinstance(cost, Cost) for cost in costs), costs
+    return list(zip(answer.embeds, answer.sampled, strict=True)) == [
+        (cost.embeds, cost.sampled) for cost in costs if isinstance(cost, Cost)
+    ]
+
+
+def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
+    knobs = found(qwen)
+    assert list(knobs) == [
+        "images_kwargs.size.longest_edge",
+        "videos_kwargs.size.longest_edge",
+        "video.fps",
+    ]
+    for name in list(knobs)[:2]:
+        assert not knobs[name].bleeds
+        assert moved(qwen, knobs[name], 256 * 784) == (True, True, False)
+    item, _, spilled = moved(qwen, knobs["video.fps"], 1)
+    assert (item, spilled) == (True, False)
+    assert len(knobs["video.fps"].steps) == 8
+    setting = frontier.at(knobs["images_kwargs.size.longest_edge"], 256 * 784)
+    assert counts_like_the_processor(qwen, setting, CLIP)
+
+
+def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
+    """Whose processor refuses `images_kwargs`: the flat name is the one that is heeded."""
+    opened = lab(INTERNVL)
+    assert list(found(opened)) == ["max_dynamic_patch"]
+    knob = found(opened)["max_dynamic_patch"]
+    assert moved(opened, knob, 4) == (True, True, False)
+    assert counts_like_the_processor(opened, frontier.at(knob, 4))
+
+
+def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
+    opened = lab(GEMMA)
+    name = "images_kwargs.pan_and_scan_max_num_crops"
+    assert list(found(opened)) == [name]
+    knob = found(opened)[name]
+    assert (knob.value, knob.steps) == (0, (0, 2, 3, 4)), "the checkpoint has it off"
+    assert moved(opened, knob, 2) == (True, True, False)
+    crops = [embeds(opened, PHOTO, frontier.at(knob, value)) // 256 - 1 for value in knob.steps]
+    assert crops == [0, 2, 3, 3]
+    assert counts_like_the_processor(opened, frontier.at(knob, 3))
+
+
+def test_idefics_longest_edge(host: EngineHost, engine_cache: Path) -> None:
+    """Heeded in the flat spelling only: vLLM asks the processor with the merged kwargs."""
+    opened = Lab(host, materialise(idefics3.geometry(), engine_cache / "idefics3"))
+    assert list(found(opened)) == ["size.longest_edge"]
+    knob = found(opened)["size.longest_edge"]
+    assert (knob.value, knob.steps) == (2048, (512, 1024, 1536, 2048))
+    assert moved(opened, knob, 1024) == (True, True, False)
+    scoped = Setting({"images_kwargs": {"size": {"longest_edge": 1024}}})
+    assert embeds(opened, PHOTO, scoped) == embeds(opened, PHOTO, Setting())
+
+
+def test_llava_heeds_no_option(lab: Callable[[str], Lab]) -> None:
+    opened = lab(LLAVA)
+    assert found(opened) == {}
+    default = embeds(opened, PHOTO, Setting())
+    for kwargs in (
+        {"size": {"shortest_edge": 168}},
+        {"crop_size": {"height": 168, "width": 168}},
+        {"images_kwargs": {"image_grid_pinpoints": [[336, 672]]}},
+    ):
+        assert embeds(opened, PHOTO, Setting(kwargs)) == default
+
+
+def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
+    """`chunk_length` cuts clips and what vLLM reserves for them, and the encoder then refuses them:
+    it takes 30 seconds of features, no more and no fewer.
+    """
+    opened = lab(QWEN_AUDIO)
+    assert found(opened) == {}
+    minute = Blank("audio", AudioShape(60 * 16_000, 16_000))
+    assert embeds(opened, minute, Setting({"chunk_length": 10})) == 250
+    assert embeds(opened, minute, Setting({"audio_kwargs": {"truncation": False}})) == 750
+
+
+_ONLY_FLAT = """
+import json, sys
+from mmcalib.engine.child.knobs.trial import Trial
+from mmcalib.engine.child.model import OpenedModel
+from mmcalib.engine.messages import OpenModel
+from mmcalib.engine.setting import DEFAULT
+
+model = OpenedModel(OpenModel(sys.argv[1]))
+trial = Trial(model.under(DEFAULT), model.under)
+flat = (("size", "longest_edge"), {"shortest_edge": 3136})
+scoped = (("images_kwargs", "size", "longest_edge"), {"shortest_edge": 3136})
+deaf = (("no_such_option",), {})
+for spellings in ([flat], [deaf, flat, scoped], [deaf]):
+    print("FOUND", json.dumps(trial.first(spellings, 100_000, "image")))
+"""
+
+
+def test_a_spelling_that_bleeds_is_taken_last_and_marked(qwen: Lab) -> None:
+    """In a child of its own: no installed release leaves Qwen with the flat spelling alone."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ONLY_FLAT, str(qwen.folder)],
+        env=child_environment(os.environ, offline=True),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    lines = [line.partition("FOUND ")[2] for line in done.stdout.splitlines() if "FOUND " in line]
+    flat, preferred, none = (json.loads(line) for line in lines)
+    assert flat == [[["size", "longest_edge"], {"shortest_edge": 3136}], ["video"]]
+    assert preferred[0][0] == ["images_kwargs", "size", "longest_edge"]
+    assert preferred[1] == []
+    assert none is None

@@ -1,0 +1,159 @@
+"""The processor cache that is sized for the requests, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from corpora import corpus, decide, path_of
+from fake_host import cost, opened
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.census.shapes import ImageShape, Shape, VideoShape
+from mmcalib.derive.mm_cache import GIB
+from mmcalib.derive.policy import Policy
+from mmcalib.job.calibration.cache import cache_checks, cache_evidence, cache_report
+from mmcalib.job.decision.cache import SizedCache
+from mmcalib.job.decision.decision import Decision
+
+A, B, C = ImageShape(2800, 2800), ImageShape(2800, 1400), ImageShape(1400, 1400)
+CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
+SLIVER = ImageShape(2010, 10)
+
+
+def tensor_bytes(*shapes: Shape) -> int:
+    return sum(cost(shape, {}).tensor_bytes for shape in shapes)
+
+
+def sized(decision: Decision) -> SizedCache:
+    assert isinstance(decision.cache, SizedCache)
+    return decision.cache
+
+
+def reason(decision: Decision) -> str:
+    (entry,) = cache_evidence(decision)
+    assert entry.value == decision.engine_args["mm_processor_cache_gb"]
+    return entry.reason
+
+
+def test_a_folder_has_no_order_and_nothing_is_guessed() -> None:
+    decision = decide(corpus([A, B]))
+    assert "mm_processor_cache_gb" not in decision.engine_args
+    assert list(cache_evidence(decision)) == []
+    assert cache_report(decision) is None
+    check = next(cache_checks(decision, Policy()))
+    assert (check.name, check.status) == ("processor cache", "skip")
+    assert "vLLM's default of 4 GiB stays" in check.detail
+
+
+def test_where_nothing_comes_again_the_cache_is_off() -> None:
+    decision = decide(corpus([], [[A], [B, B], [C]]))
+    assert decision.engine_args["mm_processor_cache_gb"] == 0
+    assert isinstance(decision.engine_args["mm_processor_cache_gb"], int)
+    assert "none of 3 items in 3 requests comes again" in reason(decision)
+    assert next(cache_checks(decision, Policy())).status == "pass"
+
+
+def test_the_cache_holds_what_comes_again() -> None:
+    decision = decide(corpus([], [[A], [B], [A], [B], [A]]))
+    cache = sized(decision)
+    assert cache.curve.capacities == (tensor_bytes(A, B),)
+    assert cache.size.hit_rate == 0.6
+    assert cache.size.capacity_bytes >= tensor_bytes(A, B)
+    assert cache.size.capacity_bytes - tensor_bytes(A, B) <= GIB / 100 + 1
+    assert reason(decision) == (
+        "hits 60.0% of 5 items in 5 requests; any cache at most 60.0%, vLLM's 4 GiB 60.0%"
+    )
+    assert next(cache_evidence(decision)).exemplar == path_of(A)
+    found = cache_report(decision)
+    assert found is not None
+    assert (found.accesses, found.distinct, found.hit_rate) == (5, 2, 0.6)
+    assert [point.capacity_bytes for point in found.curve] == [tensor_bytes(A, B)]
+
+
+def test_bytes_are_those_under_the_chosen_setting() -> None:
+    whole = sized(decide(corpus([], [[A], [A]])))
+    cut = sized(decide(corpus([], [[A], [A]]), Policy(max_tokens_per_item=1024)))
+    assert whole.curve.distinct_bytes == tensor_bytes(A)
+    assert cut.curve.distinct_bytes < tensor_bytes(A) / 5
+
+
+def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
+    read = corpus([], [[A, B], [A], [SLIVER, C], [C]])
+    assert sized(decide(read)).requests == 3
+    one = decide(read, Policy(count={"image": 1}))
+    assert (sized(one).requests, sized(one).curve.most_hits) == (2, 0)
+    none = decide(corpus([], [[A, B]]), Policy(count={"image": 1}))
+    assert none.cache == "no request that the limits admit: vLLM's default of 4 GiB stays"
+
+
+def test_encoder_decoder_models_have_none() -> None:
+    model = replace(opened(), caches_items=False)
+    decision = decide(corpus([], [[A], [A]]), model=model)
+    assert "mm_processor_cache_gb" not in decision.engine_args
+    assert "encoder-decoder" in next(cache_checks(decision, Policy())).detail
+
+
+def test_a_ram_budget_is_kept_and_said() -> None:
+    read = corpus([], [[A], [B], [C], [A], [B], [C], [C]])
+    policy = Policy(ram_budget_bytes=12 * GIB // 100)
+    decision = decide(read, policy)
+    assert sized(decision).size.total_bytes <= policy.ram_budget_bytes
+    check = next(cache_checks(decision, policy))
+    assert check.status == "warn"
+    assert check.detail.startswith("0.12 GiB are allowed, at most 0.10 GiB of RAM in both")
+    assert "as large as the RAM budget allows" in check.detail
+    off = decide(read, Policy(ram_budget_bytes=0))
+    assert off.engine_args["mm_processor_cache_gb"] == 0
+    assert "the RAM budget allows none that helps" in reason(off)
+
+
+@pytest.mark.parametrize("clips_first", [True, False])
+def test_items_are_in_the_order_in_which_vllm_merges_them(clips_first: bool) -> None:
+    """Images before videos, however the request has them: so the clip is the one used last."""
+    request = [CLIP, A] if clips_first else [A, CLIP]
+    curve = sized(decide(corpus([], [request, [CLIP], [CLIP]]))).curve
+    assert curve.capacities == (tensor_bytes(CLIP),)
+
+
+@given(st.lists(st.lists(st.sampled_from([A, B, C, CLIP]), max_size=3), min_size=1, max_size=12))
+def test_a_size_holds_every_request_or_is_off(requests: list[list[Shape]]) -> None:
+    decision = decide(corpus([A], requests))
+    if isinstance(decision.cache, str):
+        assert not any(requests)
+        return
+    size, curve = decision.cache.size, decision.cache.curve
+    assert (size.mm_processor_cache_gb == 0) == (curve.most_hits == 0)
+    if curve.most_hits:
+        assert size.capacity_bytes + 1 >= curve.largest_request_bytes
+        assert size.hit_rate >= 0.95 * size.most_hit_rate
+    assert len(list(cache_evidence(decision))) == 1
+
+
+BIG, BIGGER = ImageShape(2800, 2240), ImageShape(2800, 2268)
+
+
+def large(decision: Decision) -> tuple[str, str, str]:
+    check = next(c for c in cache_checks(decision, Policy()) if c.name == "large-item concurrency")
+    return check.status, check.detail, check.remedy
+
+
+def test_large_items_that_wait_for_one_another_are_warned_of() -> None:
+    status, detail, remedy = large(decide(corpus([BIG, BIGGER])))
+    assert status == "warn"
+    assert "2 image items each fill over half of the encoder cache, 8100 tokens" in detail
+    assert path_of(BIGGER) in detail
+    assert "the 4 or more steps of 2048 tokens that its 8100 take" in detail
+    assert "--max-num-batched-tokens 16200" in remedy
+
+
+def test_one_sequence_has_nobody_to_wait_for() -> None:
+    assert large(decide(corpus([BIG, BIGGER]), Policy(max_num_seqs=1)))[0] == "pass"
+
+
+def test_items_that_fit_side_by_side_pass_with_their_number() -> None:
+    status, detail, _ = large(decide(corpus([C, CLIP])))
+    assert status == "pass"
+    assert "× image of 2500 tokens or" in detail
+    assert "× video of 400 tokens" in detail
