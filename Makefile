@@ -34,12 +34,14 @@ test: setup ## Run the tests, the engine ones included
 
 test-all: lint test demo ## Run all that a release must pass: lint, test, demo
 
-bench: setup ## Measure rehearsals, speed and accuracy, and the speed of the frontier and the hit curve
+bench: setup ## Measure speed, the accuracy of rehearsals, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
 	$(BIN)/python benchmarks/frontier_speed.py --out reports/frontier-speed.md
 	$(BIN)/python benchmarks/rehearsal_reality.py
 	$(BIN)/python benchmarks/memory_accuracy.py
 	$(BIN)/python benchmarks/mm_cache_speed.py --out reports/mm-cache-speed.md
+	$(BIN)/python datasets/materialise.py sample
+	$(BIN)/python benchmarks/small_gpus.py --out reports/small-gpus.md
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .

@@ -26,8 +26,9 @@ class Burst:
     """Prompts to submit at once; `encoder_tokens` sums the encoder-cache entries of their items.
 
     `too_heavy` counts prompts left out because each alone exceeds the time budget. `fills_step`:
-    whether the burst holds as much as one step may encode, or all that there is. Prompts of `admit`
-    are not answered; `unseen` others are not even admitted.
+    whether the burst holds as much as one step may encode, or no more can be had. Prompts of
+    `admit` are not answered, `unseen` others not even admitted. The last `made_up` prompts are of
+    no one's.
     """
 
     prompts: tuple[ReplayPrompt, ...]
@@ -36,6 +37,7 @@ class Burst:
     fills_step: bool
     admit: tuple[ReplayPrompt, ...] = ()
     unseen: int = 0
+    made_up: int = 0
 
 
 def burst(
@@ -65,7 +67,7 @@ def burst(
         prompts=tuple(chosen),
         encoder_tokens=tokens,
         too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
-        fills_step=tokens >= step_tokens or len(chosen) == len(candidates),
+        fills_step=tokens >= step_tokens,
         admit=tuple(others[:_ADMITTED]),
         unseen=len(others[_ADMITTED:]),
     )
@@ -109,12 +111,16 @@ def _of_request(
 
 
 def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, set[Modality]]:
+    return prompt_of(cost), cost.embeds, {cost.shape.modality}
+
+
+def prompt_of(cost: ItemCost) -> ReplayPrompt:
+    """A request for this one item."""
     kind = _URL_PART[cost.shape.modality]
     part = {"type": kind, kind: {"url": Path(cost.exemplar).resolve().as_uri()}}
     content = [{"type": "text", "text": "Describe this."}, part]
-    prompt = ReplayPrompt(
+    return ReplayPrompt(
         origin=cost.exemplar,
         messages=[{"role": "user", "content": content}],
         item_tokens=(cost.tokens,),
     )
-    return prompt, cost.embeds, {cost.shape.modality}

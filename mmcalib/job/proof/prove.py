@@ -31,7 +31,7 @@ def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: 
         known.checks += startup.startup_checks(known.started, known.decision)
         if job.validate == "replay":
             known.burst = replay.choose_burst(
-                known.corpus.prompts, known.decision, known.started, job.startup_budget_s
+                known.corpus.prompts, known.decision, known.started, job.startup_budget_s, scratch
             )
             known.replayed = replay.replay(host, known.burst, progress)
             known.checks.append(

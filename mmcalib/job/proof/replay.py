@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.proof.burst import Burst, burst
+from mmcalib.job.proof.fill import filled
 from mmcalib.job.proof.startup import Started
 from mmcalib.progress import Progress
 
@@ -17,10 +20,10 @@ _ANSWER_SHARE = 1.5
 
 
 def choose_burst(
-    prompts: PromptCensus, decision: Configuration, started: Started, s: float
+    prompts: PromptCensus, decision: Configuration, started: Started, s: float, scratch: Path
 ) -> Burst:
     """The prompts to replay within about `s` seconds, judged by what the profile took or, where it
-    was left out for time, was estimated to take.
+    was left out for time, was estimated to take. Made-up items lie in `scratch`.
     """
     figures, profiled = started.figures, decision.adequacy.profiled_tokens
     rate = figures.encoder_seconds_per_token
@@ -28,7 +31,9 @@ def choose_burst(
     if spent and profiled:
         rate = spent / profiled
     affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
-    return burst(prompts, decision.table, decision.counts, figures.budget_tokens, affordable)
+    table, counts, step = decision.table, decision.counts, figures.budget_tokens
+    chosen = burst(prompts, table, counts, step, affordable)
+    return filled(chosen, table, counts, step, affordable, scratch / "made-up")
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
@@ -66,10 +71,11 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     if not chosen.prompts:
         detail = f"all {chosen.too_heavy} prompts would take longer than --startup-budget here"
         return Check(name, "skip", f"none answered{admitted}: {detail}", more)
-    step = replayed.largest_encoder_step_tokens
+    step, own = replayed.largest_encoder_step_tokens, len(chosen.prompts) - chosen.made_up
+    made = f" and {chosen.made_up} made-up ones" if chosen.made_up else ""
     done = (
-        f"{len(chosen.prompts)} of the heaviest prompts answered in one burst{admitted}, token "
-        f"counts as measured; largest encoder step {step} of {step_tokens} tokens"
+        f"{own} of the heaviest prompts{made} answered in one burst{admitted}, token counts as "
+        f"measured; largest encoder step {step} of {step_tokens} tokens"
     )
     if chosen.unseen:
         done += f"; not admitted, because there are so many: {chosen.unseen} lighter ones"

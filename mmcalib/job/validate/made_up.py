@@ -11,17 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import av
-import numpy as np
-import soundfile
-from PIL import Image
-
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Cost, Dummy, Measure
 from mmcalib.engine.setting import Setting
 from mmcalib.job.validate.subject import Subject
+from mmcalib.media.blank import write_blank
 
 # Side lengths as shares of the largest: machines without a GPU cannot afford the whole.
 _SHARES: Final = (1, 2, 4)
@@ -30,7 +26,6 @@ _MOST: Final = 24
 _MOST_IN_PROMPT: Final = 8
 _FPS: Final = 2
 _KINDS: Final = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
-_SUFFIXES: Final = {"image": "png", "video": "mp4", "audio": "wav"}
 
 
 def write_requests(subject: Subject, host: EngineHost, folder: Path) -> Path | None:
@@ -63,7 +58,7 @@ def _of_modality(
             continue
         together = min(count, _MOST_IN_PROMPT, room // cost.tokens)
         items = min(_MOST, math.ceil(step / cost.embeds))
-        paths = [_write(shape, n, folder) for n in range(max(items, together))]
+        paths = [write_blank(shape, n, folder) for n in range(max(items, together))]
         for start in range(0, len(paths), together):
             yield _request(modality, paths[start : start + together], start)
 
@@ -94,43 +89,6 @@ def _shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> Iterator[S
 
 def _even(pixels: int) -> int:
     return max(56, pixels - pixels % 2)
-
-
-def _write(shape: Shape, number: int, folder: Path) -> Path:
-    name = f"{shape.modality}-{'x'.join(map(str, _size(shape)))}-{number}"
-    path = folder / f"{name}.{_SUFFIXES[shape.modality]}"
-    colour = (number * 37 % 256, number * 101 % 256, 128)
-    match shape:
-        case ImageShape(width_px=width, height_px=height):
-            Image.new("RGB", (width, height), colour).save(path, compress_level=1)
-        case VideoShape():
-            _write_video(shape, colour, path)
-        case AudioShape(num_samples=samples, sample_rate_hz=rate):
-            tone = np.sin(np.arange(samples) * (0.01 + number / 1000))
-            soundfile.write(path, (0.3 * tone).astype(np.float32), rate)
-    return path
-
-
-def _size(shape: Shape) -> tuple[int, ...]:
-    match shape:
-        case ImageShape(width_px=width, height_px=height):
-            return width, height
-        case VideoShape(num_frames=frames, width_px=width, height_px=height):
-            return frames, width, height
-        case AudioShape(num_samples=samples, sample_rate_hz=rate):
-            return samples, rate
-
-
-def _write_video(shape: VideoShape, colour: tuple[int, ...], path: Path) -> None:
-    pixels = np.full((shape.height_px, shape.width_px, 3), colour, dtype=np.uint8)
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=_FPS)
-        stream.width, stream.height, stream.pix_fmt = shape.width_px, shape.height_px, "yuv420p"
-        for _ in range(shape.num_frames):
-            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
 
 
 def minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:

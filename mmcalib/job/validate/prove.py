@@ -51,7 +51,7 @@ def prove(
         yield from others
         if prompts is None:
             return
-        proof.burst = replay.choose_burst(prompts, subject, proof.started, budget_s)
+        proof.burst = replay.choose_burst(prompts, subject, proof.started, budget_s, scratch)
         proof.replayed = replay.replay(host, proof.burst, progress)
         tokens = proof.started.figures.budget_tokens
         yield replay.replay_check(proof.burst, proof.replayed, tokens)

@@ -7,6 +7,7 @@ from corpora import corpus, decide
 from mmcalib.census.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
 from mmcalib.job.proof.burst import Burst, burst
+from mmcalib.job.proof.fill import filled
 from mmcalib.job.proof.replay import replay_check
 
 LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)  # 8,000 and 100 tokens
@@ -43,3 +44,23 @@ def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
     assert replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
     differing = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "", 0, (99,)),))
     assert "measured (100,), engine (99,)" in replay_check(found, differing, 8000).detail
+
+
+def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(tmp_path) -> None:
+    read = corpus([], [[LARGE], [SMALL]])
+    decision = decide(read)
+    own = burst(read.prompts, decision.table, decision.counts, 16_250, 1e9)
+    assert (own.encoder_tokens, own.fills_step) == (8100, False)
+    found = filled(own, decision.table, decision.counts, 16_250, 1e9, tmp_path)
+    assert found.made_up == 2
+    assert [prompt.item_tokens for prompt in found.prompts] == [(8000,), (100,), (8000,), (100,)]
+    assert (found.encoder_tokens, found.fills_step) == (16_200, True)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 2
+
+
+def test_blanks_keep_to_what_is_affordable(tmp_path) -> None:
+    read = corpus([], [[LARGE], [SMALL]])
+    decision = decide(read)
+    own = burst(read.prompts, decision.table, decision.counts, 16_250, 8350)
+    found = filled(own, decision.table, decision.counts, 16_250, 8350, tmp_path)
+    assert (found.made_up, found.encoder_tokens, found.fills_step) == (2, 8300, False)

@@ -1,0 +1,65 @@
+"""Blank media of a given shape, as files: stand-ins for items that nobody has."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+
+_SUFFIXES: Final = {"image": "png", "video": "mp4", "audio": "wav"}
+# The rate of a video is written as a fraction of no more than this.
+_MOST_DENOMINATOR: Final = 1001
+
+
+def write_blank(shape: Shape, number: int, folder: Path) -> Path:
+    """Write an item of this shape into an existing folder. Each number has a colour or tone of its
+    own, because equal items are encoded once. Videos need even sides.
+    """
+    path = folder / f"{shape.modality}-{_size(shape)}-{number}.{_SUFFIXES[shape.modality]}"
+    colour = (number * 37 % 256, number * 101 % 256, 128)
+    match shape:
+        case ImageShape(width_px=width, height_px=height):
+            from PIL import Image
+
+            Image.new("RGB", (width, height), colour).save(path, compress_level=1)
+        case VideoShape():
+            _write_video(shape, colour, path)
+        case AudioShape(num_samples=samples, sample_rate_hz=rate):
+            _write_audio(samples, rate, 0.01 + number / 1000, path)
+    return path
+
+
+def _size(shape: Shape) -> str:
+    match shape:
+        case ImageShape(width_px=width, height_px=height):
+            return f"{width}x{height}"
+        case VideoShape(num_frames=frames, width_px=width, height_px=height):
+            return f"{frames}x{width}x{height}"
+        case AudioShape(num_samples=samples, sample_rate_hz=rate):
+            return f"{samples}x{rate}"
+
+
+def _write_audio(samples: int, rate_hz: int, pitch: float, path: Path) -> None:
+    import numpy as np
+    import soundfile
+
+    tone = 0.3 * np.sin(np.arange(samples) * pitch)
+    soundfile.write(path, tone.astype(np.float32), rate_hz)
+
+
+def _write_video(shape: VideoShape, colour: tuple[int, ...], path: Path) -> None:
+    import av
+    import numpy as np
+
+    rate = Fraction(shape.fps).limit_denominator(_MOST_DENOMINATOR)
+    pixels = np.full((shape.height_px, shape.width_px, 3), colour, dtype=np.uint8)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = shape.width_px, shape.height_px, "yuv420p"
+        for _ in range(shape.num_frames):
+            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
