@@ -121,13 +121,20 @@ class PromptCensus:
     def _take(self, entry: PromptCount) -> None:
         known = self._counts.get(entry.signature)
         if known:
-            first = min(known.exemplar, entry.exemplar, key=_exemplar_order)
+            first = _first(known.exemplar, entry.exemplar)
             entry = PromptCount(entry.signature, known.count + entry.count, first)
         self._counts[entry.signature] = entry
 
 
 def _order(entry: PromptCount) -> tuple[list[tuple[float, ...]], int]:
     return [shape_order(shape) for shape in entry.signature.shapes], entry.signature.text_chars
+
+
+def _first(one: Prompt, other: Prompt) -> Prompt:
+    by_name, by_messages = _exemplar_order, lambda prompt: repr(prompt.messages)
+    # Two corpora may have one name for requests that differ in nothing but, say, their roles.
+    order = by_messages if by_name(one) == by_name(other) else by_name
+    return min(one, other, key=order)
 
 
 def _exemplar_order(prompt: Prompt) -> tuple[str, tuple[str, ...], str]:

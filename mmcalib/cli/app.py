@@ -10,10 +10,12 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.check import check
+from mmcalib.cli.merge import merge
 from mmcalib.cli.models import models
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.run import run
+from mmcalib.cli.scan import scan
 from mmcalib.cli.validate import validate
 from mmcalib.errors import MmcalibError
 from mmcalib.version import __version__
@@ -32,6 +34,8 @@ app.command("rehearse")(rehearse)
 app.command("plan")(plan)
 app.command("validate")(validate)
 app.command("check")(check)
+app.command("scan")(scan)
+app.command("merge")(merge)
 app.command("models")(models)
 
 

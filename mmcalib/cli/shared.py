@@ -37,3 +37,6 @@ ConfigFile = Annotated[
     typer.Option(metavar="FILE", help="What `vllm serve --config` reads."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit 3 when anything had to be skipped.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite results in --out.")]

@@ -23,6 +23,13 @@ MODALITY_OF: Mapping[UrlType, Modality] = {
     "audio_url": "audio",
 }
 
+# Inline media of up to 36 MiB, because base64 makes four bytes of three. A line is held in memory
+# some five times over while it is read.
+LONGEST_LINE_BYTES = 48 << 20
+
+# Commas and brackets, of which base64 has none. Each may be a value of a hundred times its length.
+_MOST_VALUES = 200_000
+
 
 class BadRequest(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
     """The line is no chat request; the message says where."""
@@ -131,8 +138,16 @@ _MESSAGES = TypeAdapter(list[Message])
 
 def parse_line(line: bytes) -> tuple[list[Message], list[dict[str, object]]]:
     """The messages of one line, checked, and the same as written. Raises `BadRequest`."""
+    if len(line) > LONGEST_LINE_BYTES:
+        raise BadRequest(f"line of more than {LONGEST_LINE_BYTES >> 20} MiB")
+    if sum(map(line.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise BadRequest(f"line of more than {_MOST_VALUES:,} values")
     try:
         data = json.loads(line)
+        if b"\\ud" in line or b"\\uD" in line:
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest("not Unicode: half of a surrogate pair") from error
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"not JSON: {error}") from error
     try:

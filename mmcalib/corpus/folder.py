@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -56,10 +57,8 @@ def _walk(root: str) -> Iterator[Item | Skipped]:
                 yield Item(path) if regular else Skipped(path, "not a regular file")
                 continue
             names = sorted(name for name in os.listdir(path) if not name.startswith("."))
-        except FileNotFoundError:
-            yield Skipped(path, "dangling link")
         except OSError as error:
-            yield Skipped(path, f"{type(error).__name__}: {error.strerror}")
+            yield Skipped(path, _why(path, error))
         else:
             identity = (status.st_dev, status.st_ino)
             if identity in folders_read:
@@ -67,3 +66,13 @@ def _walk(root: str) -> Iterator[Item | Skipped]:
             else:
                 folders_read.add(identity)
                 waiting += [os.path.join(path, name) for name in reversed(names)]
+
+
+def _why(path: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "dangling link" if os.path.islink(path) else "no such file any more"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    if error.errno == errno.ELOOP:
+        return "link that leads back to itself"
+    return f"cannot be read: {error.strerror}"

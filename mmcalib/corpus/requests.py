@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmcalib.corpus.chat import BadRequest, parse_line
+from mmcalib.corpus.chat import LONGEST_LINE_BYTES, BadRequest, parse_line
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.urls import Unresolved
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import CorpusError
+
+_BLOCK_BYTES = 1 << 16
 
 
 class RequestsSource:
@@ -78,7 +81,15 @@ class RequestsSource:
 
     def _lines(self) -> Iterator[tuple[str, bytes]]:
         with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if text.strip():
-                    yield f"{self._label}:{number}", text
+            for number in itertools.count(1):
+                line = file.readline(LONGEST_LINE_BYTES + 1)
+                if not line:
+                    return
+                # `parse_line` refuses what is too long; the rest of it need not be kept.
+                end = line
+                while end and not end.endswith(b"\n"):
+                    end = file.readline(_BLOCK_BYTES)
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                if line and not line.isspace():
+                    yield f"{self._label}:{number}", line

@@ -68,6 +68,22 @@ def read(
     Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
     leads outside the allowed root.
     """
+    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
+    taken = take(sources, look=Reader(), progress=progress)
+    return Corpus(
+        taken.census,
+        taken.prompts,
+        tuple(not_requests(taken.skipped, requests)),
+        taken.files,
+        bool(requests),
+        taken.accesses,
+    )
+
+
+def sources_of(
+    data: Sequence[Path], requests: Sequence[Path], *, allowed_root: Path | None, scratch: Path
+) -> list[Source]:
+    """Requests first. Raises CorpusError when one is missing."""
     names = [path.name for path in requests]
     sources: list[Source] = [
         RequestsSource(
@@ -80,18 +96,18 @@ def read(
         for path in requests
     ]
     sources += [FolderSource(path) for path in data]
-    taken = take(sources, look=Reader(), progress=progress)
-    # A requests file that lies among the media was read, though not as media.
+    return sources
+
+
+def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
+    """A requests file that lies among the media was read, though not as media."""
     read_as_requests = {os.path.realpath(path) for path in requests}
-    skipped = [s for s in taken.skipped if os.path.realpath(s.path) not in read_as_requests]
-    return Corpus(
-        taken.census,
-        taken.prompts,
-        tuple(skipped),
-        taken.files,
-        bool(requests),
-        taken.accesses,
-    )
+    if not read_as_requests:
+        return list(skipped)
+    # What is no path at all has no real one either.
+    return [
+        s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in read_as_requests
+    ]
 
 
 def _can_be_written(name: str) -> bool:

@@ -9,13 +9,14 @@ import soundfile
 from av.container import InputContainer
 
 from mmcalib.census.shapes import AudioShape
+from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, reason
 
 # libsndfile says SF_COUNT_MAX (2**63 - 1) where a header leaves the length open.
 _OPEN_LENGTH_SAMPLES = 1 << 62
 
 # Raw streams without a table of contents: FFmpeg guesses their duration from the bit rate.
-_BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas"))
+_BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))
 
 # The lowest bit rate of MPEG audio is 8 kbit/s (ISO/IEC 13818-3, table of layer III): an MP3 with
 # fewer bytes for its length has a damaged Xing header.
@@ -42,7 +43,7 @@ def audio_shape(path: str) -> AudioShape:
 
 
 def _by_ffmpeg(path: str, refusal: str, *, trust_header: bool = True) -> AudioShape:
-    with av.open(path, metadata_errors="replace") as container:
+    with open_container(path) as container:
         if not container.streams.audio:
             raise Unreadable(refusal)
         codec = container.streams.audio[0].codec_context
@@ -50,7 +51,10 @@ def _by_ffmpeg(path: str, refusal: str, *, trust_header: bool = True) -> AudioSh
             raise Unreadable("no decoder for the audio stream")
         rate_hz = codec.sample_rate or 0
         trust_header = trust_header and container.format.name not in _BIT_RATE_GUESSED
-        seconds = (trust_header and _header_s(container)) or _counted_s(container)
+        seconds = _header_s(container) if trust_header else 0
+        # No codec keeps a second in less than a byte.
+        if not 0 < seconds <= container.size:
+            seconds = _counted_s(container)
         return _shape(round(seconds * rate_hz), rate_hz)
 
 

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import warnings
+from fractions import Fraction
 
-import av
 import soundfile
+from av.container import InputContainer
+from av.video.stream import VideoStream
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.corpus.item import Item, Skipped
+from mmcalib.media.container import open_container
 from mmcalib.media.failure import READ_ERRORS, Unreadable, reason
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import probe
 from mmcalib.media.video import video_stream
 
+_FAILURES: tuple[type[Exception], ...] = (Unreadable, *READ_ERRORS)
+
 # Decoded streams may end this much before the header says: priming samples, edit lists.
 _TOLERANCE_S = 0.5
+# Seeks try to reach the end from here. MPEG transport streams have no index: a seek may land behind
+# the last frame that can be decoded by itself.
+_STEPS_BACK_S = (0, 10, 60)
 _BLOCK_SAMPLES = 1 << 16
+
+# Of more sound than this, over all channels, only the end is decoded: two hours at 16 kHz, mono.
+_WHOLE_SAMPLES = 1 << 27
 
 
 def decode_check(path: str, modality: Modality) -> str | None:
     """Why the item cannot be decoded to its end, or None when it can.
 
-    Images and audio are decoded whole, videos at their first and last frames.
+    Images and audio are decoded whole, videos at their first and last frames, very long audio at
+    its end, where its length is known.
     """
     shape = probe(Item(path, modality))
     if isinstance(shape, Skipped):
@@ -49,7 +61,7 @@ def _image(path: str) -> None:
 
 
 def _video(path: str) -> None:
-    with av.open(path, metadata_errors="replace") as container:
+    with open_container(path) as container:
         stream = video_stream(container)
         if stream is None:
             raise Unreadable("no video stream")
@@ -57,38 +69,64 @@ def _video(path: str) -> None:
             raise Unreadable("no frame can be decoded")
         if not stream.duration or not stream.time_base:
             return
-        start = stream.start_time or 0
-        container.seek(start + stream.duration, stream=stream)
-        ends = [
-            frame.pts + (frame.duration or 0)
-            for frame in container.decode(stream)
-            if frame.pts is not None
-        ]
-        end_s = float((max(ends, default=start) - start) * stream.time_base)
-        _same_length(end_s, float(stream.duration * stream.time_base))
+        header_s = float(stream.duration * stream.time_base)
+        for back_s in _STEPS_BACK_S:
+            try:
+                _same_length(_end_s(container, stream, max(0, header_s - back_s)), header_s)
+                return
+            except _FAILURES:
+                if back_s == _STEPS_BACK_S[-1]:
+                    raise
+
+
+def _end_s(container: InputContainer, stream: VideoStream, from_s: float) -> float:
+    """Where the last frame ends that can be decoded from `from_s` on, in seconds."""
+    base, start = stream.time_base or Fraction(1), stream.start_time or 0
+    container.seek(start + int(from_s / base), stream=stream)
+    ends = [
+        frame.pts + (frame.duration or 0)
+        for frame in container.decode(stream)
+        if frame.pts is not None
+    ]
+    return float((max(ends, default=start) - start) * base)
 
 
 def _audio(path: str, shape: AudioShape) -> None:
     try:
         sound = soundfile.SoundFile(path)
     except soundfile.SoundFileError:
-        _audio_by_ffmpeg(path)
+        _audio_by_ffmpeg(path, shape)
         return
     with sound:
+        start = _start_sample(shape.num_samples, sound.channels)
+        sound.seek(start)
         # libsndfile pads with silence up to whatever length a damaged MP3 header claims.
-        blocks = sound.blocks(blocksize=_BLOCK_SAMPLES, frames=shape.num_samples)
-        read_s = sum(len(block) for block in blocks) / shape.sample_rate_hz
-        _same_length(read_s, shape.duration_s)
+        blocks = sound.blocks(
+            blocksize=max(1, _BLOCK_SAMPLES // sound.channels),
+            frames=shape.num_samples - start,
+            dtype="int16",
+        )
+        read = start + sum(len(block) for block in blocks)
+        _same_length(read / shape.sample_rate_hz, shape.duration_s)
 
 
-def _audio_by_ffmpeg(path: str) -> None:
-    with av.open(path, metadata_errors="replace") as container:
+def _audio_by_ffmpeg(path: str, shape: AudioShape) -> None:
+    with open_container(path) as container:
         if not container.streams.audio:
             raise Unreadable("no audio stream")
         stream = container.streams.audio[0]
+        start_s = _start_sample(shape.num_samples, stream.channels) / shape.sample_rate_hz
+        if start_s and stream.time_base:
+            container.seek(int(start_s / stream.time_base), stream=stream)
         read_s = sum(frame.samples / frame.sample_rate for frame in container.decode(stream))
         if stream.duration and stream.time_base:
-            _same_length(read_s, float(stream.duration * stream.time_base))
+            _same_length(start_s + read_s, float(stream.duration * stream.time_base))
+
+
+def _start_sample(num_samples: int, channels: int) -> int:
+    """Where decoding starts: at 0, or so that little enough is left."""
+    whole = num_samples * channels <= _WHOLE_SAMPLES
+    return 0 if whole else max(0, num_samples - _BLOCK_SAMPLES)
 
 
 def _same_length(decoded_s: float, header_s: float) -> None:

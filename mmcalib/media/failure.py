@@ -32,12 +32,32 @@ READ_ERRORS: tuple[type[Exception], ...] = (
 )
 
 
+_WORDS: dict[type[Exception], str] = {
+    FileNotFoundError: "no such file any more",
+    PermissionError: "no permission to read it",
+    MemoryError: "needs more memory than there is",
+    EOFError: "damaged: ends too early",
+    av.error.InvalidDataError: "damaged: FFmpeg cannot read it",
+    av.error.ExitError: "damaged: FFmpeg searches it without end",
+}
+
+# Their messages say nothing without the class: a key, an index, an operand.
+_TERSE = (LookupError, TypeError, ArithmeticError, AttributeError)
+
+
 class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Skipped` by `probe`
     """The bytes are not media, or are damaged; the message is the reason."""
 
 
 def reason(error: Exception) -> str:
-    """The class of `error` and its message in one line of at most 200 characters."""
+    """What is wrong with a file, in one line of at most 200 characters."""
+    for kind, words in _WORDS.items():
+        if isinstance(error, kind):
+            return words
     # OSError and FFmpegError put an errno and a path around what they have to say.
     said = getattr(error, "strerror", None) or str(error)
-    return one_line(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    if isinstance(error, OSError) and error.errno and not isinstance(error, av.error.FFmpegError):
+        return one_line(f"cannot be read: {said}")
+    if isinstance(error, _TERSE) or not said:
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return one_line(f"damaged: {said}")

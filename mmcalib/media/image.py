@@ -69,10 +69,8 @@ def _orientation(image: Image.Image, file: BinaryIO) -> int:
         elif _has_exif(image):
             # PngImageFile.getexif decodes all pixels in search of a later chunk.
             exif = Image.Image.getexif(image)
-        elif _has_late_exif(file):
-            exif = image.getexif()
         else:
-            return 1
+            exif = _late_exif(file)
         return int(exif.get(ExifTags.Base.Orientation) or 1)
     except READ_ERRORS:
         # vLLM's `normalize_image` leaves an image with damaged EXIF as it is stored.
@@ -83,7 +81,12 @@ def _has_exif(image: Image.Image) -> bool:
     return not image.info.keys().isdisjoint(("exif", "Raw profile type exif", "xmp"))
 
 
-def _has_late_exif(file: BinaryIO) -> bool:
+def _late_exif(file: BinaryIO) -> Image.Exif:
+    """What stands in a chunk behind the pixels; empty without one."""
     size_bytes = file.seek(0, 2)
     file.seek(max(0, size_bytes - _PNG_TAIL_BYTES))
-    return b"eXIf" in file.read()
+    before, kind, after = file.read().rpartition(b"eXIf")
+    exif = Image.Exif()
+    if kind:
+        exif.load(b"Exif\0\0" + after[: int.from_bytes(before[-4:])])
+    return exif

@@ -8,6 +8,7 @@ import stat
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.item import Item, Skipped
 from mmcalib.media.audio import audio_shape
+from mmcalib.media.bounded import bounded
 from mmcalib.media.failure import READ_ERRORS, Unreadable, reason
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import HEAD_BYTES, sniff
@@ -35,13 +36,14 @@ def probe(item: Item) -> Shape | Skipped:
 
 def _shape(path: str, declared: Modality | None) -> Shape:
     # Opening a FIFO would wait for a writer.
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise Unreadable("not a regular file")
     with open(path, "rb") as file:
         kind = sniff(file.read(HEAD_BYTES))
         if kind == "image":
             file.seek(0)
-            return image_shape(file)
+            return image_shape(bounded(file, status.st_size))
     if kind == "container":
         return container_shape(path, declared)
     if kind == "audio":

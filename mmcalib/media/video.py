@@ -11,6 +11,7 @@ from av.video.stream import VideoStream
 
 from mmcalib.census.shapes import AudioShape, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
+from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable
 from mmcalib.media.image import MAX_PIXELS
 
@@ -27,7 +28,7 @@ def container_shape(path: str, declared: Modality | None = None) -> VideoShape |
     Cover art is not video. `declared="audio"` takes the sound track of a video, as vLLM does.
     Raises `Unreadable` or one of `READ_ERRORS`.
     """
-    with av.open(path, metadata_errors="replace") as container:
+    with open_container(path) as container:
         stream = video_stream(container)
         if stream is not None and not (declared == "audio" and container.streams.audio):
             return _video_shape(container, stream)
@@ -58,7 +59,8 @@ def _video_shape(container: InputContainer, stream: VideoStream) -> VideoShape:
     seconds = _duration_s(container, stream)
     # OpenCV's order, which vLLM's loader follows: the header's count, else duration × rate.
     frames = stream.frames or (round(seconds * rate) if seconds and rate else 0)
-    if not frames:
+    # A negative number, or more frames than the file has bytes: the header is damaged.
+    if not 0 < frames <= container.size:
         frames, seconds = _count(container, stream)
     if not frames:
         raise Unreadable("video without frames")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from mmcalib.errors import OutputError
@@ -15,15 +16,31 @@ _PREFIX = 100
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file's content in one step. Raises OutputError; the old content then stays."""
+    write_texts({path: text})
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Replace files that belong together. Raises OutputError; where one of them could not be
+    filled, the old content of all stays.
+    """
+    waiting: dict[Path, str] = {}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text.encode("utf-8", errors="surrogateescape"))
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            waiting[path] = _beside(path, text.encode("utf-8", errors="surrogateescape"))
+        for path in texts:
+            os.replace(waiting[path], path)
+            del waiting[path]
     except (OSError, UnicodeEncodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot write {path}: {why}", hint="--out another folder") from error
+    finally:
+        for name in waiting.values():
+            _remove(name)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _beside(path: Path, content: bytes) -> str:
+    """The name of a new file with this content, in the same folder."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:_PREFIX]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -33,8 +50,12 @@ def _replace(path: Path, content: bytes) -> None:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
+        _remove(name)
         raise
+    return name
+
+
+def _remove(name: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 
 from mmcalib.corpus.item import Skipped
+from mmcalib.errors import UsageError
 
 
 def skipped_jsonl(skipped: Iterable[Skipped]) -> str:
@@ -13,3 +15,21 @@ def skipped_jsonl(skipped: Iterable[Skipped]) -> str:
     return "".join(
         json.dumps({"path": entry.path, "reason": entry.reason}) + "\n" for entry in skipped
     )
+
+
+def read_skipped_jsonl(path: Path) -> list[Skipped]:
+    """What `skipped_jsonl` wrote. Raises UsageError."""
+    hint = "it is written beside the census; keep the two together"
+    try:
+        return [_entry(json.loads(line)) for line in path.read_bytes().splitlines()]
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not a list of what was skipped: {path}: {error}", hint=hint) from error
+
+
+def _entry(line: object) -> Skipped:
+    match line:
+        case {"path": str(path), "reason": str(reason)}:
+            return Skipped(path, reason)
+    raise ValueError("a line has no path and reason")

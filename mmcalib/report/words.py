@@ -118,10 +118,9 @@ def reserved_rows(
 
 def _resident(before: EncoderBudget, after: EncoderBudget) -> Iterator[tuple[str, str, str, str]]:
     """How many of the corpus' largest items of each modality the encoder cache holds."""
-    modalities = {**before.resident_items, **after.resident_items}
-    if modalities:
+    if before.resident_items or after.resident_items:
         default, calibrated = (
-            ", ".join(f"{number(one.resident_items.get(m))} {m}" for m in modalities)
+            ", ".join(f"{number(one.resident_items.get(m))} {m}" for m in one.resident_items) or "—"
             for one in (before, after)
         )
         yield "large items at once", default, calibrated, after.label

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from mmcalib.census.shapes import AudioShape, ImageShape
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape
 from mmcalib.census.take import Taken, take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.shard import Part, Shard
 from mmcalib.errors import CorpusError
 from mmcalib.progress import Silent
 
@@ -96,10 +101,12 @@ def test_a_request_with_an_unreadable_item_is_skipped_but_its_good_files_count(f
 
 def test_a_wrongly_declared_file_counts_only_where_a_folder_has_it(folder: Path) -> None:
     wrong = requests(folder, [("video_url", "a.png")], images("b"))
-    assert counts(take([wrong])) == {B: 1}
+    taken = take([wrong])
+    assert counts(taken) == {B: 1}
+    assert taken.skipped[0] == Skipped(str(folder / "a.png"), "declared video, is image")
     taken = take([wrong, FolderSource(folder)])
     assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
-    assert taken.skipped[0] == Skipped(str(folder / "a.png"), "declared video, is image")
+    assert [skipped.path for skipped in taken.skipped] == ["requests.jsonl:1"]
 
 
 def test_the_same_corpus_gives_the_same_census(folder: Path) -> None:
@@ -124,7 +131,7 @@ def test_nothing_to_measure(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(CorpusError, match=r"nothing to measure: .* in 1 files; .*a.txt: not an"):
         take([FolderSource(tmp_path)])
-    taken = take([FolderSource(tmp_path)], allow_empty=True)
+    taken = take([FolderSource(tmp_path)], part=Part(Shard(1, 1), [tmp_path]))
     assert taken.census.items() == 0
     assert len(taken.skipped) == 1
 
@@ -171,3 +178,81 @@ def test_pipes_do_not_hang(folder: Path) -> None:
     taken = take([requests(folder, images("a"), images("pipe")), FolderSource(folder)])
     assert Skipped(str(folder / "pipe.png"), "not a regular file") in taken.skipped
     assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
+
+
+@dataclass
+class Asked:
+    """Requests in memory: per request its items, each a path and what it is declared."""
+
+    requests: list[list[Item]]
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        for number, items in enumerate(self.requests):
+            origin = f"requests.jsonl:{number}"
+            usable = Prompt(origin, tuple(items), "text")
+            yield usable if items else Skipped(origin, "not a chat request")
+
+    def items(self) -> Iterator[Item | Skipped]:
+        yield from dict.fromkeys(item for items in self.requests for item in items)
+
+
+@dataclass
+class Folder:
+    paths: list[str]
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        yield from ()
+
+    def items(self) -> Iterator[Item | Skipped]:
+        yield from map(Item, self.paths)
+
+
+KINDS: dict[str, Shape | None] = {"a": A, "b": B, "c": AudioShape(8, 8000), "bad": None}
+NAMED = st.sampled_from([f"/{top}/{name}" for top in ("x", "x/y", "z") for name in KINDS])
+ASKED = st.lists(
+    st.lists(st.builds(Item, NAMED, st.sampled_from(["image", "audio", "video"])), max_size=3),
+    max_size=8,
+)
+
+
+def look(item: Item) -> Shape | Skipped:
+    shape = KINDS[item.path.rpartition("/")[2]]
+    if shape is None:
+        return Skipped(item.path, "broken")
+    if item.declared not in (None, shape.modality):
+        return Skipped(item.path, f"declared {item.declared}, is {shape.modality}")
+    return shape
+
+
+@given(ASKED, st.lists(NAMED, unique=True), st.integers(1, 4))
+def test_the_parts_of_any_corpus_add_up(asked, paths: list[str], of: int) -> None:
+    sources = [Asked(asked), Folder(paths), Folder([p for p in paths if p.startswith("/x/y")])]
+    whole = take(sources, look=look, part=Part(Shard(1, 1), ["/x"]), in_order=False)
+    parts = [
+        take(sources, look=look, part=Part(Shard(of, n), ["/x", "/x/y"]), in_order=False)
+        for n in range(1, of + 1)
+    ]
+    census, prompts = Census(), PromptCensus()
+    for part in parts:
+        census, prompts = census.merge(part.census), prompts.merge(part.prompts)
+    assert census == whole.census
+    assert prompts == whole.prompts
+    assert sum(part.files for part in parts) == whole.files
+    listed = [skipped for part in parts for skipped in part.skipped]
+    assert sorted(listed, key=str) == sorted(whole.skipped, key=str)
+
+
+@given(ASKED, st.lists(NAMED, unique=True))
+def test_every_file_is_counted_or_listed_and_never_both(asked, paths: list[str]) -> None:
+    taken = take([Asked(asked), Folder(paths)], look=look, part=Part(Shard(1, 1), []))
+    listed = {skipped.path for skipped in taken.skipped if skipped.path.startswith("/")}
+    named = {*paths, *(item.path for items in asked for item in items)}
+    assert taken.files == len(named)
+    usable = [i for p in asked if p and not any(isinstance(look(i), Skipped) for i in p) for i in p]
+    once = named - listed - {item.path for item in usable}
+    assert taken.census.items() == len(usable) + len(once)
+
+
+def test_a_whole_is_one_part() -> None:
+    sources = [Asked([[Item("/x/a", "image")], [Item("/x/bad", "image")]]), Folder(["/x/b"])]
+    assert take(sources, look=look) == take(sources, look=look, part=Part(Shard(1, 1), []))

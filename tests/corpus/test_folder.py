@@ -68,7 +68,7 @@ def test_links(tmp_path: Path) -> None:
     assert paths(root) == ["file.jpg", "folder/o.jpg", "sub/a.jpg"]
     assert skipped(root) == {
         "dangling.jpg": "dangling link",
-        "self": "OSError: Too many levels of symbolic links",
+        "self": "link that leads back to itself",
         "sub/up": "folder already read under another name",
     }
 
@@ -90,7 +90,7 @@ def test_unreadable_folder_is_listed(tmp_path: Path) -> None:
     (tmp_path / "locked").chmod(0)
     try:
         assert paths(tmp_path) == ["a.jpg"]
-        assert skipped(tmp_path) == {"locked": "PermissionError: Permission denied"}
+        assert skipped(tmp_path) == {"locked": "no permission to read it"}
     finally:
         (tmp_path / "locked").chmod(0o700)
 

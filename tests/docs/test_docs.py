@@ -19,6 +19,7 @@ from mmcalib.cli.app import app
 from mmcalib.geometry import bundled
 from mmcalib.job.policy_file import read_policy
 from mmcalib.report.calibration import Calibration
+from mmcalib.report.census import CensusDocument
 
 from .refresh import EXAMPLE, README, ROOT, blocks, shown
 
@@ -134,11 +135,22 @@ def test_options_in_prose_exist() -> None:
         assert set(_OPTION.findall(text)) - known == set(), page
 
 
-@pytest.mark.parametrize("command", ["run", "check", "plan", "validate"])
+@pytest.mark.parametrize("command", ["run", "check", "plan", "validate", "scan"])
 def test_a_command_s_page_lists_exactly_its_options(command: str) -> None:
     rows = re.findall(r"^\| (`--.*?`) \|", TEXTS[f"docs/{command}.md"], re.M)
     named = options(command) - {parameter.name for parameter in COMMANDS[command].params}
     assert set(_OPTION.findall(" ".join(rows))) == named
+
+
+def test_merge_stands_on_the_page_of_scan() -> None:
+    section = TEXTS["docs/scan.md"].partition("## mmcalib merge")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`--.*?`) \|", section, re.M)
+    assert set(_OPTION.findall(" ".join(rows))) == options("merge") - {"censuses"}
+
+
+def test_scan_page_names_every_field() -> None:
+    page = TEXTS["docs/scan.md"]
+    assert [name for name in sorted(_fields(CensusDocument)) if f"`{name}`" not in page] == []
 
 
 def test_every_option_has_help() -> None:

@@ -30,7 +30,7 @@ def test_a_cut_image_has_a_header_but_does_not_decode(make_image, name) -> None:
     assert "truncated" in why
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.ts"])
 def test_whole_videos_pass(make_video, name) -> None:
     assert decode_check(make_video(name), "video") is None
 

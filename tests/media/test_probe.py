@@ -194,9 +194,9 @@ def test_what_is_not_media(tmp_path: Path) -> None:
     assert reason(tmp_path / "b.jpg") == "empty file"
     assert reason(tmp_path / "c.mp4") == "not an image, video or audio file"
     assert reason(tmp_path / "d.jpg") == "not a regular file"
-    assert reason(tmp_path / "e.jpg").startswith("FileNotFoundError")
+    assert reason(tmp_path / "e.jpg") == "no such file any more"
     assert reason(tmp_path) == "not a regular file"
-    assert reason("/nul\0byte").startswith("ValueError")
+    assert reason("/nul\0byte") == "damaged: embedded null byte"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mmcalib.corpus.item import Skipped
-from mmcalib.errors import OutputError
-from mmcalib.report.files import write_text
-from mmcalib.report.skipped import skipped_jsonl
+from mmcalib.errors import OutputError, UsageError
+from mmcalib.report.files import write_text, write_texts
+from mmcalib.report.skipped import read_skipped_jsonl, skipped_jsonl
 
 
 def test_it_writes_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -90,3 +90,28 @@ def test_skipped_is_one_object_per_line_whatever_the_names() -> None:
     ]
     assert skipped_jsonl(skipped).isascii()
     assert skipped_jsonl([]) == ""
+
+
+def test_files_that_belong_together_are_replaced_together(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_texts({one: "old", two: "old"})
+    with pytest.raises(OutputError, match="cannot write"):
+        write_texts({one: "new", two: "new \ud800"})
+    assert (one.read_text(), two.read_text()) == ("old", "old")
+    assert sorted(os.listdir(tmp_path)) == ["one", "two"]
+
+
+def test_skipped_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "skipped.jsonl"
+    skipped = [Skipped("/a\n\u2028b.jpg", "truncated"), Skipped(os.fsdecode(b"/\xe9"), "é")]
+    write_text(path, skipped_jsonl(skipped))
+    assert read_skipped_jsonl(path) == skipped
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"path": "a"}', '{"path": 1, "reason": "b"}'])
+def test_another_list_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "x").write_text(line)
+    with pytest.raises(UsageError, match="not a list of what was skipped"):
+        read_skipped_jsonl(tmp_path / "x")
+    with pytest.raises(UsageError, match="cannot read"):
+        read_skipped_jsonl(tmp_path / "none")

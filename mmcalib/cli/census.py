@@ -1,0 +1,43 @@
+"""What `scan` and `merge` leave behind: two files, a summary, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from mmcalib.errors import VerdictError
+from mmcalib.job.scan import CENSUS, SKIPPED, Scanned
+from mmcalib.report.census import missing
+from mmcalib.report.census_terminal import surveyed
+from mmcalib.report.files import write_texts
+from mmcalib.report.skipped import skipped_jsonl
+
+
+def leave(
+    found: Scanned, out: Path, console: Console, *, as_json: bool, quiet: bool, strict: bool
+) -> None:
+    """Write the files, say what there is to say, and leave by the exit code."""
+    document = found.document
+    write_texts({out / SKIPPED: skipped_jsonl(found.skipped), out / CENSUS: document.to_json()})
+    if as_json:
+        counts = document.model_dump(include={"corpus", "shards"})
+        sys.stdout.write(json.dumps(counts, indent=2) + "\n")
+    if not quiet:
+        surveyed(document, found.skipped, console)
+        console.print(f"written to {out}: {CENSUS}, {SKIPPED}", markup=False, soft_wrap=True)
+        console.print(_next(found, out), markup=False, style="bold", soft_wrap=True)
+    if strict and found.skipped:
+        raise VerdictError(
+            f"--strict: {len(found.skipped)} files or requests were skipped",
+            hint=f"see {out / SKIPPED}",
+        )
+
+
+def _next(found: Scanned, out: Path) -> str:
+    if missing(found.document):
+        return f"when all shards are there: mmcalib merge {shlex.quote(str(out / CENSUS))} ..."
+    return "calibrate with: mmcalib run --model MODEL --data DIR"

@@ -1,0 +1,65 @@
+"""`mmcalib scan`: what a corpus holds, by headers alone; the census of it, or of a part."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmcalib.cli.shared import AllowedRoot, Force, Out, Quiet, Requests, Strict
+
+
+def scan(
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of media, or one file; - reads paths from stdin; may be repeated.",
+        ),
+    ] = None,
+    requests: Requests = None,
+    out: Out = Path("out"),
+    allowed_local_media_path: AllowedRoot = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Only the I-th of N parts of the corpus; merge adds them up."
+        ),
+    ] = None,
+    strict: Strict = False,
+    force: Force = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Count the shapes of a corpus by its headers: neither vLLM nor a model is needed.
+
+    Example: mmcalib scan --data ./media --shard 1/4 --out ./part-1
+    """
+    from rich.console import Console
+
+    from mmcalib.cli.census import leave
+    from mmcalib.cli.output import claim
+    from mmcalib.cli.progress import Terminal
+    from mmcalib.corpus.shard import Shard
+    from mmcalib.errors import UsageError
+    from mmcalib.job.scan import scan as scan_all
+    from mmcalib.progress import Silent
+
+    if not data and not requests:
+        raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
+    paths = [path for path in data or [] if str(path) != "-"]
+    reads = len(paths) < len(data or [])
+    part = Shard.parse(shard) if shard is not None else None
+    claim(out, force=force)
+    console = Console(stderr=True, highlight=False)
+    found = scan_all(
+        paths,
+        requests or [],
+        sys.stdin.buffer if reads else None,
+        allowed_root=allowed_local_media_path,
+        shard=part,
+        progress=Silent() if quiet else Terminal(console),
+    )
+    leave(found, out, console, as_json=as_json, quiet=quiet, strict=strict)

@@ -1,0 +1,108 @@
+"""The census of a corpus, or of a part of it, as a document: headers only, and no engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmcalib.census.take import Look, take
+from mmcalib.corpus.item import Skipped
+from mmcalib.corpus.paths import PathsSource
+from mmcalib.corpus.shard import Part, Shard
+from mmcalib.errors import UsageError
+from mmcalib.job.read import Reader, not_requests, sources_of
+from mmcalib.job.spec import cache_dir
+from mmcalib.progress import Progress, Silent
+from mmcalib.report.census import CensusDocument, merged
+from mmcalib.report.skipped import read_skipped_jsonl
+
+CENSUS, SKIPPED = "census.json", "skipped.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What there is, and, sorted by path, what was left out and why."""
+
+    document: CensusDocument
+    skipped: tuple[Skipped, ...]
+
+
+def scan(
+    data: Sequence[Path],
+    requests: Sequence[Path] = (),
+    lines: Iterable[bytes] | None = None,
+    *,
+    allowed_root: Path | None = None,
+    shard: Shard | None = None,
+    look: Look | None = None,
+    progress: Progress | None = None,
+) -> Scanned:
+    """Read the headers of all sources, or of what `shard` has of them: folders and files, requests,
+    and files whose paths are `lines`.
+
+    Raises CorpusError when a source is missing or, without `shard`, nothing could be read;
+    UsageError when a request leads outside the allowed root.
+    """
+    scratch = cache_dir() / "inline"
+    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
+    roots = [*data]
+    if lines is not None:
+        sources.append(PathsSource(lines))
+        roots.append(Path.cwd())
+    taken = take(
+        sources,
+        look=look or Reader(decode=0),
+        progress=progress or Silent(),
+        part=_part(shard, roots, requests, allowed_root, scratch) if shard else None,
+        in_order=False,
+    )
+    skipped = not_requests(taken.skipped, requests)
+    document = CensusDocument.of(
+        taken.census,
+        taken.prompts,
+        files=taken.files - (len(taken.skipped) - len(skipped)),
+        skipped=len(skipped),
+        shards=[shard] if shard and shard.of > 1 else [],
+    )
+    return Scanned(document, _in_order(skipped))
+
+
+def merge(paths: Sequence[Path]) -> Scanned:
+    """The census files at `paths`, or in these folders, as one, each with the list of what was
+    skipped beside it. Raises UsageError.
+    """
+    files = [path / CENSUS if path.is_dir() else path for path in paths]
+    parts = [_load(file) for file in files]
+    skipped = [entry for part in parts for entry in part.skipped]
+    return Scanned(merged([part.document for part in parts]), _in_order(skipped))
+
+
+def _load(file: Path) -> Scanned:
+    document = CensusDocument.load(file)
+    beside = file.with_name(SKIPPED)
+    skipped = read_skipped_jsonl(beside) if document.corpus.skipped else []
+    if len(skipped) != document.corpus.skipped:
+        raise UsageError(
+            f"{beside} lists {len(skipped)}, {file} counts {document.corpus.skipped} skipped",
+            hint=f"keep each {CENSUS} beside the {SKIPPED} that was written with it",
+        )
+    return Scanned(document, tuple(skipped))
+
+
+def _part(
+    shard: Shard,
+    roots: Sequence[Path],
+    requests: Sequence[Path],
+    allowed_root: Path | None,
+    scratch: Path,
+) -> Part:
+    """Media of requests are named with links resolved, those of folders as they were given."""
+    folders = [os.path.dirname(os.path.realpath(path)) for path in requests]
+    others = map(os.path.realpath, [scratch, *([allowed_root] if allowed_root else [])])
+    return Part(shard, [*roots, *folders, *others])
+
+
+def _in_order(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:
+    return tuple(sorted(skipped, key=lambda entry: (entry.path, entry.reason)))

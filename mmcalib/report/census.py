@@ -1,0 +1,267 @@
+"""`census.json`: the shapes of a corpus, or of parts of it, such that such files add up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.corpus.item import Item, Prompt
+from mmcalib.corpus.shard import Shard
+from mmcalib.errors import UsageError
+from mmcalib.version import __version__
+
+SCHEMA_VERSION: Final = 1
+
+_HINT = "mmcalib scan --data DIR --out OUT writes one"
+
+Count = Annotated[int, Field(ge=1)]
+Number = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ScanTool(_Part):
+    """The versions of mmcalib that read the files."""
+
+    mmcalib: list[str]
+
+
+class ScannedModality(_Part):
+    items: Count
+    unique_shapes: Count
+
+
+class ScannedCorpus(_Part):
+    """With requests, every mention of an item counts. `files` are the paths that were found,
+    `skipped` the files and requests that could not be used.
+    """
+
+    items: Number
+    prompts: Number
+    files: Number
+    skipped: Number
+    modalities: dict[Modality, ScannedModality]
+
+
+class CountedImage(_Part):
+    modality: Literal["image"]
+    shape: ImageShape
+    count: Count
+    exemplars: list[str]
+
+
+class CountedVideo(_Part):
+    modality: Literal["video"]
+    shape: VideoShape
+    count: Count
+    exemplars: list[str]
+
+
+class CountedAudio(_Part):
+    modality: Literal["audio"]
+    shape: AudioShape
+    count: Count
+    exemplars: list[str]
+
+
+CountedShape = Annotated[
+    CountedImage | CountedVideo | CountedAudio, Field(discriminator="modality")
+]
+
+
+class ExemplarItem(_Part):
+    path: str
+    declared: Modality | None
+
+
+class ExemplarPrompt(_Part):
+    """One whole request, such that it can be asked again."""
+
+    origin: str
+    items: list[ExemplarItem]
+    text: str
+    messages: list[dict[str, Any]]
+
+
+class CountedPrompt(_Part):
+    """`count` requests hold items of these `shapes`, by their places in the list of shapes, and
+    as many characters of text.
+    """
+
+    shapes: list[Number]
+    text_chars: Number
+    count: Count
+    exemplar: ExemplarPrompt
+
+
+class CensusDocument(_Part):
+    """The same bytes for the same corpus, in whatever order it was read or merged.
+
+    `shards` are the parts that it is made of, empty for a whole corpus.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    tool: ScanTool
+    shards: list[str]
+    corpus: ScannedCorpus
+    shapes: list[CountedShape]
+    prompts: list[CountedPrompt]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        for words in self.shards:
+            Shard.parse(words)
+        if any(place >= len(self.shapes) for entry in self.prompts for place in entry.shapes):
+            raise ValueError("a prompt has a shape that is not listed")
+        found = self.corpus
+        if (found.items, found.prompts, found.modalities) != _totals(self.census, self.requests):
+            raise ValueError("the counts of the corpus are not those of its shapes and prompts")
+        return self
+
+    @classmethod
+    def of(
+        cls,
+        census: Census,
+        prompts: PromptCensus,
+        *,
+        files: int,
+        skipped: int,
+        shards: Iterable[Shard] = (),
+        versions: Iterable[str] = (__version__,),
+    ) -> CensusDocument:
+        """The document of these counts."""
+        places = {entry.shape: place for place, entry in enumerate(census.shapes())}
+        items, requests, modalities = _totals(census, prompts)
+        return cls.model_validate(
+            {
+                "tool": ScanTool(mmcalib=sorted(set(versions))),
+                "shards": [str(shard) for shard in sorted(shards)],
+                "corpus": ScannedCorpus(
+                    items=items,
+                    prompts=requests,
+                    files=files,
+                    skipped=skipped,
+                    modalities=modalities,
+                ),
+                "shapes": census.to_json()["shapes"],
+                "prompts": [_counted(entry, places) for entry in prompts.signatures()],
+            }
+        )
+
+    @property
+    def census(self) -> Census:
+        return Census(
+            ShapeCount(entry.shape, entry.count, tuple(entry.exemplars)) for entry in self.shapes
+        )
+
+    @property
+    def requests(self) -> PromptCensus:
+        return PromptCensus(self._signatures())
+
+    def _signatures(self) -> Iterator[PromptCount]:
+        for entry in self.prompts:
+            shapes = tuple(self.shapes[place].shape for place in entry.shapes)
+            kept = entry.exemplar
+            items = tuple(Item(item.path, item.declared) for item in kept.items)
+            exemplar = Prompt(kept.origin, items, kept.text, kept.messages)
+            yield PromptCount(PromptSignature(shapes, entry.text_chars), entry.count, exemplar)
+
+    def to_json(self) -> str:
+        """One line for each shape and prompt. Bytes of a name that are not UTF-8 stay as
+        escapes.
+        """
+        whole = self.model_dump()
+        lists = {name: whole.pop(name) for name in ("shapes", "prompts")}
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in whole.items()]
+        for name, entries in lists.items():
+            listed = ",\n".join(json.dumps(entry) for entry in entries)
+            lines.append(f"{json.dumps(name)}: [\n{listed}\n]" if listed else f'"{name}": []')
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @classmethod
+    def load(cls, path: Path) -> CensusDocument:
+        """Read what `to_json` gave. Raises UsageError for anything else."""
+        try:
+            return cls.model_validate(json.loads(path.read_bytes()))
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HINT) from error
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(str(step) for step in first["loc"])
+            said = f"{where}: {first['msg']}" if where else first["msg"]
+            raise UsageError(f"not a census: {path}: {said}", hint=_HINT) from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"not a census: {path}: not JSON: {error}", hint=_HINT) from error
+
+
+def merged(documents: Sequence[CensusDocument]) -> CensusDocument:
+    """The document of all their corpora together. Raises UsageError where a shard is there twice,
+    and for no documents at all.
+    """
+    if not documents:
+        raise UsageError("nothing to merge", hint="mmcalib merge CENSUS.json... --out DIR")
+    return CensusDocument.of(
+        Census(entry for document in documents for entry in document.census.shapes()),
+        PromptCensus(e for document in documents for e in document.requests.signatures()),
+        files=sum(document.corpus.files for document in documents),
+        skipped=sum(document.corpus.skipped for document in documents),
+        shards=_together(shard for document in documents for shard in document.shards),
+        versions=(version for document in documents for version in document.tool.mmcalib),
+    )
+
+
+def missing(document: CensusDocument) -> list[str]:
+    """The shards that make a whole of those that are there."""
+    there = {Shard.parse(words) for words in document.shards}
+    whole = {Shard(of, index) for of in {s.of for s in there} for index in range(1, of + 1)}
+    return [str(shard) for shard in sorted(whole - there)]
+
+
+def _together(shards: Iterable[str]) -> set[Shard]:
+    """All of them, without those that make a whole."""
+    there: set[Shard] = set()
+    for shard in map(Shard.parse, shards):
+        if shard in there:
+            raise UsageError(
+                f"shard {shard} is there twice",
+                hint="merge the shards of each corpus by themselves",
+            )
+        there.add(shard)
+    sizes = [shard.of for shard in there]
+    return {shard for shard in there if sizes.count(shard.of) < shard.of}
+
+
+def _totals(
+    census: Census, prompts: PromptCensus
+) -> tuple[int, int, dict[Modality, ScannedModality]]:
+    modalities = {
+        modality: ScannedModality(
+            items=census.items(modality), unique_shapes=sum(1 for _ in census.shapes(modality))
+        )
+        for modality in census.modalities()
+    }
+    return census.items(), prompts.prompts(), modalities
+
+
+def _counted(entry: PromptCount, places: dict[Shape, int]) -> dict[str, object]:
+    kept = entry.exemplar
+    return {
+        "shapes": [places[shape] for shape in entry.signature.shapes],
+        "text_chars": entry.signature.text_chars,
+        "count": entry.count,
+        "exemplar": {
+            "origin": kept.origin,
+            "items": [{"path": i.path, "declared": i.declared} for i in kept.items],
+            "text": kept.text,
+            "messages": kept.messages,
+        },
+    }

@@ -1,0 +1,80 @@
+"""One screen about a census: what there is, what was left out and why, what comes next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mmcalib.census.census import Census
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape
+from mmcalib.corpus.item import Skipped
+from mmcalib.report import words
+from mmcalib.report.census import CensusDocument, missing
+
+TOP_REASONS = 5
+# Of a thousand shards one line is enough.
+TOP_MISSING = 8
+
+
+def surveyed(document: CensusDocument, skipped: Sequence[Skipped], console: Console) -> None:
+    """Print the summary; plain text where the console has no colours."""
+    corpus = document.corpus
+    requests = f" in {words.number(corpus.prompts)} requests" if corpus.prompts else ""
+    parts = f", shard {_few(document.shards)}" if document.shards else ""
+    counts = f"{words.number(corpus.items)} items{requests}, {words.number(corpus.files)} files"
+    console.print()
+    console.print(Text(f"{counts}{parts}", style="bold"))
+    if corpus.items:
+        console.print(_table(document.census))
+    if skipped:
+        console.print(Text(f"{words.number(len(skipped))} skipped:", style="yellow"))
+    for reason, count in _reasons(skipped):
+        console.print(Text(f"  {words.number(count)} × {words.plain(reason)}"), soft_wrap=True)
+    absent = missing(document)
+    if absent and len(document.shards) > 1:
+        console.print(Text(f"not all of the corpus: without shard {_few(absent)}", style="yellow"))
+
+
+def _table(census: Census) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "items", "shapes", "most frequent", "largest"):
+        numeric = name in ("items", "shapes")
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for modality in census.modalities():
+        entries = list(census.shapes(modality))
+        frequent = max(entries, key=lambda entry: entry.count)
+        times = f" ({words.number(frequent.count)} times)" if frequent.count > 1 else ""
+        largest = max(entries, key=lambda entry: _size(entry.shape))
+        table.add_row(
+            modality,
+            words.number(census.items(modality)),
+            words.number(len(entries)),
+            Text(f"{frequent.shape}{times}"),
+            Text(str(largest.shape)),
+        )
+    return table
+
+
+def _size(shape: Shape) -> float:
+    """Pixels, of all frames, or seconds."""
+    if isinstance(shape, AudioShape):
+        return shape.duration_s
+    frames = 1 if isinstance(shape, ImageShape) else shape.num_frames
+    return frames * shape.width_px * shape.height_px
+
+
+def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int]]:
+    """The most frequent ones, without what each says of its own file."""
+    counts = Counter(entry.reason.partition(":")[0] for entry in skipped)
+    ordered = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    others = sum(count for _, count in ordered[TOP_REASONS:])
+    return [*ordered[:TOP_REASONS], *([("other reasons", others)] if others else [])]
+
+
+def _few(shards: Sequence[str]) -> str:
+    more = [f"{len(shards) - TOP_MISSING} more"] if len(shards) > TOP_MISSING else []
+    return ", ".join([*shards[:TOP_MISSING], *more])

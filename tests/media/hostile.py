@@ -1,0 +1,193 @@
+"""Makers of hostile files: each writes one file of a few kilobytes (or a sparse one) at `path`."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import soundfile
+from PIL import Image
+
+Make = Callable[[Path], None]
+PNG = b"\x89PNG\r\n\x1a\n"
+TEN_HOURS = 10 * 3600 * 16000  # samples
+AU = struct.pack(">4s6I", b".snd", 28, 0xFFFFFFFF, 3, 16000, 1, 0)
+# An empty tag, behind which FFmpeg looks for any format.
+ID3 = b"ID3\4" + bytes(6)
+SESSION = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n"
+PLAYLIST = (
+    b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n"
+)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    body = kind + data
+    return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def png_of_zeros(path: Path, width: int, height: int) -> None:
+    """A valid black RGB image; one compressed megabyte is repeated, so that none is held."""
+    block = 1 << 20
+    whole, rest = divmod((3 * width + 1) * height, block)
+    deflate = zlib.compressobj(9, wbits=-15)
+    repeated = deflate.compress(bytes(block)) + deflate.flush(zlib.Z_FULL_FLUSH)
+    last = deflate.compress(bytes(rest)) + deflate.flush()
+    # Adler-32 of n zeros: the low half stays 1, the high half adds it up.
+    checksum = ((whole * block + rest) % 65521) << 16 | 1
+    pixels = b"\x78\xda" + repeated * whole + last + struct.pack(">I", checksum)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    path.write_bytes(PNG + _chunk(b"IHDR", header) + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b""))
+
+
+def image(mode: str, width: int = 40, height: int = 24) -> Make:
+    return lambda path: Image.new(mode, (width, height)).save(path)
+
+
+def frames_of(path: Path, count: int) -> None:
+    """An animation or a document, by the name's ending."""
+    first, *rest = (Image.new("L", (40, 24), number % 256) for number in range(count))
+    first.save(path, save_all=True, append_images=rest)
+
+
+def pages_of_different_size(path: Path) -> None:
+    first, *rest = (Image.new("L", (40 * n, 24 * n)) for n in (1, 9, 2))
+    first.save(path, save_all=True, append_images=rest)
+
+
+def sparse(head: bytes, size_bytes: int) -> Make:
+    def make(path: Path) -> None:
+        with path.open("wb") as file:
+            file.write(head)
+            file.truncate(size_bytes)
+
+    return make
+
+
+def video(
+    path: Path, *sizes: tuple[int, int], frames: int = 20, codec: str = "mpeg4", form: str = "mp4"
+) -> None:
+    """One stream for each of `sizes`, all at 10 frames per second."""
+    with av.open(str(path), "w", format=form) as container:
+        streams = []
+        for width, height in sizes:
+            stream = container.add_stream(codec, rate=Fraction(10))
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            streams.append(stream)
+        container.start_encoding()
+        for number in range(frames):
+            for stream in streams:
+                grey = np.full((stream.height, stream.width, 3), number, np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+        for stream in streams:
+            container.mux(stream.encode())
+
+
+def video_without_index(path: Path) -> None:
+    video(path, (64, 48))
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(b"moov") - 4])
+
+
+def video_of_changing_size(path: Path) -> None:
+    parts = []
+    for size in ((64, 48), (128, 96)):
+        video(path, size, codec="mpeg2video", form="mpegts")
+        parts.append(path.read_bytes())
+    path.write_bytes(b"".join(parts))
+
+
+def video_of_duration(seconds: float) -> Make:
+    """A Matroska file whose header has this duration, and no count of frames."""
+    return _of_duration(lambda path: video(path, (64, 48), form="matroska"), seconds)
+
+
+def sound_of_duration(seconds: float) -> Make:
+    """One second of PCM in a Matroska file whose header has another duration."""
+    return _of_duration(_matroska_sound, seconds)
+
+
+def _of_duration(make: Make, seconds: float) -> Make:
+    def damaged(path: Path) -> None:
+        make(path)
+        data = bytearray(path.read_bytes())
+        at = data.index(b"\x44\x89\x88") + 3
+        data[at : at + 8] = struct.pack(">d", seconds * 1000)
+        # The tag DURATION of the track would say the same once more.
+        path.write_bytes(data.replace(b"DURATION", b"dURATION"))
+
+    return damaged
+
+
+def _matroska_sound(path: Path) -> None:
+    with av.open(str(path), "w", format="matroska") as container:
+        stream = container.add_stream("pcm_s16le", rate=16000, layout="mono")
+        for number in range(10):
+            quiet = np.zeros((1, 1600), np.int16)
+            frame = av.AudioFrame.from_ndarray(quiet, format="s16", layout="mono")
+            frame.sample_rate, frame.pts = 16000, 1600 * number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def wav(
+    rate_hz: int = 16000, channels: int = 1, data_bytes: int = 32000, claimed: int | None = None
+) -> bytes:
+    """The header of 16-bit PCM; `claimed` is the length it gives instead of the true one."""
+    size = min(data_bytes if claimed is None else claimed, 0xFFFFFFFF - 36)
+    width = 2 * channels
+    form = struct.pack("<HHIIHH", 1, channels, rate_hz, rate_hz * width % 2**32, width, 16)
+    return (
+        b"RIFF" + struct.pack("<I", size + 36) + b"WAVEfmt " + struct.pack("<I", 16) + form
+        + b"data" + struct.pack("<I", size)
+    )  # fmt: skip
+
+
+def silence(
+    rate_hz: int = 16000, channels: int = 1, samples: int = 16000, claimed: int | None = None
+) -> Make:
+    data_bytes = 2 * channels * samples
+    header = wav(rate_hz, channels, data_bytes, claimed)
+    return sparse(header, len(header) + data_bytes)
+
+
+def bytes_of(data: bytes) -> Make:
+    def write(path: Path) -> None:
+        path.write_bytes(data)
+
+    return write
+
+
+def renamed(make: Make, suffix: str) -> Make:
+    """The file of `make`, made under its right suffix, under a wrong name."""
+
+    def moved(path: Path) -> None:
+        right = path.with_suffix(f".{suffix}")
+        make(right)
+        right.rename(path)
+
+    return moved
+
+
+def cut(make: Make, start: float, end: float) -> Make:
+    """The file of `make` from one share of its bytes to another."""
+
+    def shortened(path: Path) -> None:
+        make(path)
+        data = path.read_bytes()
+        path.write_bytes(data[int(len(data) * start) : int(len(data) * end)])
+
+    return shortened
+
+
+def noise_image(path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (240, 400, 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def tone(path: Path) -> None:
+    soundfile.write(path, np.sin(np.arange(48000) / 9) / 2, 16000)

@@ -1,0 +1,155 @@
+"""`census.json`: exact both ways, the same bytes in any order, and adding up."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.corpus.item import Item, Prompt
+from mmcalib.corpus.shard import Shard
+from mmcalib.errors import UsageError
+from mmcalib.report.census import CensusDocument, merged, missing
+
+SMALL = st.integers(1, 3)
+NAMES = st.sampled_from(["/a", "/b", "/ü", "/c\nd", os.fsdecode(b"/\xe9")])
+SHAPES: st.SearchStrategy[Shape] = st.one_of(
+    st.builds(ImageShape, SMALL, SMALL),
+    st.builds(VideoShape, SMALL, st.floats(1, 60), st.just(2.0), SMALL, SMALL),
+    st.builds(AudioShape, SMALL, st.sampled_from([8000, 16000])),
+)
+FILES = st.lists(st.tuples(SHAPES, NAMES), max_size=8)
+ASKED = st.tuples(
+    st.lists(st.tuples(SHAPES, NAMES), max_size=3), st.sampled_from(["", "é", "why?"]), NAMES
+)
+CORPORA = st.tuples(FILES, st.lists(ASKED, max_size=4), SMALL)
+
+
+def document(*corpora: tuple, **how: list[Shard]) -> CensusDocument:
+    census, prompts = Census(), PromptCensus()
+    for files, requests, _ in corpora:
+        for shape, path in files:
+            census.add(shape, path)
+        for items, text, origin in requests:
+            for shape, path in items:
+                census.add(shape, path)
+            named = tuple(Item(path, shape.modality) for shape, path in items)
+            messages: list[dict[str, object]] = [{"role": origin, "content": [text, text[:1]]}]
+            prompts.add((shape for shape, _ in items), Prompt("r:1", named, text, messages))
+    skipped = sum(skipped for *_, skipped in corpora)
+    return CensusDocument.of(census, prompts, files=3 * skipped, skipped=skipped, **how)
+
+
+@given(CORPORA, CORPORA)
+def test_the_documents_of_two_corpora_make_the_document_of_both(a, b) -> None:
+    whole = document(a, b)
+    assert merged([document(a), document(b)]) == whole
+    assert merged([document(b), document(a)]).to_json() == whole.to_json()
+
+
+@given(CORPORA, CORPORA, CORPORA)
+def test_merging_is_associative(a, b, c) -> None:
+    one, two, three = map(document, (a, b, c))
+    text = merged([merged([one, two]), three]).to_json()
+    assert text == merged([one, merged([two, three])]).to_json()
+    assert text == merged([three, one, two]).to_json()
+    assert merged([one]).to_json() == one.to_json()
+
+
+@given(CORPORA)
+def test_what_is_written_is_read(a) -> None:
+    made = document(a)
+    read = CensusDocument.model_validate(json.loads(made.to_json().encode()))
+    assert read == made
+    assert read.census == made.census
+    assert read.requests == made.requests
+    assert read.to_json() == made.to_json()
+
+
+A: tuple = ([(ImageShape(2, 1), "/a.jpg")], [([(ImageShape(2, 1), "/a.jpg")], "why?", "user")], 1)
+
+
+def test_the_text() -> None:
+    text = document(A).to_json()
+    parsed = json.loads(text)
+    assert list(parsed) == ["schema_version", "tool", "shards", "corpus", "shapes", "prompts"]
+    assert parsed["corpus"] == {
+        "items": 2,
+        "prompts": 1,
+        "files": 3,
+        "skipped": 1,
+        "modalities": {"image": {"items": 2, "unique_shapes": 1}},
+    }
+    assert '\n{"modality": "image", "shape": {"width_px": 2, "height_px": 1}, "count": 2, ' in text
+    assert parsed["prompts"] == [
+        {
+            "shapes": [0],
+            "text_chars": 4,
+            "count": 1,
+            "exemplar": {
+                "origin": "r:1",
+                "items": [{"path": "/a.jpg", "declared": "image"}],
+                "text": "why?",
+                "messages": [{"role": "user", "content": ["why?", "w"]}],
+            },
+        }
+    ]
+
+
+def test_shards_that_make_a_whole_are_one() -> None:
+    one, two, three = (document(A, shards=[Shard(3, n)]) for n in (1, 2, 3))
+    some = merged([three, one])
+    assert some.shards == ["1/3", "3/3"]
+    assert missing(some) == ["2/3"]
+    whole = merged([some, two])
+    assert (whole.shards, missing(whole)) == ([], [])
+    other = document(A, shards=[Shard(2, 1)])
+    assert missing(merged([some, other])) == ["2/2", "2/3"]
+
+
+def test_a_shard_is_not_counted_twice() -> None:
+    one = document(A, shards=[Shard(3, 1)])
+    with pytest.raises(UsageError, match="shard 1/3 is there twice"):
+        merged([one, document(A, shards=[Shard(3, 2)]), one])
+    with pytest.raises(UsageError, match="nothing to merge"):
+        merged([])
+
+
+def test_all_versions_that_read_are_named() -> None:
+    old = document(A).model_copy(update={"tool": {"mmcalib": ["0.0.9"]}})
+    old = CensusDocument.model_validate(old.model_dump(warnings=False))
+    assert len(merged([old, document(A)]).tool.mmcalib) == 2
+
+
+def spoilt(**changes: object) -> str:
+    return json.dumps({**json.loads(document(A).to_json()), **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not a census"),
+        ("{}", "Field required"),
+        (spoilt(schema_version=2), "schema_version"),
+        (spoilt(shapes=[]), "a shape that is not listed"),
+        (spoilt(prompts=[]), "not those of its shapes"),
+        (spoilt(extra=1), "extra"),
+        (spoilt(shards=["4/3"]), "no such shard"),
+    ],
+)
+def test_anything_else_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "census.json").write_text(text)
+    with pytest.raises(UsageError, match=says) as caught:
+        CensusDocument.load(tmp_path / "census.json")
+    assert caught.value.hint
+    with pytest.raises(UsageError, match="cannot read"):
+        CensusDocument.load(tmp_path / "none.json")
