@@ -95,6 +95,11 @@ class CacheSize:
         return round(self.mm_processor_cache_gb * GIB)
 
 
+def affordable_gib(ram_budget_bytes: int, processes: int = 2) -> float:
+    """The largest size of which `processes` copies fit the budget."""
+    return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB) / STEPS_PER_GIB
+
+
 def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
     """The hit curve of requests in their order, each the (content key, processed bytes) of its
     items in the order in which vLLM merges them.

@@ -15,6 +15,8 @@ from mmcalib.engine.messages import Knob
 _OWN = 4
 # Caps that people use and can compare with, in tokens per image or frame.
 _LADDER_TOKENS = (256, 512, 768, 1024, 1280, 2048, 4096, 8192, 16384)
+# A video has many frames: a context may be too short for it with less than that each.
+_FRAME_TOKENS = (32, 64, 128)
 # Where these are fewer, equal parts of the corpus' largest area are tried as well.
 _PARTS = 8
 
@@ -35,7 +37,8 @@ def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
     areas = {area for cost in costs for area in _areas(cost, unit)}
     volumes = {volume for cost in costs for volume in _volumes(cost, unit)}
     ceiling = max(areas | volumes, default=0)
-    ladder = {unit * tokens for tokens in _LADDER_TOKENS if unit * tokens <= ceiling}
+    rungs = (*_FRAME_TOKENS, *_LADDER_TOKENS) if knob.modality == "video" else _LADDER_TOKENS
+    ladder = {unit * tokens for tokens in rungs if unit * tokens <= ceiling}
     wanted = {*ladder, *sorted(areas)[-_OWN:], *sorted(volumes)[-_OWN:]}
     floor = max(knob.companions.values(), default=unit)
     kept = {value for value in wanted if floor <= value < knob.value}

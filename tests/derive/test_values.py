@@ -75,6 +75,13 @@ def test_the_stack_of_a_video_s_frames_is_tried_as_well() -> None:
     assert {100 * UNIT, 8 * 100 * UNIT} <= set(values)
 
 
+def test_frames_are_tried_smaller_than_pictures() -> None:
+    clip = replace(cost(VideoShape(300, 30.0, 10.0, 560, 560), 400), sampled=(20, 560, 560))
+    found = candidates(replace(AREA, modality="video"), table(clip), Policy())
+    assert found[:3] == [32 * UNIT, 64 * UNIT, 128 * UNIT]
+    assert candidates(AREA, sized([(5600, 5600)]), Policy())[0] >= 256 * UNIT
+
+
 @given(SHAPES)
 def test_there_are_eight_values_where_the_corpus_has_room_for_them(sizes) -> None:
     largest = max(max(1, round(w / 28)) * max(1, round(h / 28)) for w, h in sizes)

@@ -23,7 +23,10 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     Raises ValueError with the parser's own complaint for a file that `vllm serve` would refuse.
     """
     config = ["--config", request.path] if request.path else []
-    with_file = _arguments(["serve", *config, *request.flags])
+    # A model beside a file that names none is heard only right behind `serve`.
+    first = 0 if not request.flags or request.flags[0].startswith("-") else 1
+    model, flags = request.flags[:first], request.flags[first:]
+    with_file = _arguments(["serve", *model, *config, *flags])
     without = _arguments(["serve", str(with_file["model"])])
     changed = {
         name: with_file[name]

@@ -54,7 +54,8 @@ class ModelOpened:
     `serve_defaults` are the engine values that `vllm serve` would choose on this machine.
     `audio_rate_hz` is the rate to which clips are resampled, None without audio. `tiles_images`:
     images are cut into tiles, in one of a list of layouts. `caches_items`: vLLM can keep processed
-    items for when they come again.
+    items for when they come again. `items_in_context`: their tokens are part of the context, which
+    they are not of encoder-decoder models.
     """
 
     architecture: str
@@ -69,6 +70,7 @@ class ModelOpened:
     versions: dict[str, str]
     tiles_images: bool = False
     caches_items: bool = True
+    items_in_context: bool = True
     kind: Literal["model_opened"] = "model_opened"
 
 

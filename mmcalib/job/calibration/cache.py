@@ -8,7 +8,7 @@ from mmcalib.derive.checks import Check
 from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import Residency, residencies
-from mmcalib.job.decision.cache import SizedCache
+from mmcalib.job.decision.cache import CappedCache, SizedCache
 from mmcalib.job.decision.decision import Decision
 from mmcalib.report.cache import CachePoint, ProcessorCache
 from mmcalib.report.calibration import Evidence
@@ -29,6 +29,16 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
             reason=_why(cache),
             exemplar=cache.often if cache.times > 1 else "",
         )
+    elif isinstance(cache, CappedCache):
+        value = cache.mm_processor_cache_gb
+        yield Evidence(setting=SETTING, value=value, label="computed", reason=_capped(cache))
+
+
+def _capped(cache: CappedCache) -> str:
+    if cache.gib:
+        return "as large as the RAM budget allows: no order of requests says what would help"
+    largest = gib(cache.largest_request_bytes)
+    return f"off: the RAM budget does not hold the largest request, {largest}, in both processes"
 
 
 def _why(cache: SizedCache) -> str:
@@ -79,10 +89,13 @@ def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
     yield from _large_items(decision)
 
 
-def _processor_cache(cache: SizedCache | str, policy: Policy) -> Check:
+def _processor_cache(cache: SizedCache | CappedCache | str, policy: Policy) -> Check:
     name = "processor cache"
     if isinstance(cache, str):
         return Check(name, "skip", cache)
+    if isinstance(cache, CappedCache):
+        remedy = "" if cache.gib else "a larger --ram-budget"
+        return Check(name, "pass" if cache.gib else "warn", _capped(cache), remedy)
     size = cache.size
     held = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
     detail = f"{held}, by default {gib(2 * DEFAULT_GIB * GIB)}: {_why(cache)}"
@@ -101,6 +114,7 @@ def _large_items(decision: Decision) -> Iterator[Check]:
     if blocking and budget.max_num_seqs > 1:
         worst = max(blocking, key=lambda r: r.steps)
         item, batched = worst.item, budget.max_num_batched_tokens
+        smaller = "; --max-tokens-per-item makes them smaller"
         yield Check(
             name,
             "warn",
@@ -108,8 +122,8 @@ def _large_items(decision: Decision) -> Iterator[Check]:
             f"{size} tokens: {item.exemplar} stays there for the {worst.steps} or more steps of "
             f"{batched} tokens that its {item.tokens} take, and until then the next is not "
             "encoded: such requests are prefilled one after the other",
-            f"--max-num-batched-tokens {2 * item.embeds} makes room for two and takes GPU memory; "
-            "--max-tokens-per-item makes them smaller",
+            f"--max-num-batched-tokens {2 * item.embeds} makes room for two and takes GPU memory"
+            + (smaller if worst.modality in decision.turns() else ""),
         )
     elif found:
         each = (f"{number(r.items)} × {r.modality} of {r.item.embeds} tokens" for r in found)

@@ -85,6 +85,7 @@ def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
 
 
 def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
+    capped = policy.max_tokens_per_item is not None
     for point in decision.chosen:
         knob = point.knob
         if point.value == knob.value:
@@ -93,7 +94,7 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
         yield Evidence(
             setting=f"{knob.argument}.{knob.name}",
             value=point.value,
-            label="given" if policy.max_tokens_per_item is not None else "measured",
+            label="given" if capped and knob.argument == "mm_processor_kwargs" else "measured",
             reason=f"{_why(point, decision, policy)}; {_scale(knob, point.value)}",
             exemplar=largest.exemplar if largest else "",
         )

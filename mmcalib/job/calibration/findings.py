@@ -13,6 +13,7 @@ from mmcalib.job.calibration import corpus_checks
 from mmcalib.job.calibration.cache import cache_checks
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.read import Corpus
+from mmcalib.report.words import number
 
 # R4; in bytes it takes the place of the one in tokens.
 RESERVED = "adequately reserved"
@@ -29,7 +30,7 @@ def findings(
     ]
     found += [corpus_checks.unserved(left_out)] if left_out else []
     found += [*_admitted(decision), *_rejected(corpus.prompts, decision)]
-    found += [*_fits(decision), *_default(decision)]
+    found += [*_fits(decision, policy), *_default(decision)]
     found += [
         *_caps_held(decision, policy),
         *_unseen(decision),
@@ -80,7 +81,7 @@ def _rejected(prompts: PromptCensus, decision: Decision) -> Iterator[Check]:
         )
 
 
-def _fits(decision: Decision) -> Iterator[Check]:
+def _fits(decision: Decision, policy: Policy) -> Iterator[Check]:
     result = decision.longest
     if result is None:
         return
@@ -91,11 +92,17 @@ def _fits(decision: Decision) -> Iterator[Check]:
     if result.passes:
         yield Check("prompts fit", "pass", detail)
     else:
+        many = result.prompts_too_long
+        said = f"{number(many)} prompts are" if many > 1 else "one prompt is"
+        # Without a cap that the user gave, every smaller size was tried.
+        other = "fewer or shorter items in such requests"
+        if policy.max_tokens_per_item is not None and decision.turns():
+            other = "a smaller --max-tokens-per-item"
         yield Check(
             "prompts fit",
             "fail",
-            f"{result.prompts_too_long} prompts are longer than the context; {detail}",
-            f"--max-model-len {result.needed_tokens}, or --max-tokens-per-item less",
+            f"{said} longer than the context; {detail}",
+            f"--max-model-len {result.needed_tokens}, or {other}",
         )
 
 
@@ -189,8 +196,7 @@ def _kept_whole(decision: Decision, policy: Policy) -> Iterator[Check]:
 
 
 def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:
-    knobs = [explored.point.knob for explored in decision.explored]
-    turned = {knob.modality for knob in knobs if knob.argument == "mm_processor_kwargs"}
+    turned = decision.turns()
     for modality in decision.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
             yield Check(

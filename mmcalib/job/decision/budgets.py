@@ -14,6 +14,9 @@ from mmcalib.engine.messages import AskBudget, Budget, ModelOpened
 from mmcalib.engine.setting import Setting
 from mmcalib.errors import EngineDied, EngineError
 
+# More than any item of a model that cannot chunk it.
+_ROOMY_TOKENS = 1 << 17
+
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
@@ -66,12 +69,14 @@ class Budgets:
             return self.roomy({}), error.message
 
     def roomy(self, args: Mapping[str, Any]) -> Budget:
-        """With a step of the whole context: for the largest item, which does not depend on it. A
-        model that cannot chunk multimodal input refuses a step that does not hold one.
+        """With a step that holds any item: for the largest one, which does not depend on it. A
+        model that cannot chunk multimodal input refuses a step that does not hold one, and that of
+        an encoder-decoder model may exceed its context.
         """
         if self.opened.chunks_mm_input:
             return self.of(args)
-        return self.of({**args, "max_num_batched_tokens": self.opened.max_model_len})
+        step = max(self.opened.max_model_len, _ROOMY_TOKENS)
+        return self.of({**args, "max_num_batched_tokens": step})
 
     def of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
         """The budget of these arguments. Raises EngineError where vLLM refuses them."""

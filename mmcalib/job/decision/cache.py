@@ -10,7 +10,15 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
-from mmcalib.derive.mm_cache import CacheSize, HitCurve, choose, hit_curve
+from mmcalib.derive.mm_cache import (
+    DEFAULT_GIB,
+    GIB,
+    CacheSize,
+    HitCurve,
+    affordable_gib,
+    choose,
+    hit_curve,
+)
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import ModelOpened
 
@@ -40,13 +48,25 @@ class SizedCache:
         return int(gib) if gib.is_integer() else gib
 
 
+@dataclass(frozen=True, slots=True)
+class CappedCache:
+    """What a RAM budget allows where no order of requests says what would help."""
+
+    gib: float
+    largest_request_bytes: int
+
+    @property
+    def mm_processor_cache_gb(self) -> int | float:
+        return int(self.gib) if self.gib.is_integer() else self.gib
+
+
 def size_cache(
     accesses: Accesses,
     table: CostTable,
     counts: Mapping[Modality, Count],
     opened: ModelOpened,
     policy: Policy,
-) -> SizedCache | str:
+) -> SizedCache | CappedCache | str:
     """The size for the requests that the limits admit, or why none can be derived.
 
     An item takes the bytes of its processed tensors under the chosen setting; vLLM counts no more
@@ -54,6 +74,11 @@ def size_cache(
     """
     if not opened.caches_items:
         return "vLLM keeps no processed items of encoder-decoder models"
+    if not accesses.ends and policy.ram_budget_bytes is not None:
+        allowed = affordable_gib(policy.ram_budget_bytes)
+        if allowed < DEFAULT_GIB:
+            largest = sum(c.value * _largest(m, table) for m, c in counts.items())
+            return CappedCache(allowed if largest <= allowed * GIB else 0.0, largest)
     if not accesses.ends:
         return "no request order given: vLLM's default of 4 GiB stays; --requests gives one"
     served = [r for r in accesses.requests() if _is_served(r, accesses, table, counts)]
@@ -93,6 +118,10 @@ def _is_served(
 def _bytes(shape: Shape, table: CostTable) -> int:
     cost = table.costs.get(shape)
     return max(1, cost.tensor_bytes) if cost else 1
+
+
+def _largest(modality: Modality, table: CostTable) -> int:
+    return max((cost.tensor_bytes for cost in table.of(modality)), default=0)
 
 
 def _as_merged(request: Sequence[int], accesses: Accesses) -> list[int]:

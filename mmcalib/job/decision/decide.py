@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.derive import limits
-from mmcalib.derive.choice import levels
+from mmcalib.derive import frontier, limits
+from mmcalib.derive.choice import choose, levels
 from mmcalib.engine.setting import Setting
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.counts import counts
@@ -37,14 +38,24 @@ def decide(
     """Measure under the default, explore each knob, choose, and settle limits and budget.
 
     Where the longest prompt exceeds the context, or `unsuited` has a reason, items are made smaller
-    step by step until neither is so; where no step helps, the policy's own choice stays.
+    by as few steps as will do; where no step helps, the policy's own choice stays.
     """
     base = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
     default, unreadable = measure(budgets.host, census, base, sample, progress)
     admitted = counts(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})
     turned = knobs(budgets, default)
-    explored = {knob.name: explore(knob, default, plain, budgets, progress) for knob in turned}
+    # How many frames are kept decides what a cap does to a video.
+    loaders = [knob for knob in turned if knob.argument == "media_io_kwargs"]
+    explored = {k.name: explore(k, default, plain, budgets, progress) for k in loaders}
+    raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
+    kept = frontier.merged([base, *(point.setting for point in raised)])
+    if kept != base:
+        default, more = measure(budgets.host, census, kept, sample, progress)
+        unreadable += [skipped for skipped in more if skipped not in unreadable]
+    explored |= {
+        k.name: explore(k, default, plain, budgets, progress) for k in turned if k not in loaders
+    }
     there = Settling(
         census, prompts, sample, budgets, progress, default, admitted, explored, tuple(unreadable)
     )
@@ -52,15 +63,19 @@ def decide(
     reason = _too_long(first) or unsuited(first)
     if not reason:
         return first
-    before = first.setting
-    for at_most in levels(there.frontiers(), budgets.policy):
-        tried = there.settle(at_most)
-        if tried.setting == before:
-            continue
-        before = tried.setting
-        if not (_too_long(tried) or unsuited(tried)):
-            return replace(tried, forced=reason)
-    return first
+    tried: dict[int, Decision] = {}
+
+    def does(at_most: int) -> bool:
+        tried[at_most] = there.settle(at_most)
+        return not (_too_long(tried[at_most]) or unsuited(tried[at_most]))
+
+    # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
+    # tells whether any will do, and halves find the first. Each takes seconds.
+    steps = levels(there.frontiers(), budgets.policy)
+    if not steps or not does(steps[-1]):
+        return first
+    most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
+    return replace(tried[most], forced=reason)
 
 
 def _too_long(decision: Decision) -> str:

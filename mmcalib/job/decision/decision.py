@@ -15,7 +15,7 @@ from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import Count, Hint
 from mmcalib.engine.messages import Budget, Knob
 from mmcalib.engine.setting import Setting
-from mmcalib.job.decision.cache import SizedCache
+from mmcalib.job.decision.cache import CappedCache, SizedCache
 from mmcalib.job.decision.explore import Explored
 
 
@@ -46,9 +46,14 @@ class Decision:
     longest: Fit | None
     forced: str = ""
     effects: tuple[Effect, ...] = ()
-    cache: SizedCache | str = "not sized"
+    cache: SizedCache | CappedCache | str = "not sized"
 
-    def with_cache(self, cache: SizedCache | str) -> Decision:
+    def turns(self) -> set[Modality]:
+        """The modalities whose items an option of the processor makes smaller."""
+        knobs = (explored.point.knob for explored in self.explored)
+        return {knob.modality for knob in knobs if knob.argument == "mm_processor_kwargs"}
+
+    def with_cache(self, cache: SizedCache | CappedCache | str) -> Decision:
         """The same with this processor cache, or the reason why vLLM's default stays."""
         if isinstance(cache, str):
             return replace(self, cache=cache)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from mmcalib.derive.effects import (
@@ -26,14 +27,20 @@ from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.footprints import Footprints, witnesses
 from mmcalib.progress import Progress, Task
 
+_BESIDE = "the installed versions fill it in; others refuse the setting beside it without it"
+
 
 def effects(
-    engine_args: Mapping[str, Any], asked: Footprints, task: Task | None = None
+    engine_args: Mapping[str, Any],
+    asked: Footprints,
+    task: Task | None = None,
+    beside: Mapping[SettingPath, SettingPath] = MappingProxyType({}),
 ) -> tuple[list[Effect], dict[str, Any]]:
     """The effect of every setting, and the arguments without those that have none.
 
     An option that vLLM refuses to miss on its own is switched off with the mapping that holds it.
-    Raises EngineError where vLLM refuses the arguments as they are.
+    One that is written `beside` another stays as long as that does. Raises EngineError where vLLM
+    refuses the arguments as they are.
     """
     start = asked.budget(engine_args)
     if start.budget is None:
@@ -43,6 +50,8 @@ def effects(
     for path in settings(engine_args):
         if not any(effect.concerns(".".join(path)) for effect in found):
             effect = _effect(left, path, asked)
+            if effect.outcome == "idle" and beside.get(effect.path) in settings(left):
+                effect = replace(effect, outcome="stated", words=_BESIDE)
             found.append(effect)
             if effect.outcome == "idle":
                 left = without(left, effect.path)
@@ -84,8 +93,13 @@ def effective(decision: Decision, budgets: Budgets, progress: Progress) -> Decis
     )
     args = decision.engine_args
     asked.know(args, decision.budget)
+    beside: dict[SettingPath, SettingPath] = {
+        (p.knob.argument, *p.knob.path[:-1], name): (p.knob.argument, *p.knob.path)
+        for p in decision.chosen
+        for name in p.knob.companions
+    }
     with progress.step("switching each setting off once", len(settings(args))) as task:
-        found, left = effects(args, asked, task)
+        found, left = effects(args, asked, task, beside)
     if left == args:
         return replace(decision, effects=tuple(found))
     budget = budgets.of(left, build_dummy=True)

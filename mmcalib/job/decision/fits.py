@@ -63,5 +63,9 @@ def _fullest(table: CostTable, counts: Mapping[Modality, Count], budget: Budget)
         largest = table.heaviest(modality)
         unseen = budget.max_tokens_per_item.get(modality, 0)
         total += count.value * (largest.tokens if largest else unseen)
-    most = ", ".join(f"{c.value} {m}" for m, c in counts.items() if c.value)
-    return PromptTokens(f"a prompt of {most}, each the largest", 1, total)
+    most = " and ".join(
+        f"the largest {m}" if c.value == 1 else f"{c.value} times the largest {m}"
+        for m, c in counts.items()
+        if c.value
+    )
+    return PromptTokens(f"a prompt of {most}", 1, total)

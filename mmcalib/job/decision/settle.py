@@ -95,6 +95,10 @@ class Settling:
         context = budgets.opened.max_model_len
 
         def longest(context: int) -> Fit | None:
+            if not budgets.opened.items_in_context:
+                return None
+            if not budgets.opened.caches_items:
+                return None  # Items of an encoder-decoder model are no part of its context.
             reserve = policy.text_reserve_tokens
             return longest_prompt(self.prompts, table, self.counts, budget, reserve, context)
 

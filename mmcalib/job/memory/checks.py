@@ -39,7 +39,7 @@ def memory_checks(
         detail = f"not rehearsed: {predicted.problem}"
         return [Check(name, "skip", detail, "mmcalib rehearse --help")]
     if after.kv_cache_tokens is None:
-        remedy = "--max-model-len N, --prefer throughput, --gpu a larger one"
+        remedy = "--max-model-len fit or less, --gpu a larger one, or what `mmcalib plan` finds"
         detail = f"vLLM would not start, rehearsed: {after.problem}"
         return [Check(name, "fail", detail, remedy)]
     checks = [Check(name, "pass", f"{gained(predicted.default, after)}, rehearsed")]
@@ -80,8 +80,9 @@ def reserved_check(
         f"{gib(worst.peak_bytes)}; the profile reserves {gib(found.reserved_bytes)}, rehearsed"
     )
     if found.passes:
-        slack = f"; {found.nbytes >> 20} MiB beyond it are within vLLM's own slack"
-        return Check(RESERVED, "pass", detail + (slack if found.nbytes > 0 else ""))
+        beyond = found.nbytes >> 20
+        slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
+        return Check(RESERVED, "pass", detail + (slack if beyond > 0 else ""))
     where = "out of memory under load"
     if found.fits_outside:
         where = "it would eat what --gpu-memory-utilization leaves to others"

@@ -109,6 +109,22 @@ def test_a_ram_budget_is_kept_and_said() -> None:
     assert "the RAM budget allows none that helps" in reason(off)
 
 
+def test_a_ram_budget_holds_for_a_folder_too() -> None:
+    """vLLM's default of 4 GiB in both processes would exceed it."""
+    policy = Policy(ram_budget_bytes=GIB)
+    decision = decide(corpus([A, B]), policy)
+    assert decision.engine_args["mm_processor_cache_gb"] == 0.5
+    (entry,) = cache_evidence(decision)
+    assert entry.reason.startswith("as large as the RAM budget allows")
+    assert next(cache_checks(decision, policy)).status == "pass"
+    assert cache_report(decision) is None
+    off = decide(corpus([A, B]), Policy(ram_budget_bytes=tensor_bytes(A)))
+    assert off.engine_args["mm_processor_cache_gb"] == 0
+    assert next(cache_checks(off, policy)).status == "warn"
+    enough = decide(corpus([A]), Policy(ram_budget_bytes=8 * GIB))
+    assert "mm_processor_cache_gb" not in enough.engine_args
+
+
 @pytest.mark.parametrize("clips_first", [True, False])
 def test_items_are_in_the_order_in_which_vllm_merges_them(clips_first: bool) -> None:
     """Images before videos, however the request has them: so the clip is the one used last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import AskBudget, Budget, Dummy, ModelOpened
+from mmcalib.engine.messages import AskBudget, Budget, Dummy, Measure, Measured, ModelOpened
 from mmcalib.errors import EngineError
 from mmcalib.job.calibration.evidence import evidence, with_effects
 from mmcalib.job.calibration.findings import findings
@@ -33,10 +33,13 @@ FRAMES_KEPT = "media_io_kwargs.video.num_frames"
 
 
 def calibrated(
-    read: Corpus, policy: Policy | None = None, model: ModelOpened | None = None
+    read: Corpus,
+    policy: Policy | None = None,
+    model: ModelOpened | None = None,
+    host: type[FakeHost] = FakeHost,
 ) -> Decision:
     policy, model = policy or Policy(), model or opened()
-    budgets = Budgets(FakeHost(model), model, "/models/pretend", policy)  # type: ignore[arg-type]
+    budgets = Budgets(host(model), model, "/models/pretend", policy)  # type: ignore[arg-type]
     return effective(decide(read, policy, model), budgets, Silent())
 
 
@@ -48,6 +51,27 @@ def asked(host: type[FakeHost] = FakeHost, **more: Any) -> Footprints:
 
 def by_name(found: list[Effect] | tuple[Effect, ...]) -> dict[str, Effect]:
     return {effect.name: effect for effect in found}
+
+
+class FillingHost(FakeHost):
+    """Which fills in a missing edge, as vLLM 0.32 does for Qwen3-VL."""
+
+    def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
+        for index, subject in enumerate(request.subjects):
+            kwargs = request.setting.mm_processor_kwargs
+            yield Measured(index, self.cost(self._shape(subject), kwargs))
+
+
+def test_what_stands_beside_a_cap_stays_where_it_could_be_missed() -> None:
+    """And nobody is warned of what mmcalib itself wrote."""
+    decision = calibrated(corpus([PAGE]), host=FillingHost)
+    found = by_name(decision.effects)
+    assert found[f"{SIZE}.longest_edge"].moved
+    assert found[f"{SIZE}.shortest_edge"].outcome == "stated"
+    size = decision.engine_args["mm_processor_kwargs"]["images_kwargs"]["size"]
+    assert set(size) == {"longest_edge", "shortest_edge"}
+    checks = {c.name: c for c in findings(corpus([PAGE]), {}, decision, Policy())}
+    assert checks["settings have effect"].status == "pass"
 
 
 def test_a_cap_and_what_must_stand_beside_it_are_one_setting() -> None:

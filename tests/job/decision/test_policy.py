@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from corpora import corpus, decide
-from fake_host import UNIT, opened
+from fake_host import UNIT, VolumeHost, area_knob, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,6 +145,33 @@ def test_what_nothing_helps_stays_as_the_policy_wants_it() -> None:
     assert longest_media(decision) == 8000
 
 
+def test_items_of_an_encoder_decoder_model_take_no_context() -> None:
+    model = replace(opened(max_model_len=448, chunks=False), caches_items=False)
+    decision = decide(corpus([PAGE]), model=model)
+    assert decision.longest is None
+    assert decision.forced == ""
+
+
+def test_few_steps_are_tried_and_one_where_none_helps() -> None:
+    """Each takes seconds: it is measured as a whole, and rehearsed."""
+    tried: list[int] = []
+
+    def too_large(decision: Decision, most: int) -> str:
+        tried.append(longest_media(decision))
+        return "too large" if tried[-1] > most else ""
+
+    read = corpus([PAGE, STAMP])
+    decide(read, unsuited=lambda decision: too_large(decision, 0))
+    assert len(tried) == 2
+    tried.clear()
+    steps = {e.point.max_tokens for e in decide(read).explored}
+    for most in sorted(steps)[1:-1]:
+        tried.clear()
+        found = decide(read, unsuited=lambda decision, most=most: too_large(decision, most))
+        assert longest_media(found) == max(step for step in steps if step <= most)
+        assert len(tried) <= 2 + math.ceil(math.log2(len(steps)))
+
+
 def test_a_given_cap_is_not_forced_lower() -> None:
     policy = Policy(max_tokens_per_item=4000)
     decision = decide(corpus([PAGE]), policy, unsuited=lambda decision: "never enough")
@@ -190,3 +219,16 @@ def test_utilization_is_written_where_given() -> None:
     assert "gpu_memory_utilization" not in decide(corpus([STAMP])).engine_args
     args = decide(corpus([STAMP]), Policy(gpu_memory_utilization=0.8)).engine_args
     assert args["gpu_memory_utilization"] == 0.8
+
+
+def test_a_cap_is_chosen_for_the_frames_that_the_floor_asks_for() -> None:
+    """A cap of all frames together downscales more of them: none is, and the check says so."""
+    policy, long = Policy(min_video_frames=64), VideoShape(300, 30.0, 10.0, 280, 280)
+    cap = area_knob("video")
+    read, model = corpus([long]), opened(knobs=(replace(cap, value=32 * cap.value), FRAMES))
+    decision = decide(read, policy, model, host=VolumeHost)
+    assert decision.engine_args["media_io_kwargs"] == {"video": {"num_frames": 64}}
+    assert decision.table.costs[long].tokens == 64 // 2 * 100
+    assert "mm_processor_kwargs" in decision.engine_args
+    checks = {check.name: check for check in findings(read, {}, decision, policy)}
+    assert checks["items kept whole"].status == "pass"
