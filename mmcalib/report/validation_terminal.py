@@ -19,6 +19,8 @@ _ITEMS = {
     "corpus": "tried with your media",
     "made up": "tried with blank media of the largest sizes that it admits",
 }
+# Characters of a remedy that is said again sooner than referred to.
+_SHORT = 40
 
 
 def validated(validation: Validation, console: Console) -> None:
@@ -43,11 +45,11 @@ def validated(validation: Validation, console: Console) -> None:
 
 
 def _said_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:
-    """Checks of one cure name it once."""
+    """Checks of one cure name it once, where it is long."""
     said: set[str] = set()
     for check in checks:
         again = check.remedy in said
-        said |= {check.remedy} if check.remedy else set()
+        said |= {check.remedy} if len(check.remedy) > _SHORT else set()
         yield check.model_copy(update={"remedy": "the same"}) if again else check
 
 

@@ -12,8 +12,9 @@ from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.effects import Footprint, Taken
-from mmcalib.derive.traps import items, kwargs, limits, reserve
+from mmcalib.derive.effects import Effect, Footprint, Taken
+from mmcalib.derive.fit import Fit, PromptTokens
+from mmcalib.derive.traps import items, kwargs, limits, prompts, reserve
 from mmcalib.derive.traps.file import Written, file_findings
 from mmcalib.derive.traps.spelling import flow, line, merged
 from mmcalib.engine.messages import Budget, Dummy, Knob, ModelOpened
@@ -156,6 +157,24 @@ def test_a_key_that_is_there_twice_and_a_flag_that_wins() -> None:
     assert "--max-model-len on the command line wins" in found["flag over max-model-len"].detail
 
 
+def test_a_value_that_is_refused_and_how_limits_were_once_spelled() -> None:
+    text = "limit-mm-per-prompt: image=2,video=1\nmax-num-seqs: many\n"
+    refusal = "argument --limit-mm-per-prompt: Value image=2,video=1 cannot be converted to JSON."
+    written = Written(yaml.safe_load(text), [], (), OPTIONS)
+    assert written.at_fault(refusal) == "limit-mm-per-prompt"
+    assert written.at_fault("argument --max-num-seqs: invalid int value: 'x'") == "max-num-seqs"
+    assert written.at_fault("unrecognized arguments: --bogus") is None
+    assert written.at_fault("argument --max-model-len: bad") is None
+    bad = {"limit-mm-per-prompt": refusal, "max-num-seqs": "argument --max-num-seqs: bad"}
+    found = {c.name: c for c in file_findings(written, refusal, PARSED, bad)}
+    limit = found["value of limit-mm-per-prompt"]
+    assert (limit.status, limit.remedy) == ("fail", "limit-mm-per-prompt: {image: 2, video: 1}")
+    assert found["value of max-num-seqs"].remedy == "correct or remove: max-num-seqs: many"
+    assert found["config round trip"].remedy == (
+        "correct or remove: limit-mm-per-prompt, max-num-seqs"
+    )
+
+
 def test_what_arrives_otherwise_is_said() -> None:
     found = from_file("max-model-len: 32768\nmiddleware: []\n")["config round trip"]
     assert found.status == "fail"
@@ -219,6 +238,12 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
     )
 
 
+def test_a_hint_that_changes_nothing_says_so() -> None:
+    (check,) = reserve.hint_findings(HINTED, OPENED, PLAIN, PLAIN, "")
+    assert check.status == "pass"
+    assert check.detail.endswith("with it and without: it changes nothing")
+
+
 def test_a_skipped_profile_reserves_nothing() -> None:
     args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
     found = reserve.reserved(args, PLAIN, limits.counts(args, OPENED))
@@ -255,21 +280,68 @@ def test_names_that_mean_nothing_in_the_limits() -> None:
     assert not list(limits.limit_findings({"limit_mm_per_prompt": {"audio": 0}}, OPENED))
 
 
+def fitting(
+    args: dict[str, Any], context: int, *, own: bool = False, longer: bool = False
+) -> Check | None:
+    asked = budget({"image": 16_384}, max_model_len=context)
+    most = prompts.fullest(limits.counts(args, OPENED), args, asked.max_tokens_per_item)
+    return prompts.prompt_fits(most, args, asked, (KNOB, FPS), 1024, own=own, longer=longer)
+
+
 def test_more_items_than_the_context_holds() -> None:
     args = {"limit_mm_per_prompt": {"image": 4, "video": 0}}
-    asked = budget({"image": 16_384}, max_model_len=32_768)
-    served = limits.counts(args, OPENED)
-    check = limits.prompt_fits(served, args, asked, (KNOB, FPS), 1024)
+    check = fitting(args, 32_768)
     assert check is not None
     assert check.status == "warn"
     assert "4 × image of 16,384 tokens takes 65,536" in check.detail
     assert "limit-mm-per-prompt: {image: 1, video: 0}" in check.remedy
     assert "longest_edge: 6221824" in check.remedy
-    one = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
-    fits = limits.prompt_fits(limits.counts(one, OPENED), one, asked, (), 1024)
+    assert "max-model-len" not in check.remedy
+    fits = fitting({"limit_mm_per_prompt": {"image": 1, "video": 0}}, 32_768)
     assert fits is not None
     assert fits.status == "pass"
-    assert limits.prompt_fits(limits.counts({}, OPENED), {}, asked, (), 1024) is None
+    assert fitting({}, 32_768) is None
+
+
+def test_a_longer_context_is_proposed_where_the_model_takes_one() -> None:
+    check = fitting({"limit_mm_per_prompt": {"image": 2}}, 8192, longer=True)
+    assert check is not None
+    assert "max-model-len: 33792" in check.remedy
+    assert "limit-mm-per-prompt" not in check.remedy
+
+
+@pytest.mark.parametrize(("context", "status"), [(8192, "fail"), (32_768, "warn")])
+def test_own_items_fail_where_one_alone_is_too_long(context: int, status: str) -> None:
+    check = fitting({"limit_mm_per_prompt": {"image": 4}}, context, own=True)
+    assert check is not None
+    assert check.status == status
+    assert "the largest of yours" in check.detail
+    assert check.remedy.endswith("--requests FILE judges by your own")
+
+
+def test_own_prompts_that_are_too_long() -> None:
+    longest = Fit(PromptTokens("r.jsonl:3", 1, 9000), 1024, 8192, 2)
+    found = [prompts.fits(longest, longer=longer) for longer in (True, False)]
+    assert [c.status for c in found if c] == ["fail", "fail"]
+    assert [c.remedy for c in found if c] == [
+        "max-model-len: 10024",
+        "fewer or smaller items: the model has no longer context",
+    ]
+
+
+def test_limits_are_numbers_as_vllm_reads_them() -> None:
+    args = {"limit_mm_per_prompt": {"image": {"count": "2", "width": "512"}, "video": "0"}}
+    assert limits.as_read(args) == {
+        "limit_mm_per_prompt": {"image": {"count": 2, "width": 512}, "video": 0}
+    }
+    assert limits.as_read({"max_num_seqs": 4}) == {"max_num_seqs": 4}
+
+
+def test_nothing_is_gained_without_what_does_not_set_the_budget() -> None:
+    (check,) = limits.unwritten({"limit_mm_per_prompt": {"image": 2}}, OPENED, PLAIN, PLAIN, " x")
+    assert "with video: 0" not in check.detail
+    (first,) = limits.unwritten({}, OPENED, PLAIN, budget({"video": 9000}), "")
+    assert first.remedy == "limit-mm-per-prompt: {image: 1, video: 1}, or as many as you serve"
 
 
 def test_counts_as_vllm_has_them() -> None:
@@ -303,6 +375,29 @@ def test_fewer_frames_as_the_loader_spells_them() -> None:
     check = items.probed("a clip", 9000, budget({"video": 8192}), {"video": {"fps": 0.91}})
     assert check.status == "warn"
     assert "media-io-kwargs: {video: {fps: 0.91}}" in check.remedy
+
+
+def test_a_larger_batch_is_not_proposed_for_what_the_context_cannot_hold() -> None:
+    asked = budget({"video": 8192}, max_model_len=8192)
+    check = items.probed("a clip", 9000, asked, None)
+    assert "the context of 8,192 leaves 7,168: such a request ends with HTTP 400" in check.detail
+    assert check.remedy == "--data DIR judges by your own media"
+    table = CostTable(DEFAULT, {ImageShape(9, 9): cost(9000)})
+    found = items.admitted(table, budget({"image": 1280}, cache=8192, max_model_len=8192), ())
+    assert found is not None
+    assert found.remedy == "make such items smaller"
+
+
+def test_limits_that_show_nothing_only_bound() -> None:
+    effects = [
+        Effect(("limit_mm_per_prompt", "image"), 4, "stated", ""),
+        Effect(("max_model_len",), 8192, "stated", ""),
+    ]
+    (check,) = kwargs.effect_checks(effects)
+    assert check.detail == (
+        "these only bound what a prompt may carry: limit_mm_per_prompt.image; "
+        "these only state what vLLM has by default here: max_model_len"
+    )
 
 
 PICTURE, CLIP = ImageShape(64, 64), VideoShape(8, 8.0, 1.0, 64, 64)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mmcalib.engine.host import EngineHost
+from mmcalib.errors import UsageError
 from mmcalib.job.memory.rehearse import gpu_of
 from mmcalib.job.validate.found import Asked
 from mmcalib.job.validate.items import Media
@@ -181,6 +182,69 @@ def test_the_file_itself(judge: Judge) -> None:
     assert found.engine_config["max_model_len"] == 16_384
 
 
+def test_a_model_beside_a_file_that_names_none(
+    host: EngineHost, engine_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MMCALIB_CACHE_DIR", str(engine_cache))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    config = tmp_path / "c.yaml"
+    config.write_text("limit-mm-per-prompt: {image: 1, video: 0}\n")
+    asked = Asked(config, ("--max-num-seqs", "64"), model=QWEN, depth="budget")
+    found = judge_file(asked, host, Silent())
+    assert (found.verdict, found.model) == ("pass", QWEN)
+    assert found.engine_config == {
+        "limit_mm_per_prompt": {"image": 1, "video": 0},
+        "max_num_seqs": 64,
+    }
+    with pytest.raises(UsageError, match="no model is named"):
+        judge_file(Asked(config, depth="budget"), host, Silent())
+
+
+def test_values_that_vllm_refuses_are_named_and_the_rest_is_judged(judge: Judge) -> None:
+    found = judge("limit-mm-per-prompt: image=2\nmax-num-seqs: many\nmax-model-len: 8192\n")
+    named = checks(found)
+    assert named["value of limit-mm-per-prompt"].remedy == "limit-mm-per-prompt: {image: 2}"
+    assert named["value of max-num-seqs"].status == "fail"
+    assert named["every modality limited"].status == "warn"
+    assert found.engine_config == {"max_model_len": 8192}
+
+
+def test_numbers_in_quotes_are_numbers(judge: Judge) -> None:
+    found = judge(
+        "limit-mm-per-prompt: {image: {count: '1', width: '512', height: 512}, video: '0'}\n"
+    )
+    assert bad(found) == {"image size hint", "adequately reserved"}
+
+
+def test_clips_are_no_part_of_the_context_of_an_encoder_decoder(judge: Judge) -> None:
+    found = judge("limit-mm-per-prompt: {audio: 1}\n", model="openai/whisper-large-v3")
+    assert "prompts fit" not in checks(found)
+    remedy = checks(found)["adequately reserved"].remedy
+    assert remedy == "max-num-batched-tokens: 1500 (1.00)"
+
+
+def test_the_cure_of_a_hint_may_need_a_batch_of_whole_items(judge: Judge) -> None:
+    found = judge(
+        "limit-mm-per-prompt: {audio: {count: 1, length: 16000}}\n",
+        model="Qwen/Qwen2-Audio-7B-Instruct",
+    )
+    assert checks(found)["audio size hint"].remedy == (
+        "limit-mm-per-prompt: {audio: 1} and max-num-batched-tokens: 1500 (1.00)"
+    )
+
+
+def test_another_modality_that_takes_more_than_the_profiled_one(judge: Judge) -> None:
+    found = judge(
+        "limit-mm-per-prompt: {image: 2}\n",
+        model="llava-hf/llava-onevision-qwen2-7b-ov-hf",
+        gpu=gpu_of("A100-40G"),
+    )
+    check = checks(found)["adequately reserved"]
+    assert check.status == "fail"
+    assert "8,748 tokens of video" in check.detail
+    assert check.remedy.startswith("limit-mm-per-prompt: {image: 2, video: 0} where no video")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [("a: [\n", "it is not YAML"), ("max-model-len: 99999999\n", "greater than the derived")],
@@ -207,6 +271,21 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"
     assert named["prompts fit"].status == "fail"
     assert named["prompts fit"].remedy.startswith("max-model-len: ")
+
+
+@pytest.mark.parametrize(("context", "status"), [(2048, "warn"), (512, "fail")])
+def test_without_requests_the_largest_items_decide(
+    judge: Judge, tmp_path: Path, context: int, status: str
+) -> None:
+    photo(tmp_path / "media/a.jpg", 560, 560)
+    found = judge(
+        f"max-model-len: {context}\nlimit-mm-per-prompt: {{image: 4, video: 0}}\n",
+        media=Media(data=(tmp_path / "media",)),
+    )
+    check = checks(found)["prompts fit"]
+    assert check.status == status
+    assert "4 × image of 400 tokens, the largest of yours, takes 1,600" in check.detail
+    assert "max-model-len: 2624" in check.remedy
 
 
 def test_the_command_says_no_with_exit_3(engine_cache: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,10 @@ from mmcalib.derive.logs.retired import retired_among
 from mmcalib.derive.traps.spelling import line
 
 ROUND_TRIP = "config round trip"
+_ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
+# How older releases spelled limits: image=2,video=1.
+_PAIRS = re.compile(r"(\w+)=(\d+)")
+_OLD = re.compile(r"\w+=\d+(,\s*\w+=\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,14 @@ class Written:
         fitting = {dest for option, dest in self.options.items() if option.startswith(name)}
         return fitting.pop() if len(fitting) == 1 else None
 
+    def at_fault(self, refusal: str) -> str | None:
+        """The key of the file whose value argparse refuses in these words."""
+        option = _ARGUMENT.match(refusal)
+        if option is None:
+            return None
+        argument = self.argument(option["option"])
+        return next((key for key in self.settings if self.argument(key) == argument), None)
+
     def unusable(self) -> list[str]:
         """Keys without which vLLM may read the file: unknown ones, and those without a value."""
         return [
@@ -46,21 +59,26 @@ class Written:
 
 
 def file_findings(
-    written: Written, refusal: str, values: Mapping[str, Any] | None
+    written: Written,
+    refusal: str,
+    values: Mapping[str, Any] | None,
+    bad: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
     """`refusal`: vLLM's own words where it refuses the file; `values`: every argument as it was
-    parsed, None where nothing could be.
+    parsed, None where nothing could be; `bad`: the words in which it refuses each key's value.
     """
+    bad = bad or {}
     yield from _unknown(written)
     yield from _nulls(written)
+    yield from _bad_values(written, bad)
     if values is not None:
         yield from _false(written, values)
     yield from _twice(written)
     yield from _overridden(written)
     lost = [] if values is None else list(_lost(written, values))
     if refusal:
-        named = ", ".join(written.unusable())
-        remedy = f"mend or remove: {named}" if named else "mend what it names"
+        named = ", ".join(dict.fromkeys((*written.unusable(), *bad)))
+        remedy = f"correct or remove: {named}" if named else "correct what it names"
         yield Check(ROUND_TRIP, "fail", f"vllm serve refuses the file: {refusal}", remedy)
     elif lost:
         detail = f"it does not arrive as written: {'; '.join(lost)}"
@@ -106,6 +124,18 @@ def _nulls(written: Written) -> Iterator[Check]:
                 "it has no value: vLLM reads the word None, and refuses it or takes it as a name",
                 f"remove the line: without it {key} has its default",
             )
+
+
+def _bad_values(written: Written, bad: Mapping[str, str]) -> Iterator[Check]:
+    for key, words in bad.items():
+        value = written.settings[key]
+        if value is None:
+            continue
+        pairs = _PAIRS.findall(value) if isinstance(value, str) and _OLD.fullmatch(value) else []
+        remedy = f"correct or remove: {line(key, value)}"
+        if pairs:
+            remedy = line(key, {name: int(count) for name, count in pairs})
+        yield Check(f"value of {key}", "fail", words, remedy)
 
 
 def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:

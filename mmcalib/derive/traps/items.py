@@ -1,4 +1,4 @@
-"""Traps that items show: larger than the encoder cache, or prompts longer than the context."""
+"""Traps that items show: larger than the encoder cache, or refused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
-from mmcalib.derive.fit import Fit
-from mmcalib.derive.traps.limits import PROMPTS_FIT, line_of
+from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
+from mmcalib.derive.traps.limits import line_of
 from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.messages import Budget, Knob
 
@@ -32,17 +32,22 @@ def admitted(table: CostTable, budget: Budget, knobs: Iterable[Knob]) -> Check |
         "fail",
         f"{sum(cost.count for cost in over):,} items exceed the encoder cache of {limit:,} tokens "
         f"and end with HTTP 400; {largest.exemplar} takes {largest.embeds:,}",
-        _room(largest.embeds, largest, limit, knobs),
+        _room(largest, budget, knobs),
     )
 
 
-def _room(needed: int, item: ItemCost, limit: int, knobs: Iterable[Knob]) -> str:
+def _room(item: ItemCost, budget: Budget, knobs: Iterable[Knob]) -> str:
     caps = (
-        line_of(knob, limit)
+        line_of(knob, budget.encoder_budget_tokens)
         for knob in knobs
         if knob.modality == item.shape.modality == "image" and knob.unit_tokens
     )
-    return " or ".join([line("max_num_batched_tokens", needed), *caps])
+    return " or ".join([*_larger(item.embeds, budget), *caps]) or "make such items smaller"
+
+
+def _larger(embeds: int, budget: Budget) -> list[str]:
+    """A batch that holds an item is of no use where the context does not."""
+    return [line("max_num_batched_tokens", embeds)] if embeds < budget.max_model_len else []
 
 
 def slower(
@@ -60,19 +65,28 @@ def slower(
     return None
 
 
+def room(budget: Budget) -> int:
+    """Tokens that one item may take: the encoder cache holds it, and the context with some text."""
+    context = max(0, budget.max_model_len - TEXT_RESERVE_TOKENS)
+    return min(budget.encoder_budget_tokens, context)
+
+
 def probed(what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] | None) -> Check:
     """Without a corpus: a video that people do send. `media_io` was tried, and makes it fit."""
-    limit = budget.encoder_budget_tokens
-    detail = f"{what} takes {embeds:,} tokens as the server samples it, the encoder cache"
+    limit, cache = room(budget), budget.encoder_budget_tokens
+    held = f"the encoder cache holds {cache:,}"
+    if limit < cache:
+        held = f"the context of {budget.max_model_len:,} leaves {limit:,}"
+    detail = f"{what} takes {embeds:,} tokens as the server samples it, {held}"
     if embeds <= limit:
-        return Check(ADMITTED, "pass", f"{detail} holds {limit:,}")
-    remedies = [line("max_num_batched_tokens", embeds)]
+        return Check(ADMITTED, "pass", detail)
+    remedies = _larger(embeds, budget)
     if media_io is not None:
         remedies.append(line("media_io_kwargs", media_io))
     return Check(
         ADMITTED,
         "warn",
-        f"{detail} holds {limit:,}: such a request ends with HTTP 400",
+        f"{detail}: such a request ends with HTTP 400",
         " or ".join([*remedies, "--data DIR judges by your own media"]),
     )
 
@@ -84,24 +98,6 @@ def budgeted(budget: Budget) -> Check | None:
     each = ", ".join(f"{m} {tokens:,}" for m, tokens in budget.max_tokens_per_item.items())
     held = f"the encoder cache holds {budget.encoder_budget_tokens:,}"
     return Check(ADMITTED, "pass", f"vLLM's own largest, in tokens: {each}; {held}")
-
-
-def fits(longest: Fit | None) -> Check | None:
-    """R5, on the corpus' own prompts."""
-    if longest is None:
-        return None
-    detail = (
-        f"{longest.longest.origin}: {longest.longest.item_tokens:,} tokens of media + "
-        f"{longest.reserve_tokens:,} for text (assumed), of {longest.max_model_len:,}"
-    )
-    if longest.passes:
-        return Check(PROMPTS_FIT, "pass", detail)
-    return Check(
-        PROMPTS_FIT,
-        "fail",
-        f"{longest.prompts_too_long:,} prompts are longer than the context, and rejected; {detail}",
-        line("max_model_len", longest.needed_tokens),
-    )
 
 
 def refusals(table: CostTable) -> Iterator[Check]:

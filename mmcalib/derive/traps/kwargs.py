@@ -8,6 +8,7 @@ from typing import Any
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive.checks import Check
 from mmcalib.derive.effects import Effect, Footprint, Taken, sizes, value_at
+from mmcalib.derive.traps.limits import LIMIT
 from mmcalib.derive.traps.spelling import line
 
 KWARGS = "mm_processor_kwargs"
@@ -80,15 +81,16 @@ def effect_checks(effects: list[Effect]) -> Iterator[Check]:
     idle = [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
     for effect in idle:
         yield Check(f"{effect.name} has effect", "warn", effect.words, "remove it")
-    named = {
-        outcome: ", ".join(e.name for e in effects if e.outcome == outcome)
-        for outcome in ("moves", "stated", "not shown")
-    }
+    named: dict[str, list[str]] = {}
+    for effect in effects:
+        stated = effect.outcome == "stated" and effect.path[0] == LIMIT
+        named.setdefault("bounds" if stated else effect.outcome, []).append(effect.name)
     said = (
         ("moves", "switched off once each, these move tokens, budget or bytes: "),
+        ("bounds", "these only bound what a prompt may carry: "),
         ("stated", "these only state what vLLM has by default here: "),
         ("not shown", "of these tokens and budget show nothing: "),
     )
-    words = "; ".join(text + named[outcome] for outcome, text in said if named[outcome])
+    words = "; ".join(text + ", ".join(named[key]) for key, text in said if key in named)
     if words:
         yield Check("settings have effect", "pass", words)

@@ -1,4 +1,4 @@
-"""Traps of `limit_mm_per_prompt`: what is left out of it, misspelt in it, or more than fits."""
+"""Traps of `limit_mm_per_prompt`: what is left out of it, or misspelt in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.messages import Budget, Knob, ModelOpened
 
 LIMIT = "limit_mm_per_prompt"
-PROMPTS_FIT = "prompts fit"
 # vLLM's limit of a modality that nobody has set (vllm/config/multimodal.py).
 UNSAID = 999
 
@@ -38,6 +37,20 @@ def counts(engine_args: Mapping[str, Any], opened: ModelOpened) -> dict[Modality
             value, reason = 0, "language_model_only"
         found[modality] = Count(value, reason, "given")
     return found
+
+
+def as_read(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with limits as vLLM reads them: it takes '2' and 2.0 for 2."""
+    args = dict(engine_args)
+    if args.get(LIMIT):
+        args[LIMIT] = {name: _whole(value) for name, value in args[LIMIT].items()}
+    return args
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _whole(inner) for name, inner in value.items()}
+    return None if value is None else int(value)
 
 
 def options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
@@ -105,6 +118,8 @@ def unwritten(
     """A modality that nobody limits has vLLM's limit of 999. `without` is the budget if the one of
     them that sets the budget were 0, None where that would leave nothing or none of them sets it;
     `gain` says what that brings in memory.
+
+    Where nothing at all is written, the first modality of a model is what it is there for.
     """
     limits = engine_args.get(LIMIT) or {}
     missing = [m for m in opened.modalities if m not in limits]
@@ -119,52 +134,11 @@ def unwritten(
     if worst in missing:
         detail += f"; {worst} sets the encoder budget of {budget.encoder_budget_tokens:,} tokens"
         if without is not None:
-            detail += f", {without.encoder_budget_tokens:,} with {worst}: 0{gain}"
-            remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
+            if without.encoder_budget_tokens < budget.encoder_budget_tokens:
+                detail += f", {without.encoder_budget_tokens:,} with {worst}: 0{gain}"
+            if limits or worst != next(iter(opened.modalities)):
+                remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
     yield Check("every modality limited", "warn", detail, remedy)
-
-
-def prompt_fits(
-    served: Mapping[Modality, Count],
-    engine_args: Mapping[str, Any],
-    budget: Budget,
-    knobs: tuple[Knob, ...],
-    reserve_tokens: int,
-) -> Check | None:
-    """Whether a prompt of as many of the largest items as the limits name fits the context; None
-    where they name none.
-    """
-    limits = engine_args.get(LIMIT) or {}
-    most = {
-        m: (served[m].value, budget.max_tokens_per_item[m])
-        for m in served
-        if m in limits and served[m].value and m in budget.max_tokens_per_item
-    }
-    if not most:
-        return None
-    tokens = sum(count * each for count, each in most.values())
-    items = ", ".join(f"{count} × {m} of {each:,} tokens" for m, (count, each) in most.items())
-    room = budget.max_model_len
-    detail = (
-        f"a prompt of {items} takes {tokens:,}, with {reserve_tokens:,} for text "
-        f"{tokens + reserve_tokens:,}; max_model_len {room:,}"
-    )
-    if tokens + reserve_tokens <= room:
-        return Check(PROMPTS_FIT, "pass", detail)
-    modality = max(most, key=lambda m: most[m][0] * most[m][1])
-    count, each = most[modality]
-    left = room - reserve_tokens - (tokens - count * each)
-    remedies = []
-    if left >= each:
-        remedies.append(line(LIMIT, {**limits, modality: _counted(limits, modality, left // each)}))
-    # Of videos the unit is that of a frame.
-    knob = next((k for k in knobs if k.modality == modality == "image" and k.unit_tokens), None)
-    if knob is not None and left // count > 0:
-        remedies.append(f"{line_of(knob, left // count)} ({left // count:,} tokens each)")
-    remedies += ["--data DIR judges by your own media"]
-    return Check(
-        PROMPTS_FIT, "warn", f"{detail}: vLLM rejects such a prompt", " or ".join(remedies)
-    )
 
 
 def line_of(knob: Knob, tokens: int) -> str:
@@ -179,8 +153,3 @@ def cap(knob: Knob, tokens: int) -> dict[str, Any]:
     for name in reversed(knob.path[:-1]):
         inner = {name: inner}
     return dict(inner)
-
-
-def _counted(limits: Mapping[str, Any], modality: str, count: int) -> Any:
-    kept = hint(limits, modality)
-    return {"count": count, **kept} if kept else count

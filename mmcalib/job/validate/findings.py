@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mmcalib.derive.checks import Check
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.derive.traps import limits, reserve
+from mmcalib.derive.traps import limits, prompts, reserve
+from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.messages import Budget
-from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.validate.memory import Foresight
-from mmcalib.job.validate.subject import Subject, here
+from mmcalib.job.validate.subject import Subject, accepts, takes_context
 
 
 def findings(
@@ -27,16 +27,38 @@ def findings(
     gain = foresight.gain(subject) if foresight else ""
     yield from limits.unwritten(args, opened, budget, _without(subject, asks), gain)
     if not has_data:
-        fits = limits.prompt_fits(subject.counts, args, budget, opened.knobs, TEXT_RESERVE_TOKENS)
+        fits = _prompt_fits(subject, asks)
         if fits is not None:
             yield fits
     enough = reserved(subject, asks)
     yield from reserve.hint_findings(args, opened, budget, subject.plain, enough.remedy)
-    room = foresight.room() if foresight else None
+    room = foresight.room(subject) if foresight else None
     skipped = reserve.skipped_profile(args, subject.adequacy, room)
     if skipped is not None:
         yield skipped
     yield enough
+
+
+def _prompt_fits(subject: Subject, asks: Budgets) -> Check | None:
+    """A prompt of vLLM's own largest items; None where items are no part of the context."""
+    if not subject.opened.items_in_context:
+        return None
+    largest = subject.budget.max_tokens_per_item
+    return fullest_fits(subject, asks, largest, own=False)
+
+
+def fullest_fits(
+    subject: Subject, asks: Budgets, largest: Mapping[str, int], *, own: bool
+) -> Check | None:
+    """A prompt of as many of these largest items as the limits name."""
+    args, budget = subject.engine_args, subject.budget
+    most = prompts.fullest(subject.counts, args, largest)
+    total = prompts.needed(most, TEXT_RESERVE_TOKENS)
+    longer = total > budget.max_model_len and takes_context(asks, args, total)
+    knobs = subject.opened.knobs
+    return prompts.prompt_fits(
+        most, args, budget, knobs, TEXT_RESERVE_TOKENS, own=own, longer=longer
+    )
 
 
 def reserved(subject: Subject, asks: Budgets) -> Check:
@@ -46,30 +68,36 @@ def reserved(subject: Subject, asks: Budgets) -> Check:
     if args.get("skip_mm_profiling"):
         tried.append("remove skip-mm-profiling")
     elif not found.passes:
-        for cure in reserve.cures(args, subject.budget, subject.opened):
-            budget = _asked(asks, {**cure.engine_args})
-            if budget is None:
-                continue
-            counts = limits.counts(cure.engine_args, subject.opened)
-            cured = reserve.reserved(cure.engine_args, budget, counts)
-            if cured.passes:
-                tried.append(f"{cure.lines} ({cured.ratio:.2f})")
-        tried += _whole_items(subject, asks)
+        mended = [
+            _mended(c, subject, asks) for c in reserve.cures(args, subject.budget, subject.opened)
+        ]
+        tried += [lines for lines in mended if lines]
+        if not mended:
+            plain = _mended(reserve.Cure(args, ""), subject, asks)
+            tried += [plain] if plain else []
     return reserve.reserved_check(found, subject.budget.profiled_modality, tried)
 
 
-def _whole_items(subject: Subject, asks: Budgets) -> list[str]:
-    """A batch of whole items: the profile rounds down to them."""
-    budget, args = subject.budget, subject.engine_args
-    largest = max(budget.max_tokens_per_item.values(), default=0)
-    if not largest or limits.unhinted(args) != args:
-        return []
-    whole = max(1, budget.max_num_batched_tokens // largest) * largest
-    tried = {**args, "max_num_batched_tokens": whole}
-    asked = _asked(asks, tried)
-    if asked is None or not reserve.reserved(tried, asked, subject.counts).passes:
-        return []
-    return [f"max-num-batched-tokens: {whole}"]
+def _mended(cure: reserve.Cure, subject: Subject, asks: Budgets) -> str:
+    """The lines of a cure, with a batch of whole items where it takes one, since the profile rounds
+    down to them; empty where it does not help.
+    """
+    batch: dict[str, object] = {}
+    for _ in range(2):
+        args = {**cure.engine_args, **batch}
+        budget = accepts(asks, args)
+        if budget is None:
+            return ""
+        found = reserve.reserved(args, budget, limits.counts(args, subject.opened))
+        if found.passes:
+            lines = [cure.lines, *(line(name, value) for name, value in batch.items())]
+            return f"{' and '.join(filter(None, lines))} ({found.ratio:.2f})"
+        largest = max(budget.max_tokens_per_item.values(), default=0)
+        if not largest:
+            return ""
+        whole = max(1, budget.max_num_batched_tokens // largest) * largest
+        batch = {"max_num_batched_tokens": whole}
+    return ""
 
 
 def _without(subject: Subject, asks: Budgets) -> Budget | None:
@@ -79,13 +107,4 @@ def _without(subject: Subject, asks: Budgets) -> Budget | None:
     others = [m for m, c in subject.counts.items() if c.value and m != worst]
     if worst is None or worst in written or not others:
         return None
-    return _asked(asks, {**args, limits.LIMIT: {**written, worst: 0}}, build_dummy=False)
-
-
-def _asked(asks: Budgets, args: dict[str, object], *, build_dummy: bool = True) -> Budget | None:
-    try:
-        return asks.of(here(args, asks.opened.device), build_dummy=build_dummy)
-    except EngineDied:
-        raise
-    except EngineError:
-        return None
+    return accepts(asks, {**args, limits.LIMIT: {**written, worst: 0}})

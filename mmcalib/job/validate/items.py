@@ -12,15 +12,18 @@ from mmcalib.census.sample import choose
 from mmcalib.derive.checks import Check
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.traps import items as traps
+from mmcalib.derive.traps import prompts as prompt_traps
 from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.host import EngineHost
 from mmcalib.job.calibration.corpus_checks import readable
+from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.fits import longest_prompt
 from mmcalib.job.decision.measure import measure
 from mmcalib.job.read import Corpus, read
 from mmcalib.job.spec import SAMPLE_PER_MODALITY, cache_dir
+from mmcalib.job.validate.findings import fullest_fits
 from mmcalib.job.validate.made_up import minute_of_video, write_requests
-from mmcalib.job.validate.subject import Subject
+from mmcalib.job.validate.subject import Subject, takes_context
 from mmcalib.progress import Progress
 
 
@@ -49,7 +52,7 @@ def read_media(media: Media, progress: Progress) -> Corpus:
 
 
 def measured(
-    corpus: Corpus, subject: Subject, host: EngineHost, progress: Progress
+    corpus: Corpus, subject: Subject, asks: Budgets, progress: Progress
 ) -> Iterator[Check]:
     """Measure the corpus under the configuration, and say what of it will be rejected."""
     yield readable(corpus)
@@ -57,7 +60,7 @@ def measured(
     if left_out:
         yield left_out
     sample = choose(served.census, SAMPLE_PER_MODALITY, seed=0)
-    subject.table, unreadable = measure(host, served.census, subject.setting, sample, progress)
+    subject.table, unreadable = measure(asks.host, served.census, subject.setting, sample, progress)
     if unreadable:
         first = unreadable[0]
         yield Check(
@@ -71,20 +74,30 @@ def measured(
     if admitted is not None:
         yield admitted
     yield from _too_many(served.prompts, subject)
-    fit = traps.fits(
-        longest_prompt(
-            served.prompts,
-            subject.table,
-            subject.counts,
-            subject.budget,
-            TEXT_RESERVE_TOKENS,
-            subject.budget.max_model_len,
-        )
-        if served.prompts.prompts()
-        else None
-    )
+    fit = _fits(served.prompts, subject, asks) if subject.opened.items_in_context else None
     if fit is not None:
         yield fit
+
+
+def _fits(prompts: PromptCensus, subject: Subject, asks: Budgets) -> Check | None:
+    """R5 on the corpus' own prompts; without requests on its largest items, as many as the limits
+    name.
+    """
+    table, budget = subject.table, subject.budget
+    if not prompts.prompts():
+        heaviest = {m: table.heaviest(m) for m in table.modalities()}
+        largest: dict[str, int] = {
+            m: cost.tokens for m, cost in heaviest.items() if cost is not None
+        }
+        return fullest_fits(subject, asks, largest, own=True)
+    room = budget.max_model_len
+    fit = longest_prompt(prompts, table, subject.counts, budget, TEXT_RESERVE_TOKENS, room)
+    longer = (
+        fit is not None
+        and not fit.passes
+        and takes_context(asks, subject.engine_args, fit.needed_tokens)
+    )
+    return prompt_traps.fits(fit, longer=longer)
 
 
 def _served(corpus: Corpus, subject: Subject) -> tuple[Corpus, Check | None]:
@@ -141,11 +154,11 @@ def probed(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[C
         if check is not None:
             yield check
         return
-    share = budget.encoder_budget_tokens / cost.embeds
+    share = traps.room(budget) / cost.embeds
     slower = traps.slower(subject.opened.knobs, setting.media_io_kwargs, share)
     if share < 1 and slower is not None:
         less = minute_of_video(replace(setting, media_io_kwargs=slower), host)
-        if less is None or less.embeds > budget.encoder_budget_tokens:
+        if less is None or less.embeds > traps.room(budget):
             slower = None
     yield traps.probed("a minute of 720p video", cost.embeds, budget, slower)
 

@@ -9,16 +9,18 @@ from types import TracebackType
 from typing import Any
 
 from mmcalib.census.shapes import Modality
+from mmcalib.derive.adequacy import Shortfall
 from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.limits import LIMIT
 from mmcalib.derive.traps.reserve import Room
+from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.messages import Rehearsed
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.checks import memory_checks, reserved_check
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.rehearse import Rehearsals
-from mmcalib.job.memory.worst_steps import configurations
+from mmcalib.job.memory.worst_steps import configurations, shortfall
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.validate.subject import Subject
 from mmcalib.progress import Progress
@@ -79,16 +81,22 @@ class Foresight:
         now, then = gib(self.config.kv_cache_bytes), gib(less.kv_cache_bytes)
         return f" and a KV cache on {self.gpu.name} of {then} instead of {now}"
 
-    def room(self) -> Room | None:
-        """What the costliest step takes beside what is reserved; None where it is not known."""
-        peaks = [p.peak_bytes for s in self.steps.values() for p in s.phases if p.name == "encoder"]
-        if self.config is None or not peaks:
+    def shortfall(self, subject: Subject) -> Shortfall | None:
+        """The costliest step beside what is reserved; None where it is not known."""
+        if self.config is None or not self.steps:
+            return None
+        return shortfall(subject, self.config, self.steps)
+
+    def room(self, subject: Subject) -> Room | None:
+        """The same on the whole GPU."""
+        found = self.shortfall(subject)
+        if self.config is None or found is None:
             return None
         return Room(
             self.config.total_bytes,
             self.config.requested_bytes,
-            max(peaks),
-            self.config.activation_peak_bytes,
+            found.worst.peak_bytes,
+            found.reserved_bytes,
         )
 
     def checks(self, subject: Subject, started: Started | None, config: str) -> Iterator[Check]:
@@ -98,11 +106,28 @@ class Foresight:
         )
         reserved = reserved_check(predicted, subject, allow_under_reserve=False)
         if reserved is not None:
-            yield reserved
+            fails = reserved.status == "fail"
+            yield replace(reserved, remedy=self._leave_room(subject)) if fails else reserved
         for check in memory_checks(predicted, started, subject.resolved.path):
             fails = check.status == "fail"
             plan = shlex.join(["mmcalib", "plan", "--config", config, "--gpu", self.gpu.name])
             yield replace(check, remedy=plan) if fails else check
+
+    def _leave_room(self, subject: Subject) -> str:
+        """What helps where the profile reserves its own modality in full, and another one's step
+        takes more.
+        """
+        args = subject.engine_args
+        found, room = self.shortfall(subject), self.room(subject)
+        if found is None or room is None:
+            return ""
+        remedies, worst = [], found.worst.modality
+        if worst != subject.budget.profiled_modality:
+            others = {m: count for m, count in (args.get(LIMIT) or {}).items() if m != worst}
+            remedies.append(f"{line(LIMIT, {**others, worst: 0})} where no {worst} is served")
+        lower = line("gpu_memory_utilization", room.utilization)
+        remedies.append(f"{lower}, which leaves the room without reserving it")
+        return " or ".join(remedies)
 
     def __enter__(self) -> Foresight:
         return self

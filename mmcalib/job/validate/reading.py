@@ -45,24 +45,45 @@ def read_config(
         raise UsageError(f"--config {path}: {_why(error)}") from error
     settings, twice, broken = _settings(text)
     if broken:
-        return Read(None, model or "", (Check(ROUND_TRIP, "fail", broken, "mend the file"),))
+        return Read(
+            None,
+            model or "",
+            (Check(ROUND_TRIP, "fail", broken, "write one `option: value` on each line"),),
+        )
     options = host.ask(ListServeOptions(), ServeOptions, "listing the options of vllm serve")
     written = Written(settings, twice, tuple(flags), options.arguments)
     named = () if model is None and "model" in settings else (model or _UNNAMED,)
     words = (*named, *flags)
     parsed, refused = _parsed(host, path, words)
+    bad: dict[str, str] = {}
     if parsed is None:
-        rest = {k: v for k, v in settings.items() if k not in written.unusable()}
-        usable = scratch / "usable.yaml"
-        usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
-        parsed, _ = _parsed(host, usable, words)
+        parsed, bad = _usable(host, written, refused, words, scratch)
     values = None if parsed is None else parsed.values
-    checks = tuple(file_findings(written, refused, values))
+    checks = tuple(file_findings(written, refused, values, bad))
     if parsed is None:
         return Read(None, model or "", checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
     return Read(args, "" if name == _UNNAMED else name, checks)
+
+
+def _usable(
+    host: EngineHost, written: Written, refused: str, words: Sequence[str], scratch: Path
+) -> tuple[ServeConfig | None, dict[str, str]]:
+    """What vLLM reads without the keys at fault, None where that does not help; and why it refuses
+    each of those that have a value.
+    """
+    rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
+    usable, bad = scratch / "usable.yaml", dict[str, str]()
+    while True:
+        key = written.at_fault(refused)
+        if key in rest:
+            bad[key] = refused
+            del rest[key]
+        usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
+        parsed, refused = _parsed(host, usable, words)
+        if parsed is not None or written.at_fault(refused) not in rest:
+            return parsed, bad
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:
@@ -74,7 +95,10 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
     try:
         node, settings = yaml.compose(text), yaml.safe_load(text)
     except yaml.YAMLError as error:
-        return {}, [], f"it is not YAML: {' '.join(str(error).split())}"
+        words = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
+        return {}, [], f"it is not YAML: {words}"
+    if settings is None:
+        return {}, [], "it is empty: vllm serve ends with an error"
     if not isinstance(settings, dict) or not isinstance(node, yaml.MappingNode):
         return {}, [], "it is no mapping of settings: vllm serve ends with an error"
     odd = [key for key in settings if not isinstance(key, str)]

@@ -119,6 +119,17 @@ def on_gpu(opened: ModelOpened, rehearsed: Rehearsed | None) -> ModelOpened:
     return replace(opened, serve_defaults=defaults)
 
 
+def accepts(asks: Budgets, args: Mapping[str, Any]) -> Budget | None:
+    """vLLM's budget of these arguments, with its dummies; None where it refuses them."""
+    found = _asked(asks, args, whole=False)
+    return None if isinstance(found, str) else found
+
+
+def takes_context(asks: Budgets, args: Mapping[str, Any], tokens: int) -> bool:
+    """Whether the model takes a context of so many tokens."""
+    return accepts(asks, {**args, "max_model_len": tokens}) is not None
+
+
 def budgeted(
     asks: Budgets, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
 ) -> tuple[Subject | None, list[Check]]:
@@ -132,11 +143,11 @@ def budgeted(
         if isinstance(budget, str):
             enough = _roomy(asks, args) if whole else None
             if enough is not None:
-                detail, remedy = (
-                    f"vLLM does not start: {budget}",
-                    line("max_num_batched_tokens", enough),
-                )
-                checks.append(Check(BATCH, "fail", detail, f"{remedy}, or more"))
+                # Some platforms forbid chunks where nobody asked for that.
+                where = "" if args.get("disable_chunked_mm_input") else " on a GPU"
+                remedy = f"{line('max_num_batched_tokens', enough)}, or more"
+                detail = f"vLLM does not start{where}: {budget}"
+                checks.append(Check(BATCH, "fail", detail, remedy))
                 args["max_num_batched_tokens"] = enough
                 budget = _asked(asks, args, whole=whole)
         plain_args = limits.unhinted(args)
@@ -145,6 +156,7 @@ def budgeted(
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
         return None, [*checks, Check(STARTS, "fail", words, "change the setting that it names")]
+    args = limits.as_read(args)
     counts = limits.counts(args, asks.opened)
     adequacy = reserve.reserved(args, budget, counts)
     return Subject(resolved, asks.opened, args, counts, budget, plain, default, adequacy), checks

@@ -135,7 +135,7 @@ def _judge(
     found.checks += findings(subject, asks, foresight, has_data=corpus is not None)
     if corpus is not None:
         found.items = "corpus"
-        found.checks += measured(corpus, subject, host, progress)
+        found.checks += measured(corpus, subject, asks, progress)
     else:
         found.checks += probed(subject, host, progress)
     found.checks += setting_checks(subject, host, progress)
@@ -163,7 +163,9 @@ def in_bytes(before: list[Check], memory: list[Check]) -> list[Check]:
     if tokens is None or all(check.name != RESERVED for check in memory):
         return [*before, *memory]
     memory = [
-        replace(c, remedy=tokens.remedy) if c.name == RESERVED and c.status == "fail" else c
+        replace(c, remedy=tokens.remedy or c.remedy)
+        if c.name == RESERVED and c.status == "fail"
+        else c
         for c in memory
     ]
     known = {check.name for check in before if check.status == "fail"}

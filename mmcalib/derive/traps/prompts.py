@@ -1,0 +1,110 @@
+"""Traps of whole prompts: more items, or larger ones, than the context holds (R5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.checks import Check
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.limits import Count
+from mmcalib.derive.traps.limits import LIMIT, hint, line_of
+from mmcalib.derive.traps.spelling import line
+from mmcalib.engine.messages import Budget, Knob
+
+PROMPTS_FIT = "prompts fit"
+
+
+def fullest(
+    served: Mapping[Modality, Count], engine_args: Mapping[str, Any], largest: Mapping[str, int]
+) -> dict[Modality, tuple[int, int]]:
+    """Per modality that the limits name: how many items a prompt may carry, and the tokens of the
+    `largest` of them.
+    """
+    limits = engine_args.get(LIMIT) or {}
+    return {
+        m: (count.value, largest[m])
+        for m, count in served.items()
+        if m in limits and count.value and largest.get(m)
+    }
+
+
+def needed(most: Mapping[Modality, tuple[int, int]], reserve_tokens: int) -> int:
+    """The context that a prompt of so many items needs, with its text."""
+    return sum(count * each for count, each in most.values()) + reserve_tokens
+
+
+def prompt_fits(
+    most: Mapping[Modality, tuple[int, int]],
+    engine_args: Mapping[str, Any],
+    budget: Budget,
+    knobs: tuple[Knob, ...],
+    reserve_tokens: int,
+    *,
+    own: bool,
+    longer: bool,
+) -> Check | None:
+    """Whether a prompt of as many of the largest items as the limits name fits the context; None
+    where they name none. `own`: the items are the user's, each of which is served at least on its
+    own; `longer`: the model takes a context that holds it.
+    """
+    if not most:
+        return None
+    total, room = needed(most, reserve_tokens), budget.max_model_len
+    tokens = total - reserve_tokens
+    items = ", ".join(f"{count} × {m} of {each:,} tokens" for m, (count, each) in most.items())
+    detail = (
+        f"a prompt of {items}{', the largest of yours,' if own else ''} takes {tokens:,}, with "
+        f"{reserve_tokens:,} for text (assumed) {total:,}; max_model_len {room:,}"
+    )
+    if total <= room:
+        return Check(PROMPTS_FIT, "pass", detail)
+    limits = engine_args.get(LIMIT) or {}
+    modality = max(most, key=lambda m: most[m][0] * most[m][1])
+    count, each = most[modality]
+    left = room - reserve_tokens - (tokens - count * each)
+    remedies = []
+    if left >= each:
+        remedies.append(line(LIMIT, {**limits, modality: _counted(limits, modality, left // each)}))
+    # Of videos the unit is that of a frame.
+    knob = next((k for k in knobs if k.modality == modality == "image" and k.unit_tokens), None)
+    if knob is not None and left // count > 0:
+        remedies.append(f"{line_of(knob, left // count)} ({left // count:,} tokens each)")
+    if longer:
+        remedies.append(line("max_model_len", total))
+    remedies.append(
+        "--requests FILE judges by your own" if own else "--data DIR judges by your own media"
+    )
+    alone = own and max(each for _, each in most.values()) + reserve_tokens > room
+    return Check(
+        PROMPTS_FIT,
+        "fail" if alone else "warn",
+        f"{detail}: vLLM rejects such a prompt",
+        " or ".join(remedies),
+    )
+
+
+def fits(longest: Fit | None, *, longer: bool) -> Check | None:
+    """R5, on the corpus' own prompts; `longer`: the model takes a context that holds them."""
+    if longest is None:
+        return None
+    detail = (
+        f"{longest.longest.origin}: {longest.longest.item_tokens:,} tokens of media + "
+        f"{longest.reserve_tokens:,} for text (assumed), of {longest.max_model_len:,}"
+    )
+    if longest.passes:
+        return Check(PROMPTS_FIT, "pass", detail)
+    return Check(
+        PROMPTS_FIT,
+        "fail",
+        f"{longest.prompts_too_long:,} prompts are longer than the context, and rejected; {detail}",
+        line("max_model_len", longest.needed_tokens)
+        if longer
+        else "fewer or smaller items: the model has no longer context",
+    )
+
+
+def _counted(limits: Mapping[str, Any], modality: str, count: int) -> Any:
+    kept = hint(limits, modality)
+    return {"count": count, **kept} if kept else count
