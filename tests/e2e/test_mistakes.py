@@ -82,7 +82,8 @@ def test_a_request_longer_than_the_context_is_a_no(
     done = mmcalib(
         engine_cache,
         *("run", "--model", QWEN, "--requests", media / "requests.jsonl"),
-        *("--max-model-len", "4096", "--validate", "budget", "--out", tmp_path / "out"),
+        *("--max-model-len", "4096", "--min-image-pixels", "1000000"),
+        *("--validate", "budget", "--out", tmp_path / "out"),
     )
     assert done.returncode == 3
     assert "longer than the context" in done.stderr

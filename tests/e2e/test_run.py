@@ -79,8 +79,8 @@ def test_what_cannot_be_used_is_listed_with_its_reason(images_only: Ran) -> None
 
 def test_limits_are_what_the_corpus_needs(images_only: Ran) -> None:
     config = images_only.calibration.engine_config
-    assert config["limit_mm_per_prompt"]["image"]["count"] == 3
-    assert config["limit_mm_per_prompt"]["video"] == 0
+    # A hint would change nothing here: under the cap vLLM profiles the same tokens without it.
+    assert config["limit_mm_per_prompt"] == {"image": 3, "video": 0}
     size = config["mm_processor_kwargs"]["images_kwargs"]["size"]
     # 1280×720 becomes 46×26 patches of 28×28 pixels; nothing in the corpus needs more.
     assert size["longest_edge"] == 46 * 26 * 28 * 28
@@ -147,8 +147,8 @@ def test_every_figure_carries_a_label(images_only: Ran) -> None:
 def test_the_engine_args_are_ready_for_llm(images_only: Ran) -> None:
     args = images_only.calibration.engine_args()
     assert args["model"] == QWEN
-    args["limit_mm_per_prompt"]["image"] = 0
-    assert images_only.calibration.engine_config["limit_mm_per_prompt"]["image"] != 0
+    args["limit_mm_per_prompt"]["image"] = 9
+    assert images_only.calibration.engine_config["limit_mm_per_prompt"]["image"] == 3
 
 
 def test_an_existing_folder_is_not_overwritten(images_only: Ran, engine_cache: Path) -> None:
@@ -182,7 +182,7 @@ def test_videos_are_kept_whole_and_replayed(tmp_path: Path, engine_cache: Path) 
     assert any("no request structure" in e.reason for e in assumed)
     assert calibration.startup is not None
     assert calibration.startup.replay is not None
-    assert calibration.startup.replay.prompts == 2
+    assert calibration.startup.replay.prompts >= 2
 
 
 def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_cache: Path) -> None:
