@@ -89,8 +89,7 @@ def test_the_page_says_what_it_is_of_and_what_is_wrong_first() -> None:
     assert "limit_mm_per_prompt  {image: {count: 1, width: 512}}" in shown
     assert "KV cache on L4" in shown
     assert shown.index("image size hint: a trap") < shown.index("config round trip: all 3 arrive")
-    assert shown.count("→ drop it") == 1
-    assert shown.count("→ the same") == 1
+    assert shown.count("→ drop it") == 2, "what is short is said again"
     assert shown.rstrip().endswith("verdict: fail")
 
 
@@ -102,3 +101,14 @@ def test_a_file_that_cannot_be_read_has_a_page_too() -> None:
     shown = page(nothing)
     assert "\x1b" not in shown
     assert "What vLLM" not in shown
+
+
+def test_a_long_remedy_is_said_once() -> None:
+    remedy = "mm-processor-kwargs: {images_kwargs: {size: {longest_edge: 1003520}}} or no hint"
+    checks = [
+        check.model_copy(update={"remedy": remedy}) if check.status == "fail" else check
+        for check in a_validation().checks
+    ]
+    shown = page(a_validation(checks=checks))
+    assert "→ mm-processor-kwargs" in shown
+    assert shown.count("→ the same") == sum(check.status == "fail" for check in checks) - 1 > 0
