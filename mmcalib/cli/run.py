@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import AllowedRoot, Quiet, Requests
+from mmcalib.cli.shared import AllowedRoot, Force, Out, Quiet, Requests, Strict
 
 
 def run(
@@ -22,7 +22,7 @@ def run(
         typer.Option(metavar="DIR", help="Folder of media, or one file; may be repeated."),
     ] = None,
     requests: Requests = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = Path("out"),
+    out: Out = Path("out"),
     allowed_local_media_path: AllowedRoot = None,
     count: Annotated[
         list[str] | None,
@@ -137,10 +137,8 @@ def run(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the sample.")] = 0,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 3 when anything had to be skipped.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite results in --out.")] = False,
+    strict: Strict = False,
+    force: Force = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print calibration.json to standard output.")
     ] = False,

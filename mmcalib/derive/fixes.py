@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from mmcalib.derive.nested import merged
+
 # What a fix costs the user, the least first.
 Cost = Literal["nothing", "requests", "speed", "quality", "most of the speed", "hardware"]
 COSTS: tuple[Cost, ...] = get_args(Cost)
@@ -75,21 +77,16 @@ def effective(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 
 def changed(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, Any]:
     """The engine arguments that the fixes change, with what they become."""
-    merged = dict(engine_args)
+    args = dict(engine_args)
     touched: dict[str, None] = {}
     for fix in effective(fixes):
         touched.update(dict.fromkeys(fix.changes))
         for name, value in fix.changes.items():
-            merge = _limits if name == _LIMIT else _merged
-            merged[name] = merge(merged.get(name), value)
-    return {name: merged[name] for name in touched}
-
-
-def _merged(old: Any, new: Any) -> Any:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        both = {name: _merged(old.get(name), value) for name, value in new.items()}
-        return {**old, **both}
-    return new
+            if name == _LIMIT:
+                args[name] = _limits(args.get(name), value)
+            else:
+                args = merged(args, {name: value})
+    return {name: args[name] for name in touched}
 
 
 def _limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:

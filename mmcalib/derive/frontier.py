@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from mmcalib.derive import nested
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.floor import least_frames, least_pixels
 from mmcalib.derive.spread import quantile
@@ -57,14 +58,19 @@ def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
     """
     if value == knob.value:
         return base
-    inner: Any = value
-    for depth, key in enumerate(reversed(knob.path)):
-        beside: dict[str, Any] = {}
-        if depth == 0:
-            beside = {name: min(v, value) for name, v in knob.companions.items()}
-            beside |= {knob.switch: value > 0} if knob.switch else {}
-        inner = {key: inner, **beside}
-    return merged([base, Setting(**{knob.argument: inner})])
+    return merged([base, Setting(**{knob.argument: spelled(knob, value)})])
+
+
+def spelled(knob: Knob, value: Value) -> dict[str, Any]:
+    """What gives the knob this value inside its argument, with all that must stand beside it."""
+    beside: dict[str, Any] = {name: min(v, value) for name, v in knob.companions.items()}
+    if knob.switch:
+        beside[knob.switch] = value > 0
+    *outer, leaf = knob.path
+    inner = {leaf: value, **beside}
+    for key in reversed(outer):
+        inner = {key: inner}
+    return inner
 
 
 def merged(settings: Iterable[Setting]) -> Setting:
@@ -72,17 +78,9 @@ def merged(settings: Iterable[Setting]) -> Setting:
     kwargs: dict[str, Any] = {}
     media: dict[str, Any] = {}
     for setting in settings:
-        _merge(kwargs, setting.mm_processor_kwargs)
-        _merge(media, setting.media_io_kwargs)
+        kwargs = nested.merged(kwargs, setting.mm_processor_kwargs)
+        media = nested.merged(media, setting.media_io_kwargs)
     return Setting(kwargs, media)
-
-
-def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = dict(value) if isinstance(value, Mapping) else value
 
 
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:

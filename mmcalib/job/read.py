@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import Shape
+from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.item import Item, Skipped
@@ -36,6 +36,18 @@ class Corpus:
     files: int
     has_requests: bool
     accesses: Accesses = field(default_factory=Accesses)
+
+    def only(self, modalities: Collection[Modality]) -> Corpus:
+        """Without items of other modalities, and without the requests that carry one."""
+        return replace(
+            self,
+            census=Census(e for e in self.census.shapes() if e.shape.modality in modalities),
+            prompts=PromptCensus(
+                entry
+                for entry in self.prompts.signatures()
+                if all(shape.modality in modalities for shape in entry.signature.shapes)
+            ),
+        )
 
 
 class Reader:

@@ -14,9 +14,10 @@ from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.effects import Effect, Footprint, Taken
 from mmcalib.derive.fit import Fit, PromptTokens
+from mmcalib.derive.nested import merged
 from mmcalib.derive.traps import items, kwargs, limits, prompts, reserve
 from mmcalib.derive.traps.file import Written, file_findings
-from mmcalib.derive.traps.spelling import flow, line, merged
+from mmcalib.derive.traps.spelling import flow, line
 from mmcalib.engine.messages import Budget, Dummy, Knob, ModelOpened
 from mmcalib.engine.setting import DEFAULT
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.derive.checks import Check
+from mmcalib.derive.frontier import spelled
 from mmcalib.derive.limits import Count
 from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.messages import Budget, Knob, ModelOpened
@@ -148,8 +149,4 @@ def line_of(knob: Knob, tokens: int) -> str:
 
 def cap(knob: Knob, tokens: int) -> dict[str, Any]:
     """What caps items at so many tokens, in the spelling that this model's processor has."""
-    unit = knob.unit_tokens or 1
-    inner: Any = {**knob.companions, knob.path[-1]: tokens * unit}
-    for name in reversed(knob.path[:-1]):
-        inner = {name: inner}
-    return dict(inner)
+    return spelled(knob, tokens * (knob.unit_tokens or 1))

@@ -11,8 +11,9 @@ from mmcalib.census.shapes import Modality
 from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.checks import Check
 from mmcalib.derive.limits import Count
+from mmcalib.derive.nested import merged
 from mmcalib.derive.traps.limits import LIMIT, cap, hint, options
-from mmcalib.derive.traps.spelling import line, merged
+from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.messages import Budget, Dummy, ModelOpened
 
 RESERVED = "adequately reserved"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -17,13 +16,3 @@ def flow(value: Any) -> str:
     """A value of YAML on one line."""
     words = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
     return words.removesuffix("\n").removesuffix("\n...")
-
-
-def merged(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` on top of `old`, mappings within mappings too."""
-    both = dict(old or {})
-    for name, value in new.items():
-        before = both.get(name)
-        nested = isinstance(before, Mapping) and isinstance(value, Mapping)
-        both[name] = merged(before, value) if nested else value
-    return both

@@ -72,9 +72,7 @@ class OpenedModel:
             device=current_platform.device_type,
             versions=dict(_versions()),
             tiles_images="image" in supported and tiles_images(default),
-            # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
-            caches_items=not self.config.is_encoder_decoder,
-            items_in_context=not self.config.is_encoder_decoder,
+            encoder_decoder=self.config.is_encoder_decoder,
         )
 
 

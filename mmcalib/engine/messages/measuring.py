@@ -53,9 +53,8 @@ class ModelOpened:
     `modalities` maps each supported modality to how many items vLLM itself allows (None: any).
     `serve_defaults` are the engine values that `vllm serve` would choose on this machine.
     `audio_rate_hz` is the rate to which clips are resampled, None without audio. `tiles_images`:
-    images are cut into tiles, in one of a list of layouts. `caches_items`: vLLM can keep processed
-    items for when they come again. `items_in_context`: their tokens are part of the context, which
-    they are not of encoder-decoder models.
+    images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are no
+    part of the context, and vLLM keeps no processed ones for when they come again.
     """
 
     architecture: str
@@ -69,8 +68,7 @@ class ModelOpened:
     device: str
     versions: dict[str, str]
     tiles_images: bool = False
-    caches_items: bool = True
-    items_in_context: bool = True
+    encoder_decoder: bool = False
     kind: Literal["model_opened"] = "model_opened"
 
 

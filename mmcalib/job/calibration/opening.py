@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from mmcalib.census.census import Census
-from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ModelOpened, OpenModel
@@ -43,18 +39,13 @@ def served(corpus: Corpus, opened: ModelOpened, policy: Policy) -> tuple[Corpus,
     }
     if not left_out:
         return corpus, {}
-    census = Census(e for e in corpus.census.shapes() if e.shape.modality not in left_out)
-    if not census.items():
+    kept = corpus.only([m for m in corpus.census.modalities() if m not in left_out])
+    if not kept.census.items():
         takes = ", ".join(opened.modalities)
         only = ", ".join(f"{m} items ({why})" for m, why in left_out.items())
         raise CorpusError(
             f"nothing to measure: the corpus holds only {only}; the model takes {takes}",
             hint="--model one that takes them, or --data with other media",
         )
-    prompts = PromptCensus(
-        entry
-        for entry in corpus.prompts.signatures()
-        if all(shape.modality not in left_out for shape in entry.signature.shapes)
-    )
     reasons = {m: f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}  # type: ignore[arg-type]
-    return replace(corpus, census=census, prompts=prompts), reasons
+    return kept, reasons

@@ -43,9 +43,7 @@ class SizedCache:
 
     @property
     def mm_processor_cache_gb(self) -> int | float:
-        """As it is written: 0 rather than 0.0."""
-        gib = self.size.mm_processor_cache_gb
-        return int(gib) if gib.is_integer() else gib
+        return _plain(self.size.mm_processor_cache_gb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,12 @@ class CappedCache:
 
     @property
     def mm_processor_cache_gb(self) -> int | float:
-        return int(self.gib) if self.gib.is_integer() else self.gib
+        return _plain(self.gib)
+
+
+def _plain(gib: float) -> int | float:
+    """As it is written: 0 rather than 0.0."""
+    return int(gib) if gib.is_integer() else gib
 
 
 def size_cache(
@@ -72,7 +75,8 @@ def size_cache(
     An item takes the bytes of its processed tensors under the chosen setting; vLLM counts no more
     (`get_item_size`, vllm/multimodal/cache/base.py of 0.32).
     """
-    if not opened.caches_items:
+    if opened.encoder_decoder:
+        # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
         return "vLLM keeps no processed items of encoder-decoder models"
     if not accesses.ends and policy.ram_budget_bytes is not None:
         allowed = affordable_gib(policy.ram_budget_bytes)

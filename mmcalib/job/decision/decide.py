@@ -56,8 +56,19 @@ def decide(
     explored |= {
         k.name: explore(k, default, plain, budgets, progress) for k in turned if k not in loaders
     }
+    default_budget, default_error = budgets.default()
     there = Settling(
-        census, prompts, sample, budgets, progress, default, admitted, explored, tuple(unreadable)
+        census=census,
+        prompts=prompts,
+        sample=sample,
+        budgets=budgets,
+        progress=progress,
+        default=default,
+        counts=admitted,
+        explored=explored,
+        unreadable=tuple(unreadable),
+        default_budget=default_budget,
+        default_error=default_error,
     )
     first = there.settle(None)
     reason = _too_long(first) or unsuited(first)

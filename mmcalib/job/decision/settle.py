@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
@@ -18,7 +17,7 @@ from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import FIT
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Budget
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored, moves
@@ -41,6 +40,8 @@ class Settling:
     counts: dict[Modality, Count]
     explored: Mapping[str, Sequence[Explored]]
     unreadable: tuple[Skipped, ...]
+    default_budget: Budget
+    default_error: str
 
     def frontiers(self) -> list[list[Point]]:
         """The points of each knob that has an effect."""
@@ -57,15 +58,22 @@ class Settling:
             table, more = measure(host, self.census, setting, self.sample, progress)
             unreadable += [s for s in more if s not in unreadable]
         plain = limits.limit_mm_per_prompt(self.counts, {})
-        budgets, longest = self._context(table, setting, plain)
+        budgets = self.budgets
         engine_args = budgets.engine_args(setting, plain, table)
-        budget = unhinted = budgets.of(engine_args, build_dummy=True)
+        budget = budgets.of(engine_args, build_dummy=True)
+        longest = self._longest(table, budget)
+        if policy.max_model_len == FIT:
+            context = smallest_context(longest, budgets.opened.max_model_len)
+            budgets = replace(budgets, context_tokens=context)
+            engine_args = budgets.engine_args(setting, plain, table)
+            budget = budgets.of(engine_args, build_dummy=True)
+            longest = self._longest(table, budget)
+        unhinted = budget
         found, refused = hints(engine_args, self.counts, table, budgets)
         if found:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
             engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, table)
             budget = budgets.of(engine_args, build_dummy=True)
-        default_budget, default_error = self.budgets.default()
         return Decision(
             default_table=self.default,
             table=table,
@@ -76,8 +84,8 @@ class Settling:
             counts=self.counts,
             hints=found,
             refused_hints=refused,
-            default_budget=default_budget,
-            default_error=default_error,
+            default_budget=self.default_budget,
+            default_error=self.default_error,
             budget=budget,
             unhinted=unhinted,
             adequacy=adequacy(budget, {m: c.value for m, c in self.counts.items()}),
@@ -86,22 +94,9 @@ class Settling:
             longest=longest,
         )
 
-    def _context(
-        self, table: CostTable, setting: Setting, plain: Mapping[str, Any]
-    ) -> tuple[Budgets, Fit | None]:
-        """The longest prompt, and the questions to vLLM with the context that it decides."""
-        budgets, policy = self.budgets, self.budgets.policy
-        budget = budgets.of(budgets.engine_args(setting, plain, table))
-        context = budgets.opened.max_model_len
-
-        def longest(context: int) -> Fit | None:
-            if not budgets.opened.items_in_context:
-                return None
-            if not budgets.opened.caches_items:
-                return None  # Items of an encoder-decoder model are no part of its context.
-            reserve = policy.text_reserve_tokens
-            return longest_prompt(self.prompts, table, self.counts, budget, reserve, context)
-
-        if policy.max_model_len == FIT:
-            context = smallest_context(longest(context), context)
-        return replace(budgets, context_tokens=context), longest(context)
+    def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
+        """The longest prompt; items of an encoder-decoder model are no part of its context."""
+        if self.budgets.opened.encoder_decoder:
+            return None
+        reserve, context = self.budgets.policy.text_reserve_tokens, budget.max_model_len
+        return longest_prompt(self.prompts, table, self.counts, budget, reserve, context)

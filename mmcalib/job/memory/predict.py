@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +16,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.decision.decide import Unsuited
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored
-from mmcalib.job.memory.rehearse import Rehearsals
+from mmcalib.job.memory.rehearse import Rehearsals, on_gpu
 from mmcalib.job.memory.worst_steps import configurations
 from mmcalib.progress import Progress
 from mmcalib.report.words import gib
@@ -63,17 +63,8 @@ class Predictor:
 
     def serve_defaults(self, opened: ModelOpened) -> ModelOpened:
         """The opened model with the defaults that `vllm serve` would have on that GPU."""
-        try:
-            budget = self._default.result().budget
-        except MmcalibError:
-            return opened
-        if budget is None:
-            return opened
-        defaults = {
-            "max_num_batched_tokens": budget.max_num_batched_tokens,
-            "max_num_seqs": budget.max_num_seqs,
-        }
-        return replace(opened, serve_defaults=defaults)
+        rehearsed, _ = _answer(self._default)
+        return on_gpu(opened, rehearsed)
 
     def unsuited(self, concurrency: float | None) -> Unsuited:
         """Why a decision's configuration does not do on this GPU: it does not start, or holds fewer

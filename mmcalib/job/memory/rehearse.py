@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     Done,
     Imagine,
+    ModelOpened,
     ParseServeConfig,
     Rehearse,
     Rehearsed,
@@ -79,6 +81,17 @@ def gpu_of(name: str) -> Gpu:
             hint="--gpu H100-80G, or another that has",
         )
     return gpu
+
+
+def on_gpu(opened: ModelOpened, rehearsed: Rehearsed | None) -> ModelOpened:
+    """The opened model with the defaults that `vllm serve` has on the GPU of a rehearsal."""
+    if rehearsed is None or rehearsed.budget is None:
+        return opened
+    defaults = {
+        "max_num_batched_tokens": rehearsed.budget.max_num_batched_tokens,
+        "max_num_seqs": rehearsed.budget.max_num_seqs,
+    }
+    return replace(opened, serve_defaults=defaults)
 
 
 def rehearse(

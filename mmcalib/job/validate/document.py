@@ -45,9 +45,13 @@ def _budgets(subject: Subject) -> ValidatedBudgets:
     config = encoder_budget(subject.budget, counts, subject.table if subject.table.costs else None)
     if subject.engine_args.get("skip_mm_profiling"):
         config = config.model_copy(
-            update={"profiled_tokens": 0, "profiled_items": 0, "profiled_modality": None,
-                    "adequacy": 0.0}
-        )  # fmt: skip
+            update={
+                "profiled_tokens": 0,
+                "profiled_items": 0,
+                "profiled_modality": None,
+                "adequacy": 0.0,
+            }
+        )
     return ValidatedBudgets(default=encoder_budget(subject.default_budget), config=config)
 
 

@@ -41,7 +41,7 @@ def findings(
 
 def _prompt_fits(subject: Subject, asks: Budgets) -> Check | None:
     """A prompt of vLLM's own largest items; None where items are no part of the context."""
-    if not subject.opened.items_in_context:
+    if subject.opened.encoder_decoder:
         return None
     largest = subject.budget.max_tokens_per_item
     return fullest_fits(subject, asks, largest, own=False)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.sample import choose
 from mmcalib.derive.checks import Check
@@ -74,7 +73,7 @@ def measured(
     if admitted is not None:
         yield admitted
     yield from _too_many(served.prompts, subject)
-    fit = _fits(served.prompts, subject, asks) if subject.opened.items_in_context else None
+    fit = None if subject.opened.encoder_decoder else _fits(served.prompts, subject, asks)
     if fit is not None:
         yield fit
 
@@ -106,12 +105,6 @@ def _served(corpus: Corpus, subject: Subject) -> tuple[Corpus, Check | None]:
     gone = [m for m in corpus.census.modalities() if m not in served]
     if not gone:
         return corpus, None
-    census = Census(e for e in corpus.census.shapes() if e.shape.modality in served)
-    prompts = PromptCensus(
-        entry
-        for entry in corpus.prompts.signatures()
-        if all(shape.modality in served for shape in entry.signature.shapes)
-    )
     items = ", ".join(f"{corpus.census.items(m):,} {m} items" for m in gone)
     one = {m: 1 for m in gone if m in subject.opened.modalities}
     limits = subject.engine_args.get("limit_mm_per_prompt") or {}
@@ -121,7 +114,7 @@ def _served(corpus: Corpus, subject: Subject) -> tuple[Corpus, Check | None]:
         f"{items} of the corpus are rejected: the configuration admits none",
         line("limit_mm_per_prompt", {**limits, **one}) if one else "serve them with another model",
     )
-    return replace(corpus, census=census, prompts=prompts), check
+    return corpus.only(served), check
 
 
 def _too_many(prompts: PromptCensus, subject: Subject) -> Iterator[Check]:

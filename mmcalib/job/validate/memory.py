@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any
 
 from mmcalib.census.shapes import Modality
@@ -129,13 +128,5 @@ class Foresight:
         remedies.append(f"{lower}, which leaves the room without reserving it")
         return " or ".join(remedies)
 
-    def __enter__(self) -> Foresight:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._rehearsals.close()

@@ -15,7 +15,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.derive.traps import limits, reserve
 from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Budget, ModelOpened, OpenModel, Rehearsed
+from mmcalib.engine.messages import Budget, ModelOpened, OpenModel
 from mmcalib.engine.setting import DEFAULT, Setting
 from mmcalib.errors import EngineDied, EngineError, ModelError
 from mmcalib.geometry import ResolvedModel
@@ -105,18 +105,6 @@ def open_model(
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     return opened
-
-
-def on_gpu(opened: ModelOpened, rehearsed: Rehearsed | None) -> ModelOpened:
-    """With the defaults that `vllm serve` has on the GPU of a rehearsal."""
-    if rehearsed is None or rehearsed.budget is None:
-        return opened
-    found = rehearsed.budget
-    defaults = {
-        "max_num_batched_tokens": found.max_num_batched_tokens,
-        "max_num_seqs": found.max_num_seqs,
-    }
-    return replace(opened, serve_defaults=defaults)
 
 
 def accepts(asks: Budgets, args: Mapping[str, Any]) -> Budget | None:

@@ -16,7 +16,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.geometry import resolve
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.memory.rehearse import gpu_of
+from mmcalib.job.memory.rehearse import gpu_of, on_gpu
 from mmcalib.job.read import Corpus
 from mmcalib.job.spec import STARTUP_BUDGET_S, cache_dir
 from mmcalib.job.validate.document import document
@@ -27,7 +27,7 @@ from mmcalib.job.validate.memory import Foresight
 from mmcalib.job.validate.prove import prove
 from mmcalib.job.validate.reading import read_config
 from mmcalib.job.validate.settings import setting_checks
-from mmcalib.job.validate.subject import BATCH, asking, budgeted, on_gpu, open_model
+from mmcalib.job.validate.subject import BATCH, asking, budgeted, open_model
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.validation import Validation
 
@@ -103,7 +103,8 @@ def _find_model(
     for note in resolved.notes[:1]:
         progress.note(note)
     if asked.gpu is not None:
-        found.foresight = stack.enter_context(Foresight(asked.gpu, resolved.path, progress))
+        found.foresight = Foresight(asked.gpu, resolved.path, progress)
+        stack.callback(found.foresight.close)
         found.foresight.begin(found.engine_args or {})
 
 

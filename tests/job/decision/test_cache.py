@@ -89,7 +89,7 @@ def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
 
 
 def test_encoder_decoder_models_have_none() -> None:
-    model = replace(opened(), caches_items=False)
+    model = replace(opened(), encoder_decoder=True)
     decision = decide(corpus([], [[A], [A]]), model=model)
     assert "mm_processor_cache_gb" not in decision.engine_args
     assert "encoder-decoder" in next(cache_checks(decision, Policy())).detail

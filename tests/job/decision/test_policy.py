@@ -146,7 +146,7 @@ def test_what_nothing_helps_stays_as_the_policy_wants_it() -> None:
 
 
 def test_items_of_an_encoder_decoder_model_take_no_context() -> None:
-    model = replace(opened(max_model_len=448, chunks=False), caches_items=False)
+    model = replace(opened(max_model_len=448, chunks=False), encoder_decoder=True)
     decision = decide(corpus([PAGE]), model=model)
     assert decision.longest is None
     assert decision.forced == ""

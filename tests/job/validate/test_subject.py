@@ -14,8 +14,9 @@ from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.checks import reserved_check
 from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.rehearse import on_gpu
 from mmcalib.job.memory.worst_steps import configurations
-from mmcalib.job.validate.subject import Subject, here, on_gpu
+from mmcalib.job.validate.subject import Subject, here
 from mmcalib.job.validate.validate import in_bytes
 
 OPENED = ModelOpened(
