@@ -8,11 +8,31 @@ from mmcalib.census.shapes import Modality
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What a source knows of bytes that are no file of their own.
+
+    `version` changes when the bytes do (size and time of the archive, an ETag). They begin at
+    `offset` of the archive where they stand in it as they are; `data` are the bytes themselves,
+    where only the source can get at them.
+    """
+
+    version: str
+    size_bytes: int
+    offset: int | None = None
+    data: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
-    """One media file by absolute path; `declared` is the modality a request gave it, if any."""
+    """One medium; `declared` is the modality a request gave it, if any.
+
+    `path` is the absolute path of a file, or a URL in fsspec's spelling: `s3://bucket/cat.jpg`, and
+    with the archive behind the member, `tar://cat.jpg::/data/0001.tar`. Then `held` saves a look.
+    """
 
     path: str
     declared: Modality | None = None
+    held: Held | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +40,7 @@ class Prompt:
     """One request: its items in order and the number of text characters around them.
 
     `origin` says where it stands (`requests.jsonl:7`); `messages` is the request as written, with
-    every media URL made an absolute `file://` URL, so that it can be replayed.
+    every media URL made one of `file://` or of the item's own, so that it can be replayed.
     """
 
     origin: str

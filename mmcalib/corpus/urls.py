@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import mimetypes
 import os
 import re
-import tempfile
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
 
-from mmcalib.errors import OutputError
+from mmcalib.corpus.keep import keep
 
 REMOTE = "remote URL: not fetched"
 
@@ -83,18 +83,10 @@ def decode_data_url(url: str) -> tuple[bytes, str]:
 def materialise(data: bytes, extension: str, scratch: Path) -> str:
     """Write `data` below `scratch`, named by its SHA-256, unless it is there; return the path.
 
-    The file appears whole or not at all. Raises OutputError.
+    Raises OutputError.
     """
-    path = scratch / f"{hashlib.sha256(data).hexdigest()}{extension}"
-    try:
-        if not path.exists():
-            scratch.mkdir(parents=True, exist_ok=True)
-            handle, partial = tempfile.mkstemp(dir=scratch, prefix=".partial-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(partial, path)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write inline media: {path}: {error.strerror}", hint="MMCALIB_CACHE_DIR=DIR"
-        ) from error
-    return os.path.realpath(path)
+    name = hashlib.sha256(data).hexdigest()
+    path = scratch / f"{name}{extension}"
+    if path.exists():
+        return os.path.realpath(path)
+    return keep(io.BytesIO(data), path)

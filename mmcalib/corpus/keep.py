@@ -1,0 +1,44 @@
+"""Copies of media that are no files of their own, kept for what reads files only."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+from mmcalib.errors import OutputError
+
+_BLOCK_BYTES = 1 << 20
+
+
+def keep(source: BinaryIO, path: Path) -> str:
+    """Write what can still be read of `source` to `path`, which is returned with links resolved.
+
+    The file appears whole or not at all, in place of an older one. Raises OutputError, and what
+    reading raises.
+    """
+    partial = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            while block := source.read(_BLOCK_BYTES):
+                try:
+                    file.write(block)
+                except OSError as error:
+                    raise _unwritable(path, error) from error
+        os.replace(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise
+    return os.path.realpath(path)
+
+
+def _unwritable(path: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"cannot write a copy of media: {path}: {error.strerror}", hint="MMCALIB_CACHE_DIR=DIR"
+    )

@@ -1,0 +1,81 @@
+"""From an item to its bytes, wherever they are."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol, cast
+
+from mmcalib.corpus.item import Item
+from mmcalib.corpus.keep import keep
+from mmcalib.corpus.locations.location import BEHIND, Location
+
+
+@dataclass(slots=True)
+class Opened:
+    """The bytes of one item; `file` can be read and sought, and is closed with it.
+
+    `path` is set where they are a file of their own, which C libraries open faster by name.
+    """
+
+    file: BinaryIO
+    size_bytes: int
+    path: str | None = None
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.file.close()
+
+
+class _Opener(Protocol):
+    def open_item(self, item: Item, location: Location) -> Opened: ...
+
+
+# The module that reads each scheme. Any other scheme is one of fsspec's file systems.
+_OPENERS: Mapping[str, str] = {
+    "tar": "mmcalib.corpus.locations.tar",
+    "parquet": "mmcalib.corpus.locations.parquet",
+    "hf-dataset": "mmcalib.corpus.locations.hf_dataset",
+}
+_ANY = "mmcalib.corpus.locations.remote"
+
+
+def open_item(item: Item) -> Opened:
+    """Open an item that is no file of its own. Raises OSError or ValueError when it is gone or
+    damaged, UsageError when what reads it is not installed.
+    """
+    if item.held and item.held.data is not None:
+        return Opened(io.BytesIO(item.held.data), len(item.held.data))
+    location = Location.of(item.path)
+    if location.is_file:
+        file = cast("BinaryIO", open(item.path, "rb"))  # noqa: SIM115 - closed by `Opened`
+        return Opened(file, os.fstat(file.fileno()).st_size, item.path)
+    opener = cast("_Opener", importlib.import_module(_OPENERS.get(location.scheme or "", _ANY)))
+    return opener.open_item(item, location)
+
+
+def local_copy(path: str, scratch: Path) -> str:
+    """The path of a file with the bytes of the item at `path`: itself, or a copy in `scratch`.
+
+    Raises as `open_item` does, and OutputError when it cannot be written. A copy is made anew by
+    every process, because what it was made of may have changed.
+    """
+    if Location.of(path).is_file:
+        return path
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()
+    with open_item(Item(path)) as opened:
+        suffix = Path(path.partition(BEHIND)[0]).suffix
+        return keep(opened.file, scratch / f"{name}{suffix}")
