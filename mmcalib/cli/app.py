@@ -14,6 +14,7 @@ from mmcalib.cli.merge import merge
 from mmcalib.cli.models import models
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
+from mmcalib.cli.report import report
 from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.validate import validate
@@ -36,6 +37,7 @@ app.command("validate")(validate)
 app.command("check")(check)
 app.command("scan")(scan)
 app.command("merge")(merge)
+app.command("report")(report)
 app.command("models")(models)
 
 

@@ -30,7 +30,7 @@ _POSITIVE = (
 def job_of(
     *,
     model: str,
-    data: Sequence[Path],
+    data: Sequence[str],
     requests: Sequence[Path],
     allowed_root: Path | None,
     validate: str,

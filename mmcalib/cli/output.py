@@ -14,11 +14,11 @@ from mmcalib.job.spec import Outcome
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.engine_yaml import engine_yaml
 from mmcalib.report.files import write_text
-from mmcalib.report.markdown import markdown
+from mmcalib.report.html.report import Report
 from mmcalib.report.skipped import skipped_jsonl
 from mmcalib.report.terminal import summary
 
-FILES = ("engine.yaml", "calibration.json", "report.md", "skipped.jsonl")
+FILES = ("engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl")
 
 
 def claim(out: Path, *, force: bool) -> None:
@@ -60,17 +60,21 @@ def finish(
     as_json: bool,
     quiet: bool,
     strict: bool,
+    thumbnails: bool = True,
+    redact_paths: bool = False,
 ) -> None:
     """Write the final files, say what there is to say, and leave by the verdict's exit code.
 
     `engine.yaml` is written only when the verdict is pass.
     """
-    written = ["calibration.json", "report.md", "skipped.jsonl"]
+    written = ["report.html", "report.md", "calibration.json", "skipped.jsonl"]
     serve = f"vllm serve --config {shlex.quote(str(out / 'engine.yaml'))}"
     if calibration.verdict == "pass":
         write_text(out / "engine.yaml", engine_yaml(calibration, serve))
         written.insert(0, "engine.yaml")
-    write_text(out / "report.md", markdown(calibration, serve))
+    report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
+    write_text(out / "report.md", report.markdown())
+    write_text(out / "report.html", report.html())
     if as_json:
         sys.stdout.write(calibration.to_json() + "\n")
     if not quiet:

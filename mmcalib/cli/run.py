@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import AllowedRoot, Force, Out, Quiet, Requests, Strict
+from mmcalib.cli.report import NoThumbnails, RedactPaths
+from mmcalib.cli.shared import AllowedRoot, Data, Force, Out, Quiet, Requests, Strict
 
 
 def run(
@@ -17,10 +18,7 @@ def run(
             metavar="MODEL", help="Checkpoint folder, or hub id such as `mmcalib models` lists."
         ),
     ],
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="DIR", help="Folder of media, or one file; may be repeated."),
-    ] = None,
+    data: Data = None,
     requests: Requests = None,
     out: Out = Path("out"),
     allowed_local_media_path: AllowedRoot = None,
@@ -137,6 +135,8 @@ def run(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the sample.")] = 0,
+    no_thumbnails: NoThumbnails = False,
+    redact_paths: RedactPaths = False,
     strict: Strict = False,
     force: Force = False,
     as_json: Annotated[
@@ -193,4 +193,13 @@ def run(
         if outcome.skipped or outcome.calibration:
             console.print(f"interrupted; what was found so far is in {out}", markup=False)
         raise
-    finish(calibration, out, console, as_json=as_json, quiet=quiet, strict=strict)
+    finish(
+        calibration,
+        out,
+        console,
+        as_json=as_json,
+        quiet=quiet,
+        strict=strict,
+        thumbnails=not no_thumbnails,
+        redact_paths=redact_paths,
+    )

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import AllowedRoot, Force, Out, Quiet, Requests, Strict
+from mmcalib.cli.shared import AllowedRoot, Data, Force, Out, Quiet, Requests, Strict
 
 
 def scan(
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder of media, or one file; - reads paths from stdin; may be repeated.",
-        ),
-    ] = None,
+    data: Data = None,
     requests: Requests = None,
     out: Out = Path("out"),
     allowed_local_media_path: AllowedRoot = None,
@@ -49,15 +42,12 @@ def scan(
 
     if not data and not requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
-    paths = [path for path in data or [] if str(path) != "-"]
-    reads = len(paths) < len(data or [])
     part = Shard.parse(shard) if shard is not None else None
     claim(out, force=force)
     console = Console(stderr=True, highlight=False)
     found = scan_all(
-        paths,
+        data or [],
         requests or [],
-        sys.stdin.buffer if reads else None,
         allowed_root=allowed_local_media_path,
         shard=part,
         progress=Silent() if quiet else Terminal(console),

@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SOURCE",
+        help="Folder, file, 'pattern', archive or URL of media; @FILE or - reads paths; may be "
+        "repeated.",
+    ),
+]
 Requests = Annotated[
     list[Path] | None,
     typer.Option(

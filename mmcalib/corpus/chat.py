@@ -1,7 +1,8 @@
 """One line of a requests file as text, checked where it enters: OpenAI chat messages.
 
-Both `{"messages": [...]}` and the line of a batch file, `{"custom_id": ..., "body": {"messages":
-[...]}}`, are read. Fields that do not bear on media or text are ignored.
+Read are `{"messages": [...]}`, the line of a batch file, `{"custom_id": ..., "body": {"messages":
+[...]}}`, and a line of vLLM's custom benchmarks, `{"prompt": ..., "image_files": [...]}`. Fields
+that do not bear on media or text are ignored.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from mmcalib.census.shapes import Modality
+from mmcalib.corpus.custom import is_custom, messages_of
 
 # vLLM's spelling of the content parts that hold words (vllm/renderers/chat_utils.py, 0.32).
 TextType = Literal["text", "input_text", "output_text", "refusal", "thinking"]
@@ -153,6 +155,8 @@ def parse_line(line: bytes) -> tuple[list[Message], list[dict[str, object]]]:
     try:
         if isinstance(data, dict) and "messages" not in data and "body" in data:
             written = _BatchLine.model_validate(data).body.messages
+        elif isinstance(data, dict) and is_custom(data):
+            written = messages_of(data)
         else:
             written = _Chat.model_validate(data).messages
         return _MESSAGES.validate_python(written), written

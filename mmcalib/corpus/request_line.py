@@ -7,11 +7,13 @@ from pathlib import Path
 
 from mmcalib.corpus.chat import MODALITY_OF, BadRequest, Message, UrlType, parse_line
 from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.urls import (
     Outside,
     Unresolved,
     decode_data_url,
     is_inline,
+    is_remote,
     local_path,
     materialise,
 )
@@ -23,15 +25,22 @@ class RequestLines:
     """Reads requests whose relative paths start at `folder`, a resolved path.
 
     Media must lie below `allowed_root` (default: that folder), links resolved. Inline media are
-    written to `scratch` and are items like the others. Remote media are not fetched.
+    written to `scratch` and are items like the others. Remote media are items by their URLs with
+    `allow_url`, and otherwise refused.
     """
 
     def __init__(
-        self, folder: str, *, allowed_root: str | Path | None = None, scratch: Path
+        self,
+        folder: str,
+        *,
+        allowed_root: str | Path | None = None,
+        scratch: Path,
+        allow_url: bool = False,
     ) -> None:
         self._folder = folder
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
+        self._allow_url = allow_url
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """The request, or why it is none. Raises UsageError for a file outside the root."""
@@ -46,7 +55,7 @@ class RequestLines:
         except (BadRequest, Unresolved) as error:
             return Skipped(origin, one_line(str(error)))
         for item in items:
-            if not _exists(item):
+            if not exists(item):
                 return Skipped(origin, one_line(f"names a missing file: {item.path}"))
         text = "\n".join(words for message in messages for words in message.words)
         return Prompt(origin, tuple(items), text, replayable)
@@ -56,6 +65,8 @@ class RequestLines:
         part_type, url = media
         if is_inline(url):
             path = materialise(*decode_data_url(url), self._scratch)
+        elif self._allow_url and is_remote(url):
+            path = url
         else:
             try:
                 path = local_path(url, self._folder, self._root)
@@ -67,8 +78,9 @@ class RequestLines:
         return Item(path, MODALITY_OF[part_type])
 
 
-def _exists(item: Item) -> bool:
-    return os.path.exists(item.path)
+def exists(item: Item) -> bool:
+    """Whether there is such a file; of a remote one only the probe can tell."""
+    return not Location.of(item.path).is_file or os.path.exists(item.path)
 
 
 def _with_file_urls(
@@ -86,4 +98,5 @@ def _with_file_urls(
 
 
 def _file_part(part_type: UrlType, item: Item) -> dict[str, object]:
-    return {"type": part_type, part_type: {"url": Path(item.path).as_uri()}}
+    url = Path(item.path).as_uri() if Location.of(item.path).is_file else item.path
+    return {"type": part_type, part_type: {"url": url}}

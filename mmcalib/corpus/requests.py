@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmcalib.corpus.chat import LONGEST_LINE_BYTES, BadRequest, parse_line
 from mmcalib.corpus.item import Item, Prompt, Skipped
-from mmcalib.corpus.request_line import RequestLines
+from mmcalib.corpus.request_line import RequestLines, exists
 from mmcalib.corpus.urls import Unresolved
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import CorpusError
@@ -23,8 +23,9 @@ class RequestsSource:
 
     Relative paths start at the file's own folder. Media must lie below `allowed_root` (default:
     that folder), links resolved; else UsageError. Inline media are written to `scratch` and are
-    items like the others. Remote media are not fetched. `label` names the file in the origins of
-    its requests (default: its name). The file is read line by line, once per call.
+    items like the others. Remote media are items by their URLs with `allow_url`, and otherwise
+    refused. `label` names the file in the origins of its requests (default: its name). The file is
+    read line by line, once per call.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class RequestsSource:
         allowed_root: str | Path | None = None,
         scratch: Path,
         label: str | None = None,
+        allow_url: bool = False,
     ) -> None:
         self.path = Path(path)
         if not self.path.is_file():
@@ -42,7 +44,9 @@ class RequestsSource:
                 hint="--requests FILE names a JSONL file of chat requests",
             )
         folder = os.path.dirname(os.path.realpath(self.path))
-        self._reader = RequestLines(folder, allowed_root=allowed_root, scratch=scratch)
+        self._reader = RequestLines(
+            folder, allowed_root=allowed_root, scratch=scratch, allow_url=allow_url
+        )
         self._label = label or self.path.name
 
     def items(self) -> Iterator[Item | Skipped]:
@@ -60,7 +64,7 @@ class RequestsSource:
                     continue
                 if item not in seen:
                     seen.add(item)
-                    yield item if os.path.exists(item.path) else Skipped(item.path, "no such file")
+                    yield item if exists(item) else Skipped(item.path, "no such file")
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Raise CorpusError, at the end, when no line was usable."""

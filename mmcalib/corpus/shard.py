@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.errors import UsageError
 
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
@@ -45,12 +46,13 @@ class Part:
     """What a shard has of the corpus below `roots`.
 
     A file belongs to a shard by its path below the innermost root that it lies in, so that it has
-    one shard even where roots overlap; a request by its line.
+    one shard even where roots overlap; a member of an archive also by its name in there; a request
+    by its line.
     """
 
     def __init__(self, shard: Shard, roots: Iterable[str | os.PathLike[str]]) -> None:
         self.shard = shard
-        self._roots = {os.path.abspath(root).rstrip("/") for root in roots}
+        self._roots = {_absolute(os.fspath(root)).rstrip("/") for root in roots}
 
     def owns(self, path: str) -> bool:
         """Whether the file at this absolute path is for this shard to count."""
@@ -61,9 +63,16 @@ class Part:
         return self.shard.has(os.fsencode(origin.rpartition(":")[2]))
 
     def _key(self, path: str) -> str:
+        location = Location.of(path)
+        if location.archive is not None:
+            return f"{location.member}{BEHIND}{self._key(location.archive)}"
         end = path.rfind("/")
         while end >= 0:
             if path[:end] in self._roots:
                 return path[end + 1 :]
             end = path.rfind("/", 0, end)
-        return os.path.basename(path)
+        return os.path.basename(path) if location.is_file else path
+
+
+def _absolute(root: str) -> str:
+    return os.path.abspath(root) if Location.of(root).is_file else root

@@ -12,8 +12,12 @@ from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
 
 from mmcalib.corpus.keep import keep
+from mmcalib.corpus.locations.location import BEHIND
 
-REMOTE = "remote URL: not fetched"
+REMOTE = "remote URL: not fetched without --allow-url"
+
+# What `allow_url` opens. Any other scheme of fsspec may lead back to this disk.
+_REMOTE_SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _LOCAL_HOSTS = ("", "localhost")
@@ -37,7 +41,7 @@ def local_path(url: str, folder: str, root: str) -> str:
     if scheme and scheme[1].lower() == "file":
         path = _file_url_path(url[scheme.end() :])
     elif scheme and url[scheme.end() :].startswith("//"):
-        raise Unresolved(REMOTE)
+        raise Unresolved(REMOTE if is_remote(url) else "URL of a scheme that is not read")
     else:
         path = url
     if not path or "\0" in path:
@@ -63,6 +67,16 @@ def _file_url_path(rest: str) -> str:
 def is_inline(url: str) -> bool:
     """Whether the URL carries the bytes itself."""
     return url[:5].lower() == "data:"
+
+
+def is_remote(url: str) -> bool:
+    """Whether it may be fetched from elsewhere, where that is allowed. Raises `Unresolved`."""
+    scheme = _SCHEME.match(url)
+    if not scheme or scheme[1].lower() not in _REMOTE_SCHEMES or url[scheme.end() :][:2] != "//":
+        return False
+    if BEHIND in url:
+        raise Unresolved(f"remote URL with {BEHIND}")
+    return True
 
 
 def decode_data_url(url: str) -> tuple[bytes, str]:

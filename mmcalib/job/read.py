@@ -12,9 +12,9 @@ from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.take import take
-from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
@@ -63,37 +63,42 @@ class Reader:
         if isinstance(shape, Skipped) or self._left <= 0:
             return shape
         self._left -= 1
-        why = decode_check(item.path, shape.modality)
+        why = decode_check(item, shape.modality)
         return shape if why is None else Skipped(item.path, why)
 
 
 def read(
-    data: Sequence[Path],
+    data: Sequence[str | Path],
     requests: Sequence[Path],
     *,
     allowed_root: Path | None,
     scratch: Path,
     progress: Progress,
 ) -> Corpus:
-    """Read all sources.
+    """Read all sources; `data` as `resolve` takes it.
 
     Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
     leads outside the allowed root.
     """
-    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
+    sources = sources_of(resolved(data), requests, allowed_root=allowed_root, scratch=scratch)
     taken = take(sources, look=Reader(), progress=progress)
     return Corpus(
         taken.census,
         taken.prompts,
         tuple(not_requests(taken.skipped, requests)),
         taken.files,
-        bool(requests),
+        bool(requests) or taken.prompts.prompts() > 0,
         taken.accesses,
     )
 
 
+def resolved(data: Sequence[str | Path]) -> list[Resolved]:
+    """Every source that `data` names. Raises CorpusError and UsageError."""
+    return [found for one in data for found in resolve(one)]
+
+
 def sources_of(
-    data: Sequence[Path], requests: Sequence[Path], *, allowed_root: Path | None, scratch: Path
+    data: Sequence[Resolved], requests: Sequence[Path], *, allowed_root: Path | None, scratch: Path
 ) -> list[Source]:
     """Requests first. Raises CorpusError when one is missing."""
     names = [path.name for path in requests]
@@ -107,7 +112,7 @@ def sources_of(
         )
         for path in requests
     ]
-    sources += [FolderSource(path) for path in data]
+    sources += [found.source for found in data]
     return sources
 
 

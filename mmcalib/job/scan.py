@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mmcalib.census.take import Look, take
 from mmcalib.corpus.item import Skipped
-from mmcalib.corpus.paths import PathsSource
 from mmcalib.corpus.shard import Part, Shard
 from mmcalib.errors import UsageError
-from mmcalib.job.read import Reader, not_requests, sources_of
+from mmcalib.job.read import Reader, not_requests, resolved, sources_of
 from mmcalib.job.spec import cache_dir
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.census import CensusDocument, merged
@@ -30,27 +29,23 @@ class Scanned:
 
 
 def scan(
-    data: Sequence[Path],
+    data: Sequence[str | Path],
     requests: Sequence[Path] = (),
-    lines: Iterable[bytes] | None = None,
     *,
     allowed_root: Path | None = None,
     shard: Shard | None = None,
     look: Look | None = None,
     progress: Progress | None = None,
 ) -> Scanned:
-    """Read the headers of all sources, or of what `shard` has of them: folders and files, requests,
-    and files whose paths are `lines`.
+    """Read the headers of all sources, or of what `shard` has of them; `data` as for `resolve`.
 
     Raises CorpusError when a source is missing or, without `shard`, nothing could be read;
     UsageError when a request leads outside the allowed root.
     """
     scratch = cache_dir() / "inline"
-    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
-    roots = [*data]
-    if lines is not None:
-        sources.append(PathsSource(lines))
-        roots.append(Path.cwd())
+    found = resolved(data)
+    sources = sources_of(found, requests, allowed_root=allowed_root, scratch=scratch)
+    roots = [one.root for one in found]
     taken = take(
         sources,
         look=look or Reader(decode=0),
@@ -93,7 +88,7 @@ def _load(file: Path) -> Scanned:
 
 def _part(
     shard: Shard,
-    roots: Sequence[Path],
+    roots: Sequence[str],
     requests: Sequence[Path],
     allowed_root: Path | None,
     scratch: Path,

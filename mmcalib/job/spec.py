@@ -32,7 +32,7 @@ class Job:
     """
 
     model: str
-    data: Sequence[Path]
+    data: Sequence[str | Path]
     requests: Sequence[Path] = ()
     allowed_root: Path | None = None
     policy: Policy = field(default_factory=Policy)

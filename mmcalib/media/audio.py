@@ -9,8 +9,10 @@ import soundfile
 from av.container import InputContainer
 
 from mmcalib.census.shapes import AudioShape
+from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, reason
+from mmcalib.media.sound import open_sound
 
 # libsndfile says SF_COUNT_MAX (2**63 - 1) where a header leaves the length open.
 _OPEN_LENGTH_SAMPLES = 1 << 62
@@ -26,24 +28,29 @@ _MPEG_BYTES_PER_S = 1000
 PACKET_LIMIT = 1_000_000
 
 
-def audio_shape(path: str) -> AudioShape:
-    """Samples per channel and rate of the first audio stream of the file at `path`.
+def audio_shape(medium: Medium) -> AudioShape:
+    """Samples per channel and rate of the first audio stream.
 
     Raises `Unreadable` or one of `READ_ERRORS`.
     """
     try:
-        info = soundfile.info(path)
+        with open_sound(medium) as sound:
+            num_samples, rate_hz, form = sound.frames, sound.samplerate, sound.format
     except soundfile.SoundFileError as error:
-        return _by_ffmpeg(path, refusal=reason(error))
-    if info.frames >= _OPEN_LENGTH_SAMPLES:
-        return _by_ffmpeg(path, refusal="length not in the header")
-    if info.format == "MP3" and info.duration * _MPEG_BYTES_PER_S > os.path.getsize(path):
-        return _by_ffmpeg(path, refusal="length in the header is wrong", trust_header=False)
-    return _shape(info.frames, info.samplerate)
+        return _by_ffmpeg(medium, refusal=reason(error))
+    if num_samples >= _OPEN_LENGTH_SAMPLES:
+        return _by_ffmpeg(medium, refusal="length not in the header")
+    if form == "MP3" and num_samples * _MPEG_BYTES_PER_S > _size_bytes(medium) * rate_hz:
+        return _by_ffmpeg(medium, refusal="length in the header is wrong", trust_header=False)
+    return _shape(num_samples, rate_hz)
 
 
-def _by_ffmpeg(path: str, refusal: str, *, trust_header: bool = True) -> AudioShape:
-    with open_container(path) as container:
+def _size_bytes(medium: Medium) -> int:
+    return os.path.getsize(medium) if isinstance(medium, str) else medium.size_bytes
+
+
+def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> AudioShape:
+    with open_container(medium) as container:
         if not container.streams.audio:
             raise Unreadable(refusal)
         codec = container.streams.audio[0].codec_context

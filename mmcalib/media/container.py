@@ -5,19 +5,36 @@ from __future__ import annotations
 import av
 from av.container import InputContainer
 
+from mmcalib.media.bounded import Medium
 from mmcalib.media.failure import Unreadable
 
 # Seconds in which FFmpeg must open a file, and find each packet. Real files take milliseconds; a
 # damaged one of many gigabytes is searched to its end.
 TIMEOUT_S = 4.0
 
+# The same where each read may be a request to another machine.
+_REMOTE_TIMEOUT_S = 60.0
+
+# Protocols by which a medium may make FFmpeg open another: none.
+_NOTHING_ELSE = {"protocol_whitelist": "none"}
+
 # What FFmpeg opens that is no medium, but names other files and hosts.
 _REFERENCES = ("sdp", "hls", "dash", "concat", "rtsp")
 
 
-def open_container(path: str) -> InputContainer:
+def open_container(medium: Medium) -> InputContainer:
     """Open for reading. Raises `Unreadable` or one of `READ_ERRORS`."""
-    container = av.open(path, metadata_errors="replace", timeout=TIMEOUT_S)
+    if isinstance(medium, str):
+        container = av.open(medium, "r", metadata_errors="replace", timeout=TIMEOUT_S)
+    else:
+        medium.seek(0)
+        container = av.open(
+            medium,
+            "r",
+            metadata_errors="replace",
+            timeout=_REMOTE_TIMEOUT_S,
+            options=_NOTHING_ELSE,
+        )
     if container.format.name.startswith(_REFERENCES):
         container.close()
         raise Unreadable("a playlist that names media elsewhere")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack
+from dataclasses import replace
 from fractions import Fraction
+from typing import BinaryIO, cast
 
 import soundfile
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.corpus.item import Item, Skipped
+from mmcalib.corpus.locations.opening import open_item
+from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import READ_ERRORS, Unreadable, reason
 from mmcalib.media.image import open_image
-from mmcalib.media.probe import probe
+from mmcalib.media.probe import is_plain_file, medium_of, probe
+from mmcalib.media.sound import open_sound
 from mmcalib.media.video import video_stream
 
 _FAILURES: tuple[type[Exception], ...] = (Unreadable, *READ_ERRORS)
@@ -30,23 +36,21 @@ _BLOCK_SAMPLES = 1 << 16
 _WHOLE_SAMPLES = 1 << 27
 
 
-def decode_check(path: str, modality: Modality) -> str | None:
+def decode_check(item: Item, modality: Modality) -> str | None:
     """Why the item cannot be decoded to its end, or None when it can.
 
     Images and audio are decoded whole, videos at their first and last frames, very long audio at
-    its end, where its length is known.
+    its end, where its length is known. Raises UsageError as `probe` does.
     """
-    shape = probe(Item(path, modality))
+    shape = probe(replace(item, declared=modality))
     if isinstance(shape, Skipped):
         return shape.reason
     try:
-        match shape:
-            case ImageShape():
-                _image(path)
-            case VideoShape():
-                _video(path)
-            case AudioShape():
-                _audio(path, shape)
+        if is_plain_file(item):
+            _decode(item.path, shape)
+        else:
+            with open_item(item) as opened:
+                _decode(medium_of(item, opened, whole=True), shape)
     except Unreadable as error:
         return str(error)
     except READ_ERRORS as error:
@@ -54,14 +58,32 @@ def decode_check(path: str, modality: Modality) -> str | None:
     return None
 
 
-def _image(path: str) -> None:
-    with open(path, "rb") as file, warnings.catch_warnings():
+def _decode(medium: Medium, shape: Shape) -> None:
+    match shape:
+        case ImageShape():
+            _image(medium)
+        case VideoShape():
+            _video(medium)
+        case AudioShape():
+            _audio(medium, shape)
+
+
+def _image(medium: Medium) -> None:
+    if isinstance(medium, str):
+        with open(medium, "rb") as file:
+            _load(file)
+    else:
+        _load(cast("BinaryIO", medium))
+
+
+def _load(file: BinaryIO) -> None:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         open_image(file).load()
 
 
-def _video(path: str) -> None:
-    with open_container(path) as container:
+def _video(medium: Medium) -> None:
+    with open_container(medium) as container:
         stream = video_stream(container)
         if stream is None:
             raise Unreadable("no video stream")
@@ -91,13 +113,13 @@ def _end_s(container: InputContainer, stream: VideoStream, from_s: float) -> flo
     return float((max(ends, default=start) - start) * base)
 
 
-def _audio(path: str, shape: AudioShape) -> None:
-    try:
-        sound = soundfile.SoundFile(path)
-    except soundfile.SoundFileError:
-        _audio_by_ffmpeg(path, shape)
-        return
-    with sound:
+def _audio(medium: Medium, shape: AudioShape) -> None:
+    with ExitStack() as opened:
+        try:
+            sound = opened.enter_context(open_sound(medium))
+        except soundfile.SoundFileError:
+            _audio_by_ffmpeg(medium, shape)
+            return
         start = _start_sample(shape.num_samples, sound.channels)
         sound.seek(start)
         # libsndfile pads with silence up to whatever length a damaged MP3 header claims.
@@ -110,8 +132,8 @@ def _audio(path: str, shape: AudioShape) -> None:
         _same_length(read / shape.sample_rate_hz, shape.duration_s)
 
 
-def _audio_by_ffmpeg(path: str, shape: AudioShape) -> None:
-    with open_container(path) as container:
+def _audio_by_ffmpeg(medium: Medium, shape: AudioShape) -> None:
+    with open_container(medium) as container:
         if not container.streams.audio:
             raise Unreadable("no audio stream")
         stream = container.streams.audio[0]

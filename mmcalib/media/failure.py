@@ -35,6 +35,7 @@ READ_ERRORS: tuple[type[Exception], ...] = (
 _WORDS: dict[type[Exception], str] = {
     FileNotFoundError: "no such file any more",
     PermissionError: "no permission to read it",
+    TimeoutError: "no answer in time",
     MemoryError: "needs more memory than there is",
     EOFError: "damaged: ends too early",
     av.error.InvalidDataError: "damaged: FFmpeg cannot read it",

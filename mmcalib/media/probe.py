@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
+from typing import BinaryIO
 
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.item import Item, Skipped
+from mmcalib.corpus.locations.location import BEHIND, Location
+from mmcalib.corpus.locations.opening import Opened, open_item
 from mmcalib.media.audio import audio_shape
-from mmcalib.media.bounded import bounded
+from mmcalib.media.bounded import (
+    MOST_DECODED_BYTES,
+    MOST_DECODING_READS,
+    MOST_PROBED_BYTES,
+    MOST_READS,
+    Bounded,
+    Medium,
+    bounded,
+)
+from mmcalib.media.container import TIMEOUT_S
 from mmcalib.media.failure import READ_ERRORS, Unreadable, reason
 from mmcalib.media.image import image_shape
-from mmcalib.media.sniff import HEAD_BYTES, sniff
+from mmcalib.media.sniff import HEAD_BYTES, Kind, sniff
 from mmcalib.media.video import container_shape
 
 NOT_MEDIA = "not an image, video or audio file"
@@ -20,11 +33,13 @@ NOT_MEDIA = "not an image, video or audio file"
 def probe(item: Item) -> Shape | Skipped:
     """The item's shape by content, whatever its name says; `Skipped` when there is none.
 
+    Raises UsageError when what opens such items is not installed.
+
     Reads headers only: a file whose tail is cut off passes (`decode_check` finds it). Also
     `Skipped` when a request declared another modality than the file has.
     """
     try:
-        shape = _shape(item.path, item.declared)
+        shape = _of_file(item) if is_plain_file(item) else _of_bytes(item)
     except Unreadable as error:
         return Skipped(item.path, str(error))
     except READ_ERRORS as error:
@@ -34,20 +49,55 @@ def probe(item: Item) -> Shape | Skipped:
     return shape
 
 
-def _shape(path: str, declared: Modality | None) -> Shape:
+def is_plain_file(item: Item) -> bool:
+    """Whether C libraries can open it by its name."""
+    return item.path[:1] == "/" or Location.of(item.path).is_file
+
+
+def _of_file(item: Item) -> Shape:
     # Opening a FIFO would wait for a writer.
-    status = os.stat(path)
+    status = os.stat(item.path)
     if not stat.S_ISREG(status.st_mode):
         raise Unreadable("not a regular file")
-    with open(path, "rb") as file:
+    with open(item.path, "rb") as file:
         kind = sniff(file.read(HEAD_BYTES))
         if kind == "image":
-            file.seek(0)
-            return image_shape(bounded(file, status.st_size))
+            return _image(file, status.st_size)
+    return _stream(kind, item.path, item.declared)
+
+
+def _of_bytes(item: Item) -> Shape:
+    with open_item(item) as opened:
+        kind = sniff(opened.file.read(HEAD_BYTES))
+        if kind == "image":
+            return _image(opened.file, opened.size_bytes)
+        return _stream(kind, medium_of(item, opened), item.declared)
+
+
+def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
+    """The opened item from its start, as far as a probe, or a `whole` decoding, may read it."""
+    opened.file.seek(0)
+    return Bounded(
+        opened.file,
+        opened.size_bytes,
+        what="medium",
+        most_bytes=MOST_DECODED_BYTES if whole else MOST_PROBED_BYTES,
+        most_reads=MOST_DECODING_READS if whole else MOST_READS,
+        most_s=math.inf if whole else TIMEOUT_S,
+        name=os.path.basename(item.path.partition(BEHIND)[0]),
+    )
+
+
+def _image(file: BinaryIO, size_bytes: int) -> Shape:
+    file.seek(0)
+    return image_shape(bounded(file, size_bytes))
+
+
+def _stream(kind: Kind, medium: Medium, declared: Modality | None) -> Shape:
     if kind == "container":
-        return container_shape(path, declared)
+        return container_shape(medium, declared)
     if kind == "audio":
-        return audio_shape(path)
+        return audio_shape(medium)
     if kind == "empty":
         raise Unreadable("empty file")
     raise Unreadable(f"{NOT_MEDIA} (text)" if kind == "text" else NOT_MEDIA)

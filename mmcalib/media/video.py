@@ -11,6 +11,7 @@ from av.video.stream import VideoStream
 
 from mmcalib.census.shapes import AudioShape, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
+from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable
 from mmcalib.media.image import MAX_PIXELS
@@ -22,19 +23,19 @@ PACKET_LIMIT = 216_000
 _ROTATABLE = ("mov", "matroska")
 
 
-def container_shape(path: str, declared: Modality | None = None) -> VideoShape | AudioShape:
+def container_shape(medium: Medium, declared: Modality | None = None) -> VideoShape | AudioShape:
     """The shape of the first video stream, or of the audio where there is no video.
 
     Cover art is not video. `declared="audio"` takes the sound track of a video, as vLLM does.
     Raises `Unreadable` or one of `READ_ERRORS`.
     """
-    with open_container(path) as container:
+    with open_container(medium) as container:
         stream = video_stream(container)
         if stream is not None and not (declared == "audio" and container.streams.audio):
             return _video_shape(container, stream)
         if not container.streams.audio:
             raise Unreadable("container with neither video nor audio")
-    return audio_shape(path)
+    return audio_shape(medium)
 
 
 def video_stream(container: InputContainer) -> VideoStream | None:

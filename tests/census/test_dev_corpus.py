@@ -50,7 +50,7 @@ def test_header_and_decoding_agree_with_the_manifest(truth: dict[str, Any]) -> N
             assert shape.duration_s == pytest.approx(truth["duration"], abs=1e-6)
         case _:
             pytest.fail(str(shape))
-    assert decode_check(path, shape.modality) is None
+    assert decode_check(Item(path), shape.modality) is None
 
 
 def test_the_whole_corpus() -> None:

@@ -113,7 +113,7 @@ def test_paths_and_requests_come_from_standard_input(
     assert offenders[1]["remedy"] == (
         "split into 2 prompts or calibrate again with --count image=5"
     )
-    assert offenders[2]["reason"] == "remote URL: not fetched"
+    assert offenders[2]["reason"] == "remote URL: not fetched without --allow-url"
     assert summary["checked"] == 6
 
 

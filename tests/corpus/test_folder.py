@@ -5,9 +5,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from tars import png, tar
 
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
 
 
@@ -106,3 +107,22 @@ def test_empty_folder(tmp_path: Path) -> None:
     touch(tmp_path / ".DS_Store")
     with pytest.raises(CorpusError, match="no files in folder"):
         list(FolderSource(tmp_path).items())
+
+
+def test_archives_stand_for_what_they_hold(tmp_path: Path) -> None:
+    touch(tmp_path / "a.jpg")
+    (tmp_path / "folder.tar").mkdir()
+    touch(tmp_path / "folder.tar" / "b.jpg")
+    for name in ("x.TAR", "y.tgz", "z.tar.gz"):
+        mode = "w" if name == "x.TAR" else "w:gz"
+        tar(tmp_path / name, ("1.png", png()), ("1.txt", b"words"), mode=mode)
+    source = FolderSource(tmp_path)
+    assert [item.path for item in source.items()] == [
+        str(tmp_path / "a.jpg"),
+        str(tmp_path / "folder.tar" / "b.jpg"),
+        *(f"tar://1.png::{tmp_path}/{name}" for name in ("x.TAR", "y.tgz", "z.tar.gz")),
+    ]
+    assert [prompt.text for prompt in source.prompts() if isinstance(prompt, Prompt)] == (
+        ["words"] * 3
+    )
+    assert len(list(FolderSource(tmp_path / "y.tgz").items())) == 1

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import pytest
+from tars import png, tar
 
-from mmcalib.corpus.item import Item
-from mmcalib.corpus.paths import PathsSource
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.paths import ListFile, PathsSource, StreamLines
+from mmcalib.errors import CorpusError
 
 
 def test_a_path_on_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +24,37 @@ def test_a_path_on_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         Item(str(tmp_path / "last")),
     ]
     assert list(source.prompts()) == []
+
+
+def test_a_url_on_a_line_stays_one() -> None:
+    assert list(PathsSource([b"s3://b/a.png\n"]).items()) == [Item("s3://b/a.png")]
+
+
+def test_a_file_of_paths_is_read_at_each_call(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_bytes(b"/a.png\n/b.png")
+    source = PathsSource(ListFile(str(tmp_path / "list.txt")))
+    assert list(source.items()) == list(source.items()) == [Item("/a.png"), Item("/b.png")]
+
+
+def test_a_list_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no such list of paths"):
+        ListFile(str(tmp_path / "none.txt"))
+
+
+def test_a_stream_serves_both_readings(tmp_path: Path) -> None:
+    shard = tar(tmp_path / "x.tar", ("1.png", png()), ("1.txt", b"words"))
+    source = PathsSource(StreamLines(io.BytesIO(f"{shard}\n/a.png".encode())))
+    assert [prompt.text for prompt in source.prompts() if isinstance(prompt, Prompt)] == ["words"]
+    assert list(source.items()) == [Item(f"tar://1.png::{shard}"), Item("/a.png")]
+
+
+@pytest.mark.parametrize("size", [(1 << 16) + 1, 3 << 20])
+def test_a_line_that_is_too_long_is_skipped(size: int) -> None:
+    long = b"x" * size
+    for end in (b"", b"\n/a.png\n"):
+        lines = StreamLines(io.BytesIO(long + b"\n/b.png\n" + long + end))
+        first, good, second, *others = PathsSource(lines).items()
+        assert isinstance(first, Skipped)
+        assert first == second
+        assert (first.reason, len(first.path)) == ("line of more than 64 KiB", 200)
+        assert [good, *others] == [Item("/b.png"), Item("/a.png")][: 1 + bool(end)]

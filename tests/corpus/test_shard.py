@@ -36,6 +36,29 @@ def test_it_does_not_matter_where_a_folder_is_mounted(path: str, of: int) -> Non
         assert here.owns(f"/data/{path}") == there.owns(f"/mnt/deep/er/{path}")
 
 
+@given(PATHS, SIZES)
+def test_members_of_archives_are_spread_too(path: str, of: int) -> None:
+    pairs = list(zip(parts(of, "/data"), parts(of, "/mnt/deep/er/"), strict=True))
+    for here, there in pairs:
+        member = f"tar://{path}::"
+        assert here.owns(f"{member}/data/x/1.tar") == there.owns(f"{member}/mnt/deep/er/x/1.tar")
+    assert sum(here.owns(f"tar://{path}::/data/1.tar") for here, _ in pairs) == 1
+
+
+def test_members_of_one_archive_are_in_all_parts() -> None:
+    split = parts(4, "/data/1.tar")
+    owners = Counter(
+        next(i for i, part in enumerate(split) if part.owns(f"tar://{n}.png::/data/1.tar"))
+        for n in range(4000)
+    )
+    assert all(900 < size < 1100 for size in owners.values()), owners
+
+
+def test_urls_go_by_what_is_below_theirs() -> None:
+    for one, other in zip(parts(5, "s3://b/x"), parts(5, "gs://c/y/z/"), strict=True):
+        assert one.owns("s3://b/x/sub/1.png") == other.owns("gs://c/y/z/sub/1.png")
+
+
 @given(st.integers(1, 10**6), SIZES)
 def test_every_request_is_in_one_part_by_its_line(line: int, of: int) -> None:
     named, by_path = (

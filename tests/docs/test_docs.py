@@ -135,7 +135,7 @@ def test_options_in_prose_exist() -> None:
         assert set(_OPTION.findall(text)) - known == set(), page
 
 
-@pytest.mark.parametrize("command", ["run", "check", "plan", "validate", "scan"])
+@pytest.mark.parametrize("command", ["run", "check", "plan", "validate", "scan", "report"])
 def test_a_command_s_page_lists_exactly_its_options(command: str) -> None:
     rows = re.findall(r"^\| (`--.*?`) \|", TEXTS[f"docs/{command}.md"], re.M)
     named = options(command) - {parameter.name for parameter in COMMANDS[command].params}

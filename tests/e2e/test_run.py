@@ -60,7 +60,7 @@ def images_only(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) ->
 def test_the_verdict_is_pass_and_everything_is_written(images_only: Ran) -> None:
     assert images_only.calibration.verdict == "pass"
     names = {path.name for path in images_only.out.iterdir()}
-    assert names == {"engine.yaml", "calibration.json", "report.md", "skipped.jsonl"}
+    assert names == {"engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl"}
     assert images_only.printed == json.loads((images_only.out / "calibration.json").read_text())
 
 

@@ -18,44 +18,44 @@ def cut(path: str, share: float) -> str:
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.gif", "a.webp", "a.tif", "a.avif"])
 def test_whole_images_pass(make_image, name) -> None:
-    assert decode_check(make_image(name, 64, 48), "image") is None
+    assert decode_check(Item(make_image(name, 64, 48)), "image") is None
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png"])
 def test_a_cut_image_has_a_header_but_does_not_decode(make_image, name) -> None:
     path = cut(make_image(name, 640, 480), 0.6)
     assert not isinstance(probe(Item(path)), Skipped)
-    why = decode_check(path, "image")
+    why = decode_check(Item(path), "image")
     assert why is not None
     assert "truncated" in why
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.ts"])
 def test_whole_videos_pass(make_video, name) -> None:
-    assert decode_check(make_video(name), "video") is None
+    assert decode_check(Item(make_video(name)), "video") is None
 
 
 def test_a_cut_video_with_its_index_in_front(make_video) -> None:
     path = cut(make_video("a.mp4", frames=60, options={"movflags": "faststart"}), 0.5)
     assert not isinstance(probe(Item(path)), Skipped)
-    assert decode_check(path, "video") is not None
+    assert decode_check(Item(path), "video") is not None
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3"])
 def test_whole_sounds_pass(make_audio, name) -> None:
-    assert decode_check(make_audio(name, samples=48000), "audio") is None
+    assert decode_check(Item(make_audio(name, samples=48000)), "audio") is None
 
 
 def test_a_cut_flac(make_audio) -> None:
     path = cut(make_audio("a.flac", samples=160000), 0.5)
     assert not isinstance(probe(Item(path)), Skipped)
-    assert decode_check(path, "audio") is not None
+    assert decode_check(Item(path), "audio") is not None
 
 
 @pytest.mark.parametrize("modality", ["image", "video", "audio"])
 def test_text_decodes_as_nothing(tmp_path: Path, modality: Modality) -> None:
     path = tmp_path / "a.txt"
     path.write_text("words\n" * 100)
-    why = decode_check(str(path), modality)
+    why = decode_check(Item(str(path)), modality)
     assert why
     assert "\n" not in why

@@ -164,7 +164,7 @@ def test_mp3_whose_header_claims_years(make_audio) -> None:
     shape = probe(Item(str(path)))
     assert isinstance(shape, AudioShape)
     assert shape.duration_s == pytest.approx(1, abs=0.2)
-    assert decode_check(str(path), "audio") is None
+    assert decode_check(Item(str(path)), "audio") is None
 
 
 def test_content_decides_over_the_name(make_image, make_video, make_audio, tmp_path) -> None:

@@ -37,11 +37,13 @@ class Location:
 
 
 def inside(scheme: str, member: str, archive: str) -> str:
-    """The location of a member; `%` and `::` in its name are percent-encoded."""
+    """The location of a member; `%`, `::` and a last `:` of its name are percent-encoded."""
     name = member.replace("%", "%25").replace(BEHIND, "%3A%3A")
+    if name.endswith(":"):
+        name = name[:-1] + "%3A"
     return f"{scheme}://{name}{BEHIND}{archive}"
 
 
 def member_name(member: str) -> str:
     """The reverse, for the `member` of a `Location`."""
-    return member.replace("%3A%3A", BEHIND).replace("%25", "%")
+    return member.replace("%3A", ":").replace("%25", "%")

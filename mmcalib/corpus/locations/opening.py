@@ -47,6 +47,7 @@ class _Opener(Protocol):
 # The module that reads each scheme. Any other scheme is one of fsspec's file systems.
 _OPENERS: Mapping[str, str] = {
     "tar": "mmcalib.corpus.locations.tar",
+    "zip": "mmcalib.corpus.locations.zip",
     "parquet": "mmcalib.corpus.locations.parquet",
     "hf-dataset": "mmcalib.corpus.locations.hf_dataset",
 }

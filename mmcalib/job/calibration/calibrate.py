@@ -36,7 +36,10 @@ def calibrate(
     """
     job = Job(
         model=model,
-        data=_paths(data),
+        data=tuple(
+            one if isinstance(one, str) else Path(one)
+            for one in ([data] if isinstance(data, str | os.PathLike) else data)
+        ),
         requests=_paths(requests),
         allowed_root=Path(allowed_local_media_path) if allowed_local_media_path else None,
         policy=policy or Policy(),

@@ -1,0 +1,77 @@
+"""`mmcalib report`: the reports of a calibration, rendered again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmcalib.cli.shared import Quiet
+
+NoThumbnails = Annotated[
+    bool,
+    typer.Option("--no-thumbnails", help="No pictures of the costliest items in report.html."),
+]
+RedactPaths = Annotated[
+    bool,
+    typer.Option("--redact-paths", help="Name no file of the corpus in the reports."),
+]
+
+
+def report(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|calibration.json", help="What `mmcalib run` wrote: its --out, or the file."
+        ),
+    ] = Path("out"),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Default: report.html beside the calibration."),
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="html or md.")
+    ] = "html",
+    no_thumbnails: NoThumbnails = False,
+    redact_paths: RedactPaths = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what --out names.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written as JSON.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Render the report of a calibration, from calibration.json alone. Needs no vLLM.
+
+    Example: mmcalib report out --out report.html
+    """
+    import shlex
+
+    from mmcalib.errors import UsageError
+    from mmcalib.report.calibration import Calibration
+    from mmcalib.report.files import write_text
+    from mmcalib.report.html.report import Report
+
+    if format_ not in ("html", "md"):
+        raise UsageError(f"--format {format_} is neither html nor md", hint="--format html")
+    found = source / "calibration.json" if source.is_dir() else source
+    to = out or found.with_name(f"report.{format_}")
+    # The report that `mmcalib run` wrote is made anew; nothing else is lost by accident.
+    if out is not None and out.exists() and not force:
+        raise UsageError(f"--out {out} exists", hint="--force, or another --out")
+    if to.is_dir():
+        raise UsageError(f"--out {to} is a folder", hint=f"--out {to / f'report.{format_}'}")
+    calibration = Calibration.load(found)
+    made = Report(
+        calibration,
+        f"vllm serve --config {shlex.quote(str(found.with_name('engine.yaml')))}",
+        thumbnails=not no_thumbnails,
+        redact_paths=redact_paths,
+    )
+    text = made.html() if format_ == "html" else made.markdown()
+    write_text(to, text)
+    if as_json:
+        print(json.dumps({"written": str(to), "format": format_, "bytes": to.stat().st_size}))
+    if not quiet:
+        typer.echo(f"written to {to}", err=True)

@@ -1,0 +1,56 @@
+"""Files that hold other files, known by their endings."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.source import Source
+
+_TAR = ("mmcalib.corpus.webdataset", "WebDatasetSource")
+# Imported when such a file is met: some need a library that is not always there.
+_SOURCES: Mapping[str, tuple[str, str]] = {
+    ".tar": _TAR,
+    ".tgz": _TAR,
+    ".tar.gz": _TAR,
+    ".tar.bz2": _TAR,
+    ".tar.xz": _TAR,
+    ".tar.zst": _TAR,
+    ".parquet": ("mmcalib.corpus.parquet", "ParquetSource"),
+    ".zip": ("mmcalib.corpus.zip_archive", "ZipSource"),
+}
+_ENDINGS = tuple(_SOURCES)
+
+
+def archive_at(path: str) -> Source | None:
+    """What reads the archive at `path`, a file or a URL; None when its name is not one of them.
+
+    Raises UsageError when the library that reads it is not installed.
+    """
+    name = path.lower()
+    if not path.startswith("/"):
+        name = name.partition("?")[0]
+    if not name.endswith(_ENDINGS):
+        return None
+    module, source = next(_SOURCES[ending] for ending in _ENDINGS if name.endswith(ending))
+    return cast("Source", getattr(importlib.import_module(module), source)(path))
+
+
+def items_of(found: Iterable[str | Skipped]) -> Iterator[Item | Skipped]:
+    """Each file as an item, each archive as the items in it."""
+    for path in found:
+        if isinstance(path, Skipped):
+            yield path
+        elif archive := archive_at(path):
+            yield from archive.items()
+        else:
+            yield Item(path)
+
+
+def prompts_of(found: Iterable[str | Skipped]) -> Iterator[Prompt | Skipped]:
+    """The requests in the archives; a file by itself is none."""
+    for path in found:
+        if not isinstance(path, Skipped) and (archive := archive_at(path)):
+            yield from archive.prompts()

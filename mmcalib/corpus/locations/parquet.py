@@ -1,0 +1,85 @@
+"""One cell of a parquet table."""
+
+from __future__ import annotations
+
+import atexit
+import bisect
+import errno
+import io
+import itertools
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, BinaryIO, cast
+
+from mmcalib.corpus.item import Item
+from mmcalib.corpus.locations.cell import Cell, Cursor
+from mmcalib.corpus.locations.foreign import need, plain_errors
+from mmcalib.corpus.locations.location import Location
+from mmcalib.corpus.locations.opening import Opened
+
+# Pages are read as they are needed, not a row group at once.
+_BUFFER_BYTES = 1 << 20
+_BATCH_ROWS = 8
+
+
+@contextmanager
+def open_table(path: str) -> Iterator[tuple[str, Any]]:
+    """The version and the ParquetFile of the table at a path or URL, closed at the end.
+
+    Raises OSError or ValueError, also from within, and UsageError without pyarrow.
+    """
+    parquet = need("pyarrow.parquet", "parquet")
+    with plain_errors("parquet"):
+        version, file = _open(path)
+        with file, parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table:
+            yield version, table
+
+
+def _open(path: str) -> tuple[str, BinaryIO]:
+    if Location.of(path).is_file:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed by `open_table`
+        return f"{status.st_size}:{status.st_mtime_ns}", file
+    from mmcalib.corpus.locations.remote import open_url, version_of
+
+    return version_of(path), open_url(path)[0]
+
+
+def open_item(item: Item, location: Location) -> Opened:
+    """Raises OSError or ValueError, UsageError without pyarrow."""
+    cell = Cell.of(location.member)
+    version = item.held.version if item.held else ""
+    data = cell.bytes_of(_cursor(location.archive or "", version, cell.column).row(cell.row))
+    return Opened(io.BytesIO(data), len(data))
+
+
+# The columns of one table in turns.
+@lru_cache(maxsize=8)
+def _cursor(path: str, version: str, column: str) -> Cursor:
+    """Another version is another table."""
+    return Cursor(lambda row: _values(path, column, row))
+
+
+def _values(path: str, column: str, row: int) -> Iterator[object]:
+    """A column from `row` on; of the row groups before it nothing is read."""
+    with open_table(path) as (_, table):
+        if column not in table.schema_arrow.names:
+            return
+        sizes = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
+        ends = list(itertools.accumulate(sizes))
+        first = bisect.bisect_right(ends, row)
+        skipped = row - (ends[first - 1] if first else 0)
+        groups = list(range(first, len(sizes)))
+        batches = table.iter_batches(_BATCH_ROWS, row_groups=groups, columns=[column])
+        values = (value for batch in batches for value in batch.column(0))
+        for value in itertools.islice(values, skipped, None):
+            yield value.as_py()
+
+
+# A table that is still open complains when the interpreter ends.
+atexit.register(_cursor.cache_clear)

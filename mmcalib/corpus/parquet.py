@@ -1,0 +1,107 @@
+"""A parquet table whose cells hold media."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.locations.foreign import need
+from mmcalib.corpus.locations.location import Location
+from mmcalib.corpus.locations.parquet import open_table
+from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
+from mmcalib.media.failure import reason
+
+# Rows in memory at once: a page of photos takes some megabytes for each.
+BATCH_ROWS = 16
+
+
+class ParquetSource:
+    """Every medium of the table at `path` or a URL, row by row; and each row as a prompt where a
+    column of strings has a name of `TEXT_COLUMNS`.
+
+    A cell without bytes names a file in the table's folder. What cannot be read is `Skipped`.
+    Raises UsageError when pyarrow is not installed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def items(self) -> Iterator[Item | Skipped]:
+        """In a table of prompts, whose media came with them, each is named without its bytes."""
+        for found in self._rows():
+            if isinstance(found, Skipped):
+                yield found
+                continue
+            number, row, table, texts = found
+            yield from table.items(number, row, texts)
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        for found in self._rows(prompts_only=True):
+            if not isinstance(found, Skipped):
+                number, row, table, texts = found
+                yield table.prompt(number, row, texts)
+
+    def _rows(
+        self, *, prompts_only: bool = False
+    ) -> Iterator[tuple[int, Row, Table, list[str]] | Skipped]:
+        try:
+            with open_table(self.path) as (version, opened):
+                media, texts = _columns(opened.schema_arrow)
+                if prompts_only and not texts:
+                    return
+                if not media:
+                    yield Skipped(self.path, "a table without a column of media")
+                    return
+                table = Table("parquet", self.path, version, self._named)
+                number = 0
+                for batch in opened.iter_batches(BATCH_ROWS, columns=media + texts):
+                    for row in batch.to_pylist():
+                        yield number, row, table, texts
+                        number += 1
+        except (OSError, ValueError) as error:
+            yield Skipped(self.path, reason(error))
+
+    def _named(self, path: str) -> Item | Skipped:
+        """A file below the folder of the table; a table of others must not lead elsewhere."""
+        if "\0" in path or not all(Location.of(one).is_file for one in (path, self.path)):
+            return Skipped(path, f"named by {self.path}: not a file on this disk")
+        folder = os.path.dirname(os.path.realpath(self.path))
+        found = os.path.realpath(os.path.join(folder, path))
+        if os.path.commonpath((folder, found)) != folder:
+            return Skipped(found, f"named by {self.path}: outside its folder")
+        return Item(found) if os.path.exists(found) else Skipped(found, "no such file")
+
+
+def _columns(schema: Any) -> tuple[list[str], list[str]]:
+    """The columns that may hold media, and those that hold words."""
+    arrow = need("pyarrow", "parquet")
+    types = need("pyarrow.types", "parquet")
+    media, texts = [], []
+    for column in schema:
+        kind = column.type
+        if isinstance(kind, arrow.BaseExtensionType):
+            kind = kind.storage_type
+        if types.is_list(kind) or types.is_large_list(kind):
+            kind = kind.value_type
+        if types.is_binary(kind) or types.is_large_binary(kind) or _is_file(kind, types):
+            media.append(column.name)
+        elif column.name.lower() in TEXT_COLUMNS and _is_text(column.type, types):
+            texts.append(column.name)
+    return media, texts
+
+
+def _is_file(kind: Any, types: Any) -> bool:
+    """Whether it is a struct of binary `bytes` or a `path`, or both."""
+    if not types.is_struct(kind):
+        return False
+    fields = {kind.field(place).name: kind.field(place).type for place in range(kind.num_fields)}
+    if "bytes" in fields:
+        kinds = (types.is_binary, types.is_large_binary, types.is_null)
+        return any(is_kind(fields["bytes"]) for is_kind in kinds)
+    return "path" in fields and _is_text(fields["path"], types)
+
+
+def _is_text(kind: Any, types: Any) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind))

@@ -1,0 +1,164 @@
+"""What lies behind a URL: a bucket, a folder in it, one object, or all that match a pattern."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.locations.foreign import need, plain_errors
+from mmcalib.corpus.locations.location import BEHIND, Location, member_name
+from mmcalib.corpus.locations.remote import extra_of, file_system, held
+from mmcalib.corpus.source import Source
+from mmcalib.corpus.wording import one_line
+from mmcalib.corpus.zip_archive import ZipSource
+from mmcalib.errors import CorpusError, UsageError
+from mmcalib.media.failure import reason
+
+# Deeper trees are links that lead back, or no corpus.
+_MOST_LEVELS = 128
+
+_ANY_LEVELS = "**"
+
+
+def _parquet(url: str) -> Source:
+    from mmcalib.corpus.parquet import ParquetSource
+
+    return ParquetSource(url)
+
+
+# What is read as a corpus of its own, by the end of its name.
+_ARCHIVES: Mapping[str, Callable[[str], Source]] = {".parquet": _parquet, ".zip": ZipSource}
+
+_Info = dict[str, Any]
+
+
+class RemoteSource:
+    """Every object below `url`, in fsspec's spelling, in the order of sorted names, depth first.
+
+    As in a folder, names that begin with a dot are left out. Listed folder by folder; `.parquet`
+    and `.zip` are read as what they hold. `zip://*.jpg::/data/a.zip` names members of an archive.
+    Objects on a web server are named one by one. Raises UsageError for what nothing can open.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._inner: Source | None = None
+        location = Location.of(url)
+        if location.scheme == "zip" and location.archive is not None:
+            self._inner = ZipSource(location.archive, pattern=member_name(location.member or ""))
+        elif location.archive is not None:
+            raise UsageError(
+                f"cannot list {one_line(url)}", hint=f"--data {one_line(location.archive)}"
+            )
+        else:
+            self._fs, self._root = file_system(url)
+            self._matches: re.Pattern[str] | None = None
+            self._levels = _MOST_LEVELS
+
+    def items(self) -> Iterator[Item | Skipped]:
+        """Raise CorpusError when there is nothing at all."""
+        empty = True
+        for found in self._items():
+            empty = False
+            yield found
+        if empty:
+            raise CorpusError(
+                f"nothing below {one_line(self.url)}",
+                hint="names with a leading dot do not count; a pattern stands in quotes",
+            )
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        """Those of the tables below the URL."""
+        if self._inner:
+            yield from self._inner.prompts()
+            return
+        for found in self._files():
+            archive = None if isinstance(found, Skipped) else self._archive(found)
+            if archive:
+                yield from archive.prompts()
+
+    def _items(self) -> Iterator[Item | Skipped]:
+        if self._inner:
+            yield from self._inner.items()
+            return
+        for found in self._files():
+            if isinstance(found, Skipped):
+                yield found
+            elif archive := self._archive(found):
+                yield from archive.items()
+            else:
+                yield self._item(found)
+
+    def _item(self, info: _Info) -> Item | Skipped:
+        url = self._url(info)
+        if BEHIND in url.partition("://")[2]:
+            return Skipped(url, f"a name with {BEHIND} cannot be told from a member of an archive")
+        if info["type"] != "file" and not (info.get("islink") and self._fs.isfile(info["name"])):
+            folder = info.get("islink") and self._fs.isdir(info["name"])
+            return Skipped(url, "link to a folder" if folder else "not a regular file")
+        return Item(url, held=held(info) if "size" in info else None)
+
+    def _archive(self, info: _Info) -> Source | None:
+        make = _ARCHIVES.get(posixpath.splitext(info["name"].partition("?")[0])[1].lower())
+        return make(self._url(info)) if make and info["type"] == "file" else None
+
+    def _url(self, info: _Info) -> str:
+        return str(self._fs.unstrip_protocol(info["name"]))
+
+    def _files(self) -> Iterator[_Info | Skipped]:
+        """What is no folder, below the root, one listing at a time."""
+        waiting = [(self._start(), 0)]
+        while waiting:
+            info, level = waiting.pop()
+            if info["type"] != "directory":
+                if not self._matches or self._matches.match(_bare(info)):
+                    yield info
+            elif level < self._levels:
+                try:
+                    waiting += [(one, level + 1) for one in reversed(self._listed(info))]
+                except (OSError, ValueError) as error:
+                    yield Skipped(self._url(info), reason(error))
+            elif level == _MOST_LEVELS:
+                yield Skipped(self._url(info), f"over {_MOST_LEVELS} folders deep")
+
+    def _listed(self, folder: _Info) -> list[_Info]:
+        with plain_errors(extra_of(self.url)):
+            found = self._fs.ls(folder["name"], detail=True)
+        # Buckets list the object that marks a folder in the folder itself.
+        inside = (one for one in found if _bare(one) != _bare(folder))
+        shown = [one for one in inside if not posixpath.basename(_bare(one)).startswith(".")]
+        return sorted(shown, key=_bare)
+
+    def _start(self) -> _Info:
+        if self.url.startswith(("http://", "https://")):
+            # Asking about each would be a request more, and a web page is no list of files.
+            return {"name": self._root, "type": "file"}
+        root = self._root
+        try:
+            with plain_errors(extra_of(self.url)):
+                if need("fsspec.core", "remote").has_magic(root) and not self._fs.exists(root):
+                    root = self._narrow(root)
+                start = dict(self._fs.info(root))
+                return {**start, "type": "directory"} if self._fs.isdir(root) else start
+        except (OSError, ValueError) as error:
+            raise CorpusError(
+                f"cannot list {one_line(self.url)}: {reason(error)}",
+                hint="--data s3://BUCKET/FOLDER; credentials are those of the environment",
+            ) from error
+
+    def _narrow(self, pattern: str) -> str:
+        """The folder in which a pattern starts, which from now on must match."""
+        parts = pattern.split("/")
+        plain = next(n for n, part in enumerate(parts) if need("fsspec.core", "").has_magic(part))
+        regex = need("fsspec.utils", "remote").glob_translate(pattern.rstrip("/"))
+        self._matches = re.compile(regex)
+        if _ANY_LEVELS not in pattern:
+            self._levels = len(parts) - plain
+        return "/".join(parts[:plain])
+
+
+def _bare(info: _Info) -> str:
+    return str(info["name"]).rstrip("/")

@@ -1,0 +1,83 @@
+"""From what `--data` says to the sources that it means."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmcalib.corpus.archives import archive_at
+from mmcalib.corpus.folder import FolderSource
+from mmcalib.corpus.glob import GlobSource, is_pattern
+from mmcalib.corpus.locations.location import Location
+from mmcalib.corpus.paths import ListFile, PathsSource, StreamLines
+from mmcalib.corpus.source import Source
+from mmcalib.corpus.wording import one_line
+from mmcalib.errors import UsageError
+
+STDIN = "-"
+_LIST = "@"
+_HF = "hf-dataset"
+
+# LAION-400M, a large data set, has 41,455 shards.
+_MOST_BRACES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A source and the folder or URL that its items lie below."""
+
+    source: Source
+    root: str
+
+
+def resolve(data: str | Path) -> Iterator[Resolved]:
+    """`-` is standard input, `@FILE` a list of paths, `scheme://` a URL; else a path, a pattern, or
+    several in braces. What exists by this very name, and a `Path`, is that file or folder.
+
+    Raises CorpusError when there is no such thing, UsageError when reading it needs a library.
+    """
+    if isinstance(data, Path):
+        yield _folder(os.fspath(data))
+    elif data == STDIN:
+        yield Resolved(PathsSource(StreamLines(sys.stdin.buffer)), os.getcwd())
+    elif not os.path.lexists(data) and data.startswith(_LIST):
+        yield Resolved(PathsSource(ListFile(data.removeprefix(_LIST))), os.getcwd())
+    elif os.path.lexists(data) or "{" not in data:
+        yield _one(data)
+    else:
+        yield from map(_one, _braces(data))
+
+
+def _one(data: str) -> Resolved:
+    location = Location.of(data)
+    if location.scheme == _HF:
+        from mmcalib.corpus.hf_dataset import HfDatasetSource
+
+        return Resolved(HfDatasetSource(data), data)
+    if not location.is_file:
+        from mmcalib.corpus.remote import RemoteSource
+
+        one = location.archive is None and not is_pattern(data)
+        return Resolved((one and archive_at(data)) or RemoteSource(data), data)
+    if is_pattern(data) and not os.path.lexists(data):
+        matching = GlobSource(data)
+        return Resolved(matching, matching.root)
+    return _folder(data)
+
+
+def _folder(path: str) -> Resolved:
+    return Resolved(FolderSource(path), path)
+
+
+def _braces(data: str) -> Iterator[str]:
+    import bracex
+
+    try:
+        yield from bracex.iexpand(data, limit=_MOST_BRACES)
+    except bracex.ExpansionLimitException as error:
+        raise UsageError(
+            f"more than {_MOST_BRACES:,} names: --data {one_line(data)}", hint="--data @paths.txt"
+        ) from error

@@ -1,0 +1,127 @@
+"""A row of a table: which of its columns are media, and which are the words of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from mmcalib.census.shapes import Modality
+from mmcalib.corpus.item import Held, Item, Prompt, Skipped
+from mmcalib.corpus.locations.cell import Cell
+from mmcalib.corpus.locations.location import Location, inside
+from mmcalib.corpus.wording import one_line
+from mmcalib.media.sniff import HEAD_BYTES, sniff
+
+# A table with a column of one of these names, holding strings, is a table of prompts.
+TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "instruction"))
+
+# Bytes of larger media do not travel with their item: they are read again where they are needed.
+MOST_SENT_BYTES = 1 << 24
+
+_AUDIO_SUFFIXES = frozenset((".ogg", ".oga", ".opus", ".m4a", ".mka", ".weba", ".wma", ".amr"))
+
+# From the path in a cell without bytes to what it names.
+Named = Callable[[str], Item | Skipped]
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """One medium of a row: what to count, and what kind of content part it would be."""
+
+    found: Item | Skipped
+    modality: Modality
+
+
+@dataclass(slots=True)
+class Table:
+    """How the rows of the table at `path` are read; `scheme` opens what is in it.
+
+    Media stand in cells of `{bytes, path}` as `datasets` writes them, in lists of those, and in
+    plain binary columns whose first value begins as media do.
+    """
+
+    scheme: str
+    path: str
+    version: str
+    named: Named
+    # Plain binary columns of which a value was seen: whether they hold media.
+    _binary: dict[str, bool] = field(default_factory=dict)
+
+    def prompt(self, number: int, row: Row, texts: Sequence[str]) -> Prompt | Skipped:
+        """The row as one request: media in the order of the columns, then the words.
+
+        Its items have no bytes with them, because requests are remembered.
+        """
+        media = list(self.media(number, row))
+        words = [text for text in (row[column] for column in texts) if isinstance(text, str)]
+        origin = f"{self.path}:{number}"
+        items, parts = [], []
+        for medium in media:
+            if isinstance(medium.found, Skipped):
+                return Skipped(origin, one_line(f"{medium.found.path}: {medium.found.reason}"))
+            items.append(without_data(medium.found))
+            parts.append(_part(medium.modality, medium.found))
+        content = [*parts, *({"type": "text", "text": text} for text in words)]
+        message: dict[str, object] = {"role": "user", "content": content}
+        return Prompt(origin, tuple(items), "\n".join(words), [message])
+
+    def items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
+        """The media of a row; those that `prompt` named too have no bytes with them."""
+        for medium in self.media(number, row):
+            if texts and isinstance(medium.found, Item):
+                yield without_data(medium.found)
+            else:
+                yield medium.found
+
+    def media(self, number: int, row: Row) -> Iterator[Medium]:
+        """The media of a row; an empty cell is none."""
+        for column, value in row.items():
+            if isinstance(value, list | tuple):
+                for place, one in enumerate(value):
+                    yield from self._medium(Cell(number, column, place), one)
+            else:
+                yield from self._medium(Cell(number, column), value)
+
+    def _medium(self, cell: Cell, value: object) -> Iterator[Medium]:
+        location = inside(self.scheme, cell.member, self.path)
+        match value:
+            case {"bytes": bytes() as data, **rest}:
+                yield self._held(location, data, str(rest.get("path") or ""))
+            case {"path": str() as path}:
+                yield Medium(self.named(path), _modality(b"", path))
+            case bytes() if self._is_media(cell.column, value):
+                yield self._held(location, value, "")
+
+    def _is_media(self, column: str, value: bytes) -> bool:
+        if column not in self._binary:
+            self._binary[column] = sniff(value[:HEAD_BYTES]) in ("image", "container", "audio")
+        return self._binary[column]
+
+    def _held(self, location: str, data: bytes, path: str) -> Medium:
+        sent = data if len(data) <= MOST_SENT_BYTES else None
+        held = Held(self.version, len(data), data=sent)
+        return Medium(Item(location, held=held), _modality(data, path))
+
+
+def without_data(item: Item) -> Item:
+    """The same item, its bytes left where they are."""
+    return replace(item, held=replace(item.held, data=None)) if item.held else item
+
+
+def _modality(data: bytes, path: str) -> Modality:
+    """A guess for the content part; the probe says what it is."""
+    kind = sniff(data[:HEAD_BYTES])
+    if kind in ("container", "audio") or data == b"":
+        suffix = PurePosixPath(path).suffix.lower()
+        if kind == "audio" or suffix in _AUDIO_SUFFIXES:
+            return "audio"
+        if kind == "container":
+            return "video"
+    return "image"
+
+
+def _part(modality: Modality, item: Item) -> dict[str, object]:
+    url = Path(item.path).as_uri() if Location.of(item.path).is_file else item.path
+    return {"type": f"{modality}_url", f"{modality}_url": {"url": url}}

@@ -1,0 +1,77 @@
+"""The regular files below a folder, in a fixed order, each folder once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from mmcalib.corpus.item import Skipped
+
+NOT_REGULAR = "not a regular file"
+
+
+def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
+    """The files below `root`, or itself, in the order of sorted names, depth first.
+
+    Names that begin with a dot are the system's clutter and are left out. Links are followed. What
+    is not a regular file is `Skipped`, as is a folder that `folders` has seen.
+    """
+    seen = folders if folders is not None else Folders()
+    # What the listing of a folder says of its files saves a look at each.
+    waiting: list[tuple[str, bool]] = [(root, False)]
+    while waiting:
+        path, regular = waiting.pop()
+        if not regular:
+            found = seen.look(path)
+            if isinstance(found, list):
+                shown = [entry for entry in found if not entry.name.startswith(".")]
+                waiting += [(entry.path, is_listed_file(entry)) for entry in reversed(shown)]
+                continue
+            if found is not None:
+                yield found
+                continue
+        yield path
+
+
+class Folders:
+    """The folders that were read, by device and inode, so that links make no circles."""
+
+    def __init__(self) -> None:
+        self._read: set[tuple[int, int]] = set()
+
+    def look(self, path: str) -> list[os.DirEntry[str]] | Skipped | None:
+        """A folder's entries by name, unless it was read before; None for a regular file."""
+        try:
+            status = os.stat(path)
+            if not stat.S_ISDIR(status.st_mode):
+                return None if stat.S_ISREG(status.st_mode) else Skipped(path, NOT_REGULAR)
+            with os.scandir(path) as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
+        except OSError as error:
+            return Skipped(path, why(path, error))
+        identity = (status.st_dev, status.st_ino)
+        if identity in self._read:
+            return Skipped(path, "folder already read under another name")
+        self._read.add(identity)
+        return entries
+
+
+def is_listed_file(entry: os.DirEntry[str]) -> bool:
+    """Whether the listing of its folder says that it is a regular file."""
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def why(path: str, error: OSError) -> str:
+    """What keeps a file or folder from being read."""
+    if isinstance(error, FileNotFoundError):
+        return "dangling link" if os.path.islink(path) else "no such file any more"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    if error.errno == errno.ELOOP:
+        return "link that leads back to itself"
+    return f"cannot be read: {error.strerror}" if error.errno else str(error.strerror)

@@ -1,0 +1,53 @@
+"""A zip archive of media."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mmcalib.corpus.item import Held, Item, Prompt, Skipped
+from mmcalib.corpus.locations.foreign import need
+from mmcalib.corpus.locations.location import inside
+from mmcalib.corpus.locations.zip import open_archive, unreadable
+from mmcalib.media.failure import reason
+
+
+class ZipSource:
+    """Every member of the archive at `path` or a URL, in the order of sorted names.
+
+    With `pattern` only those that it matches, as fsspec matches. Names with a part that begins
+    with a dot are left out; of two members with one name the last is meant. An archive that cannot
+    be read is `Skipped`.
+    """
+
+    def __init__(self, path: str, *, pattern: str = "") -> None:
+        self.path = path
+        self._matches = re.compile(_regex(pattern)) if pattern else None
+
+    def items(self) -> Iterator[Item | Skipped]:
+        try:
+            archive = open_archive(self.path)
+        except (OSError, ValueError) as error:
+            yield Skipped(self.path, reason(error))
+            return
+        for name, member in sorted(archive.directory.NameToInfo.items()):
+            if member.is_dir() or any(_is_hidden(part) for part in name.split("/")):
+                continue
+            if self._matches and not self._matches.match(name):
+                continue
+            location = inside("zip", name, self.path)
+            if why := unreadable(member):
+                yield Skipped(location, why)
+            else:
+                yield Item(location, held=Held(archive.version, member.file_size))
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        yield from ()
+
+
+def _is_hidden(part: str) -> bool:
+    return part.startswith(".") and part not in (".", "..")
+
+
+def _regex(pattern: str) -> str:
+    return str(need("fsspec.utils", "remote").glob_translate(pattern))

@@ -1,0 +1,49 @@
+"""Makers of tar archives, good and hostile."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from PIL import Image
+
+
+def png(width: int = 9, height: int = 8) -> bytes:
+    data = io.BytesIO()
+    Image.new("L", (width, height)).save(data, format="PNG")
+    return data.getvalue()
+
+
+def member(
+    name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = size, kind, link
+    return info
+
+
+def tar(path: Path, *members: tuple[str, bytes], mode: str = "w", **options: object) -> Path:
+    """An archive of these names and bytes, in this order; names may repeat."""
+    with tarfile.open(path, mode, **options) as archive:  # type: ignore[call-overload]
+        for name, data in members:
+            archive.addfile(member(name, len(data)), io.BytesIO(data))
+    return path
+
+
+def blocks(*headers: tarfile.TarInfo) -> bytes:
+    """Headers alone, whatever they say of data."""
+    return b"".join(header.tobuf() for header in headers)
+
+
+END = bytes(1024)
+
+
+def samples(count: int) -> Iterator[tuple[str, bytes]]:
+    for number in range(count):
+        yield f"{number:06}.png", png()
+        yield f"{number:06}.txt", f"caption {number}".encode()
+
+
+Tree = Mapping[str, bytes]

@@ -1,0 +1,80 @@
+"""Datasets by the library that reads them, from folders on this disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.shapes import ImageShape
+from mmcalib.census.take import take
+from mmcalib.corpus.hf_dataset import HfDatasetSource
+from mmcalib.corpus.item import Item
+from mmcalib.corpus.locations.opening import local_copy
+from mmcalib.errors import CorpusError, UsageError
+from mmcalib.media.probe import probe
+from tests.corpus.media import png
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    train = tmp_path / "images" / "train"
+    train.mkdir(parents=True)
+    for number in range(3):
+        (train / f"{number}.png").write_bytes(png(40 + number, 24))
+    return tmp_path / "images"
+
+
+def test_a_folder_of_images(folder: Path) -> None:
+    source = HfDatasetSource(f"hf-dataset://imagefolder?data_dir={folder}&split=train")
+    assert [probe(item) for item in source.items()] == [
+        ImageShape(40, 24),
+        ImageShape(41, 24),
+        ImageShape(42, 24),
+    ]
+    assert list(source.prompts()) == []
+
+
+def test_metadata_with_words_makes_prompts(folder: Path) -> None:
+    lines = [{"file_name": f"{n}.png", "text": f"What is {n}?"} for n in range(3)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "train" / "metadata.jsonl").write_text(text)
+    source = HfDatasetSource(f"hf-dataset://imagefolder?data_dir={folder}")
+    first = next(source.prompts())
+    assert first.text == "What is 0?"
+    assert first.items == (Item(str(folder / "train" / "0.png")),)
+    taken = take([source])
+    assert (taken.prompts.prompts(), taken.census.items(), taken.skipped) == (3, 3, [])
+
+
+def test_a_table_streams_its_bytes(tmp_path: Path) -> None:
+    images = [{"bytes": png(40 + n, 24), "path": None} for n in range(3)]
+    features = datasets.Features({"image": datasets.Image()})
+    made = datasets.Dataset.from_dict({"image": images}, features=features)
+    made.to_parquet(str(tmp_path / "t.parquet"))
+    source = HfDatasetSource(f"hf-dataset://parquet?data_files={tmp_path}/t.parquet")
+    found = list(source.items())
+    assert found[1].path.startswith("hf-dataset://1/image::hf-dataset://parquet?")
+    assert [probe(item).width_px for item in found] == [40, 41, 42]
+    copy = local_copy(found[2].path, tmp_path / "copies")
+    assert probe(Item(copy)) == ImageShape(42, 24)
+
+
+def test_a_dataset_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="cannot open hf-dataset://imagefolder"):
+        list(HfDatasetSource(f"hf-dataset://imagefolder?data_dir={tmp_path}/none").items())
+
+
+@pytest.mark.parametrize("url", ["hf-dataset://", "hf-dataset://a?splt=train"])
+def test_a_url_that_cannot_be_meant(url: str) -> None:
+    with pytest.raises(UsageError):
+        HfDatasetSource(url)

@@ -1,0 +1,200 @@
+"""Parquet tables of media, as `datasets` and others write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.census.shapes import AudioShape, ImageShape
+from mmcalib.census.take import take
+from mmcalib.corpus import rows
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.locations.opening import local_copy
+from mmcalib.corpus.parquet import ParquetSource
+from mmcalib.corpus.remote import RemoteSource
+from mmcalib.media.probe import probe
+from tests.corpus.media import png, wav
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def table(folder: Path, columns: dict[str, Any], **options: Any) -> str:
+    path = folder / "t.parquet"
+    parquet.write_table(pa.table(columns), path, **options)
+    return str(path)
+
+
+def cell(width: int, path: str | None = None) -> dict[str, object]:
+    return {"bytes": png(width, 24), "path": path}
+
+
+def shapes(path: str) -> list[object]:
+    return [probe(item) for item in ParquetSource(path).items()]
+
+
+def test_a_cell_of_bytes_and_path_is_an_item(tmp_path: Path) -> None:
+    path = table(tmp_path, {"id": [1, 2], "image": [cell(40, "a.png"), cell(41)]})
+    found = list(ParquetSource(path).items())
+    assert [item.path for item in found] == [
+        f"parquet://0/image::{path}",
+        f"parquet://1/image::{path}",
+    ]
+    assert [probe(item) for item in found] == [ImageShape(40, 24), ImageShape(41, 24)]
+    assert list(ParquetSource(path).prompts()) == []
+
+
+def test_a_list_of_cells_is_an_item_each(tmp_path: Path) -> None:
+    path = table(tmp_path, {"images": [[cell(40), cell(41)], [], None, [cell(42)]]})
+    found = list(ParquetSource(path).items())
+    assert [item.path.partition("::")[0] for item in found] == [
+        "parquet://0/images/0",
+        "parquet://0/images/1",
+        "parquet://3/images/0",
+    ]
+    assert [probe(Item(item.path)).width_px for item in found] == [40, 41, 42]
+
+
+def test_a_binary_column_counts_when_its_first_value_is_media(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        {"hash": [b"\1\2\3", b"\4"], "jpg": [None, png(40, 24)], "mixed": [png(41, 24), b"?"]},
+    )
+    taken = take([ParquetSource(path)])
+    assert {entry.shape for entry in taken.census.shapes()} == {
+        ImageShape(40, 24),
+        ImageShape(41, 24),
+    }
+    assert [skipped.path for skipped in taken.skipped] == [f"parquet://1/mixed::{path}"]
+
+
+def test_a_column_of_words_makes_each_row_a_prompt(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        {
+            "question": ["What?", None],
+            "sound": [{"bytes": wav(8000), "path": "a.wav"}, None],
+            "image": [cell(40), cell(41)],
+            "answer": ["That.", "This."],
+        },
+    )
+    first, second = ParquetSource(path).prompts()
+    assert isinstance(first, Prompt)
+    assert first.origin == f"{path}:0"
+    assert first.text == "What?"
+    assert [probe(item) for item in first.items] == [AudioShape(8000, 16000), ImageShape(40, 24)]
+    sound, image = f"parquet://0/sound::{path}", f"parquet://0/image::{path}"
+    assert first.messages == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "audio_url", "audio_url": {"url": sound}},
+                {"type": "image_url", "image_url": {"url": image}},
+                {"type": "text", "text": "What?"},
+            ],
+        }
+    ]
+    assert isinstance(second, Prompt)
+    assert (second.text, len(second.items)) == ("", 1)
+
+
+def test_media_of_prompts_count_once(tmp_path: Path) -> None:
+    path = table(tmp_path, {"text": ["a", "b"], "image": [cell(40), cell(41)]})
+    taken = take([ParquetSource(path)])
+    assert taken.prompts.prompts() == 2
+    assert taken.census.items() == 2
+    assert taken.skipped == []
+
+
+def test_items_of_prompts_carry_no_bytes_and_can_be_opened(tmp_path: Path) -> None:
+    path = table(tmp_path, {"text": ["a"] * 3, "image": [cell(40 + n) for n in range(3)]})
+    found = list(ParquetSource(path).items())
+    assert [item.held.data for item in found] == [None] * 3
+    assert [probe(item).width_px for item in found] == [40, 41, 42]
+
+
+def test_large_media_are_read_again_where_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "MOST_SENT_BYTES", 10)
+    images = [cell(40 + n) for n in range(40)]
+    path = table(tmp_path, {"image": images}, row_group_size=7)
+    found = list(ParquetSource(path).items())
+    assert found[0].held.data is None
+    backwards = [probe(item).width_px for item in reversed(found)]
+    assert backwards == [79 - n for n in range(40)]
+    assert [probe(item).width_px for item in found] == [40 + n for n in range(40)]
+
+
+def test_a_cell_can_be_copied_out(tmp_path: Path) -> None:
+    path = table(tmp_path, {"image": [cell(40), cell(41)]})
+    copy = local_copy(f"parquet://1/image::{path}", tmp_path / "copies")
+    assert probe(Item(copy)) == ImageShape(41, 24)
+
+
+def test_columns_of_odd_names(tmp_path: Path) -> None:
+    path = table(tmp_path, {"a/0": [cell(40)], "a": [[cell(41)]], "b::c": [cell(42)]})
+    found = list(ParquetSource(path).items())
+    assert [probe(Item(item.path)).width_px for item in found] == [40, 41, 42]
+
+
+def test_a_path_without_bytes_is_a_file_beside_the_table(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(png(40, 24))
+    (tmp_path / "out.png").write_bytes(png(41, 24))
+    named = ["a.png", "../out.png", "none.png", "https://example.com/a.png", None, "\0"]
+    path = table(tmp_path / "in", {"image": [{"bytes": None, "path": name} for name in named]})
+    found = list(ParquetSource(path).items())
+    assert found[0] == Item(str(tmp_path / "in" / "a.png"))
+    assert [one.reason for one in found[1:]] == [
+        f"named by {path}: outside its folder",
+        "no such file",
+        f"named by {path}: not a file on this disk",
+        f"named by {path}: not a file on this disk",
+    ]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.95])
+def test_a_cut_table_is_skipped(tmp_path: Path, share: float) -> None:
+    path = Path(table(tmp_path, {"image": [cell(40)]}))
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    (found,) = ParquetSource(str(path)).items()
+    assert isinstance(found, Skipped)
+    assert found.path == str(path)
+    assert list(ParquetSource(str(path)).prompts()) == []
+
+
+def test_damaged_pages_cost_the_rest_of_the_table(tmp_path: Path) -> None:
+    images = [cell(40 + n) for n in range(30)]
+    options = {"compression": "gzip", "row_group_size": 10, "use_dictionary": False}
+    path = Path(table(tmp_path, {"image": images}, **options))
+    start = parquet.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
+    data = bytearray(path.read_bytes())
+    data[start : start + 60] = b"\xff" * 60
+    path.write_bytes(data)
+    taken = take([ParquetSource(str(path))])
+    assert taken.census.items() >= 16
+    assert [skipped.path for skipped in taken.skipped] == [str(path)]
+
+
+def test_text_with_another_name_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_text("words" * 99)
+    (found,) = ParquetSource(str(path)).items()
+    assert isinstance(found, Skipped)
+
+
+def test_a_table_without_media_is_skipped(tmp_path: Path) -> None:
+    path = table(tmp_path, {"text": ["a"], "n": [1]})
+    assert list(ParquetSource(path).items()) == [Skipped(path, "a table without a column of media")]
+
+
+def test_a_table_behind_a_url(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    path = table(tmp_path, {"text": ["a", "b"], "image": [cell(40), cell(41)]})
+    fsspec.filesystem("memory").pipe("/tables/t.parquet", Path(path).read_bytes())
+    source = RemoteSource("memory://tables")
+    assert [prompt.text for prompt in source.prompts()] == ["a", "b"]
+    assert [probe(item).width_px for item in source.items()] == [40, 41]

@@ -1,0 +1,69 @@
+"""Requests that name media elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.shapes import ImageShape
+from mmcalib.census.take import take
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.requests import RequestsSource
+from tests.corpus.media import png
+from tests.corpus.serving import serving
+
+
+def requests(folder: Path, *urls: str, allow_url: bool = True) -> RequestsSource:
+    parts = [[{"type": "image_url", "image_url": {"url": url}}] for url in urls]
+    lines = [json.dumps({"messages": [{"role": "user", "content": part}]}) for part in parts]
+    (folder / "requests.jsonl").write_text("\n".join(lines))
+    return RequestsSource(
+        folder / "requests.jsonl", scratch=folder / "scratch", allow_url=allow_url
+    )
+
+
+def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path) -> None:
+    url = "https://example.com/a%20b.png?size=large"
+    (prompt,) = requests(tmp_path, url).prompts()
+    assert isinstance(prompt, Prompt)
+    assert prompt.items == (Item(url, "image"),)
+    content = prompt.messages[0]["content"]
+    assert content == [{"type": "image_url", "image_url": {"url": url}}]
+
+
+def test_the_refusal_names_the_flag(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    found = requests(tmp_path, "https://example.com/a.png", allow_url=False)
+    reason = "remote URL: not fetched without --allow-url"
+    assert next(found.prompts()) == Skipped("requests.jsonl:1", reason)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "zip://a.png::/etc/secret.zip",
+        "https://example.com/a.zip::file:///etc/passwd",
+        "local:///etc/passwd",
+        "memory://a.png",
+        "simplecache::https://example.com/a.png",
+    ],
+)
+def test_no_url_leads_back_to_this_disk(tmp_path: Path, url: str) -> None:
+    (found,) = [*requests(tmp_path, url, "https://example.com/a.png").prompts()][:1]
+    assert isinstance(found, Skipped)
+    assert url not in [item.path for item in requests(tmp_path, url).items()]
+
+
+def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    with serving() as served:
+        good = served.put("a.png", png(40, 24))
+        taken = take([requests(tmp_path, good, f"{served.url}/none.png")])
+    assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
+    assert taken.prompts.prompts() == 1
+    assert [skipped.path for skipped in taken.skipped] == [
+        f"{served.url}/none.png",
+        "requests.jsonl:2",
+    ]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tars import png, tar
+
+from mmcalib.corpus.item import Item
+from mmcalib.corpus.resolve import Resolved, resolve
+from mmcalib.errors import CorpusError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "media").mkdir()
+    for name in ("1.png", "2.png"):
+        (tmp_path / "media" / name).write_bytes(png())
+    return tmp_path
+
+
+def paths(data: str | Path) -> list[str]:
+    found = [item for one in resolve(data) for item in one.source.items()]
+    assert all(isinstance(item, Item) for item in found)
+    return [os.path.relpath(item.path) if item.path[:1] == "/" else item.path for item in found]
+
+
+def only(data: str | Path) -> Resolved:
+    (found,) = resolve(data)
+    return found
+
+
+def test_a_folder_or_a_file(folder: Path) -> None:
+    assert paths("media") == paths(folder / "media") == ["media/1.png", "media/2.png"]
+    assert paths("media/1.png") == ["media/1.png"]
+    assert only("media").root == "media"
+
+
+def test_a_pattern(folder: Path) -> None:
+    assert paths("media/*.png") == ["media/1.png", "media/2.png"]
+    assert only("media/*.png").root == str(folder / "media")
+
+
+def test_a_list(folder: Path) -> None:
+    (folder / "list.txt").write_text("media/2.png\n")
+    assert paths("@list.txt") == ["media/2.png"]
+    assert only("@list.txt").root == str(folder)
+
+
+def test_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"media/2.png\n")))
+    assert paths("-") == ["media/2.png"]
+
+
+def test_braces_name_one_after_the_other(folder: Path) -> None:
+    for number in range(3):
+        tar(folder / f"{number:03}.tar", (f"{number}.png", png()))
+    assert paths("{002..001}.tar") == [
+        f"tar://2.png::{folder}/002.tar",
+        f"tar://1.png::{folder}/001.tar",
+    ]
+    assert paths("media/{2,1}.png") == ["media/2.png", "media/1.png"]
+    assert paths("{00[01].tar,media/1.*}") == [
+        f"tar://0.png::{folder}/000.tar",
+        f"tar://1.png::{folder}/001.tar",
+        "media/1.png",
+    ]
+
+
+def test_one_of_the_braces_is_missing(folder: Path) -> None:
+    tar(folder / "000.tar", ("0.png", png()))
+    with pytest.raises(CorpusError, match=r"no such folder: .*001\.tar"):
+        paths("{000..001}.tar")
+
+
+def test_more_braces_than_can_be_meant() -> None:
+    with pytest.raises(UsageError, match="more than 1,000,000 names"):
+        list(resolve("{0..99999}{0..99999}.tar"))
+
+
+@pytest.mark.parametrize("name", ["a[1].png", "@list.png", "{1,2}.png", "*.png", "what?.png"])
+def test_what_exists_by_its_very_name_is_that_file(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(png())
+    assert paths(name) == paths(Path(name)) == [name]
+
+
+@pytest.mark.parametrize("data", ["none", "@none", "none/*.png", "{none,no}", "media/*.gif"])
+def test_what_is_missing(data: str) -> None:
+    with pytest.raises(CorpusError):
+        paths(data)
+
+
+def test_a_url(folder: Path) -> None:
+    shard = tar(folder / "x.tar", ("1.png", png()))
+    assert paths(f"file://{shard}") == [f"tar://1.png::file://{shard}"]
+    assert only(f"file://{folder}/media").root == f"file://{folder}/media"

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import av
+import pytest
+import soundfile
+from tars import png, samples, tar
+
+from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.census.take import take
+from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.locations.opening import local_copy, open_item
+from mmcalib.corpus.webdataset import WebDatasetSource
+from mmcalib.media.probe import probe
+
+CLIP = ImageShape(9, 8)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    return tmp_path / "0001.tar"
+
+
+def prompts(shard: Path) -> list[Prompt]:
+    found = list(WebDatasetSource(str(shard)).prompts())
+    assert all(isinstance(prompt, Prompt) for prompt in found)
+    return found  # type: ignore[return-value]
+
+
+def names(shard: Path) -> list[str]:
+    """The members that are items, in order."""
+    found = WebDatasetSource(str(shard)).items()
+    return [
+        item.path.removeprefix("tar://").partition("::")[0]
+        for item in found
+        if isinstance(item, Item)
+    ]
+
+
+def skipped(shard: Path) -> dict[str, str]:
+    found = WebDatasetSource(str(shard)).items()
+    return {item.path: item.reason for item in found if isinstance(item, Skipped)}
+
+
+def wave() -> bytes:
+    data = io.BytesIO()
+    soundfile.write(data, [0.0] * 80, 8000, format="WAV")
+    return data.getvalue()
+
+
+def film() -> bytes:
+    data = io.BytesIO()
+    with av.open(data, "w", format="mp4") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        frame = av.VideoFrame(64, 48, "yuv420p")
+        container.mux([*stream.encode(frame), *stream.encode()])
+    return data.getvalue()
+
+
+def test_members_of_one_prefix_are_one_prompt(shard: Path) -> None:
+    tar(
+        shard,
+        ("a/1.jpg", png()),
+        ("a/1.right.png", png(18)),
+        ("a/1.mp4", film()),
+        ("a/1.wav", wave()),
+        ("a/1.txt", "Què?\n".encode()),
+        ("a/1.cls", b"7"),
+    )
+    (prompt,) = prompts(shard)
+    paths = [f"tar://a/1.{ending}::{shard}" for ending in ("jpg", "right.png", "mp4", "wav")]
+    assert prompt.items == tuple(Item(path) for path in paths)
+    assert (prompt.origin, prompt.text) == (f"{shard}:a/1", "Què?")
+    kinds = ["image_url", "image_url", "video_url", "audio_url"]
+    assert prompt.messages == [
+        {
+            "role": "user",
+            "content": [
+                *({"type": k, k: {"url": path}} for k, path in zip(kinds, paths, strict=True)),
+                {"type": "text", "text": "Què?"},
+            ],
+        }
+    ]
+    shapes = [probe(item) for item in prompt.items]
+    assert shapes[:2] == [CLIP, ImageShape(18, 8)]
+    assert isinstance(shapes[2], VideoShape)
+    assert shapes[3] == AudioShape(80, 8000)
+    assert names(shard) == ["a/1.jpg", "a/1.right.png", "a/1.mp4", "a/1.wav"]
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_what_is_measured_skipped_and_text_is_everything(shard: Path, mode: str) -> None:
+    tar(shard, *samples(5), ("README.md", b"words"), ("z.png", png(18)), mode=mode)
+    taken = take([WebDatasetSource(str(shard))])
+    assert {e.shape: e.count for e in taken.census.shapes()} == {CLIP: 5, ImageShape(18, 8): 1}
+    assert (taken.prompts.prompts(), taken.files) == (5, 7)
+    assert [(s.path, s.reason) for s in taken.skipped] == [
+        (f"tar://README.md::{shard}", "not an image, video or audio file (text)")
+    ]
+
+
+def test_files_that_stand_alone_are_no_prompts(shard: Path) -> None:
+    tar(shard, ("a.png", png()), ("b.png", png()), ("no-ending", png()), ("5", png()))
+    assert prompts(shard) == []
+    assert names(shard) == ["a.png", "b.png", "no-ending", "5"]
+
+
+def test_only_neighbours_are_one_sample(shard: Path) -> None:
+    tar(shard, ("a.png", png()), ("b.png", png()), ("a.txt", b"late"))
+    assert prompts(shard) == []
+    assert names(shard) == ["a.png", "b.png", "a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"caption": "a cat", "width": 3}, "a cat"),
+        ({"caption": "a cat", "question": "what?", "prompt": 5}, "what?"),
+        ({"answer": "a cat"}, ""),
+        (["a cat"], ""),
+        ({"text": "\ud800x"}, "?x"),
+    ],
+)
+def test_text_may_be_a_field_of_json(shard: Path, fields: object, text: str) -> None:
+    tar(shard, ("a.png", png()), ("a.json", json.dumps(fields).encode()))
+    assert [prompt.text for prompt in prompts(shard)] == [text]
+
+
+def test_text_by_itself_wins_over_json(shard: Path) -> None:
+    """img2dataset writes the caption into both."""
+    both = [("a.json", b'{"caption": "a cat"}'), ("a.txt", b"a cat")]
+    tar(shard, ("a.png", png()), *both)
+    assert [prompt.text for prompt in prompts(shard)] == ["a cat"]
+
+
+@pytest.mark.parametrize("data", [b"{", b"[" * 100_000, b"\xff\xfe\xfa", b""])
+def test_json_that_is_none_says_nothing(shard: Path, data: bytes) -> None:
+    tar(shard, ("a.png", png()), ("a.json", data))
+    assert [prompt.text for prompt in prompts(shard)] == [""]
+
+
+def test_more_text_than_any_context_holds(shard: Path) -> None:
+    tar(shard, ("a.png", png()), ("a.txt", b"x" * (1 << 20) + b"x"))
+    (refused,) = WebDatasetSource(str(shard)).prompts()
+    assert refused == Skipped(f"{shard}:a", "text of more than 1 MiB")
+    assert names(shard) == ["a.png"]
+
+
+def test_content_tells_media_where_the_ending_does_not(shard: Path) -> None:
+    tar(shard, ("a.picture", png()), ("a.note", b"words"), ("b.cls", png()), ("b.pyd", b"BM"))
+    assert names(shard) == ["a.picture", "b.cls", "b.pyd"]
+    assert [len(prompt.items) for prompt in prompts(shard)] == [1]
+
+
+def test_a_damaged_picture_is_missed(shard: Path) -> None:
+    tar(shard, ("a.png", b""), ("a.txt", b"words"), ("b.png", b"<html>"), ("b.txt", b"words"))
+    taken = take([WebDatasetSource(str(shard)), WebDatasetSource(str(good(shard)))])
+    assert taken.census.items() == 1
+    assert [s.reason for s in taken.skipped if s.path.startswith("tar://")] == [
+        "empty file",
+        "not an image, video or audio file (text)",
+    ]
+
+
+def good(beside: Path) -> Path:
+    return tar(beside.with_name("good.tar"), ("good.png", png()))
+
+
+def test_clutter_is_left_out(shard: Path) -> None:
+    clutter = ("._a.png", ".git/b.png", "x/.c.png", "__key__", "__meta__/d.png")
+    tar(shard, *((name, png()) for name in clutter), ("./a.png", png()), ("__e.png", png()))
+    assert names(shard) == ["./a.png", "__e.png"]
+    assert skipped(shard) == {}
+
+
+def test_each_call_starts_over(shard: Path) -> None:
+    tar(shard, *samples(3))
+    source = WebDatasetSource(str(shard))
+    assert list(source.items()) == list(source.items())
+    assert list(source.prompts()) == list(source.prompts())
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_format_of_tar(shard: Path, form: int) -> None:
+    folder = "d" * 90 if form == tarfile.USTAR_FORMAT else "ü" * 150
+    tar(shard, (f"{folder}/a.png", png()), format=form)
+    (item,) = WebDatasetSource(str(shard)).items()
+    assert probe(item) == CLIP
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_member_is_opened_with_and_without_what_the_source_knows(shard: Path, mode: str) -> None:
+    pictures = {f"{n}.png": png(n) for n in range(1, 5)}
+    tar(shard, *pictures.items(), mode=mode)
+    items = list(WebDatasetSource(str(shard)).items())
+    for item, data in [*zip(items, pictures.values(), strict=True), (items[0], png(1))]:
+        for known in (item, Item(item.path)):
+            with open_item(known) as opened:
+                assert (opened.file.read(), opened.size_bytes) == (data, len(data))
+
+
+@pytest.mark.parametrize(
+    "name", ["%41.png", "a::b.png", "a:", ":::", "a:::b:", "x%3A.png", "t://x"]
+)
+def test_a_name_survives_its_location(shard: Path, name: str) -> None:
+    tar(shard, (name, png()))
+    (item,) = WebDatasetSource(str(shard)).items()
+    assert probe(Item(item.path)) == CLIP
+
+
+def test_a_copy_is_the_member(shard: Path, tmp_path: Path) -> None:
+    tar(shard, ("a.png", png(3)), ("b.png", png(5)))
+    copy = local_copy(f"tar://b.png::{shard}", tmp_path / "scratch")
+    assert Path(copy).read_bytes() == png(5)
+
+
+def test_a_member_can_be_sought(shard: Path) -> None:
+    tar(shard, ("a.png", b"0123456789"), ("b.png", b"x"))
+    (item, _) = WebDatasetSource(str(shard)).items()
+    with open_item(item) as opened:
+        assert opened.file.seek(-3, os.SEEK_END) == 7
+        assert opened.file.read(99) == b"789"
+        assert opened.file.read() == b""
+        assert opened.file.seek(2) == 2
+        assert opened.file.read(2) == b"23"
+        assert opened.file.seek(1, os.SEEK_CUR) == 5
+        assert opened.file.seek(99) == 99
+        assert opened.file.read() == b""
+
+
+def test_an_archive_that_changes_after_it_was_listed(shard: Path) -> None:
+    tar(shard, ("a.png", png()), ("b.png", png()))
+    first, second = WebDatasetSource(str(shard)).items()
+    tar(shard, ("a.png", png()))
+    assert probe(first) == Skipped(
+        first.path, "damaged: its archive has changed since it was listed"
+    )
+    shard.unlink()
+    assert probe(second) == Skipped(second.path, "no such file any more")
+
+
+def test_what_is_large_in_a_compressed_archive_is_read_in_its_order(
+    shard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmcalib.corpus.webdataset._HELD_BYTES", 10)
+    padded = ((f"{n}.png", png(n) + bytes(2000)) for n in range(1, 4))
+    tar(shard, *padded, mode="w:gz")
+    items = list(WebDatasetSource(str(shard)).items())
+    assert all(item.held and item.held.data is None for item in items)
+    assert [probe(item) for item in items] == [ImageShape(n, 8) for n in range(1, 4)]
+    assert probe(items[0]) == ImageShape(1, 8)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_an_archive_behind_a_url(shard: Path, mode: str) -> None:
+    files = pytest.importorskip("fsspec").filesystem("memory")
+    files.pipe("/shards/0001.tar", tar(shard, *samples(3), mode=mode).read_bytes())
+    source = WebDatasetSource("memory://shards/0001.tar")
+    items = list(source.items())
+    assert [item.path for item in items] == [
+        f"tar://{n:06}.png::memory://shards/0001.tar" for n in range(3)
+    ]
+    assert [probe(item) for item in items] == [CLIP] * 3
+    assert [probe(Item(item.path)) for item in items] == [CLIP] * 3
+    assert len(list(source.prompts())) == 3
+    files.rm("/shards/0001.tar")
+    (gone,) = source.items()
+    assert gone == Skipped("memory://shards/0001.tar", "no such file any more")

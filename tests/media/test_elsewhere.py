@@ -1,0 +1,101 @@
+"""Media that are no files of their own are measured as if they were."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.shapes import AudioShape, Shape
+from mmcalib.corpus.item import Held, Item, Skipped
+from mmcalib.corpus.zip_archive import ZipSource
+from mmcalib.media.audio import audio_shape
+from mmcalib.media.bounded import Bounded
+from mmcalib.media.decode import decode_check
+from mmcalib.media.failure import Unreadable
+from mmcalib.media.probe import probe
+from tests.media import hostile as make
+from tests.media.test_hostile import GOOD, MEASURED, SKIPPED
+
+# Larger ones are nothing but zeros, which FFmpeg searches for as long as it is let.
+MOST_BYTES = 1 << 23
+FILES = {
+    **GOOD,
+    **{name: one for name, (one, _) in MEASURED.items()},
+    **{name: one for name, (one, _) in SKIPPED.items()},
+}
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The same files loose and in an archive."""
+
+    folder: Path
+    members: dict[str, Item]
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Copies:
+    folder = tmp_path_factory.mktemp("loose")
+    path = tmp_path_factory.mktemp("zipped") / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, write in FILES.items():
+            write(folder / name)
+            if (folder / name).stat().st_size <= MOST_BYTES:
+                archive.write(folder / name, name)
+    items = [item for item in ZipSource(str(path)).items() if isinstance(item, Item)]
+    return Copies(folder, {item.path[len("zip://") :].partition("::")[0]: item for item in items})
+
+
+def outcome(item: Item) -> Shape | str:
+    found = probe(item)
+    return found.reason if isinstance(found, Skipped) else found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_member_has_the_shape_and_the_faults_of_the_file(copies: Copies, name: str) -> None:
+    if name not in copies.members:
+        pytest.skip("larger than 8 MiB")
+    member, loose = copies.members[name], Item(str(copies.folder / name))
+    assert outcome(member) == outcome(loose)
+    shape = probe(loose)
+    if not isinstance(shape, Skipped):
+        assert decode_check(member, shape.modality) == decode_check(loose, shape.modality)
+
+
+def test_bytes_in_hand_need_no_place(tmp_path: Path) -> None:
+    make.tone(tmp_path / "a.wav")
+    data = (tmp_path / "a.wav").read_bytes()
+    item = Item("parquet://0/sound::/nowhere.parquet", held=Held("", len(data), data=data))
+    assert probe(item) == AudioShape(48000, 16000)
+    assert decode_check(item, "audio") is None
+
+
+def test_a_declared_modality_holds_for_members_too(copies: Copies) -> None:
+    item = Item(copies.members["good.png"].path, "video")
+    assert outcome(item) == "declared video, is image"
+
+
+def test_no_more_is_read_than_allowed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make.tone(tmp_path / "a.wav")
+    with (tmp_path / "a.wav").open("rb") as file:
+        medium = Bounded(file, 96044, what="medium", most_bytes=20)
+        with pytest.raises(Unreadable, match="medium of more than"):
+            audio_shape(medium)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["no-index.mp4", "tail-cut.ogg"])
+def test_damaged_members_are_told_of_once(copies: Copies, name: str) -> None:
+    code = (
+        "import sys; from mmcalib.corpus.item import Item; from mmcalib.media.probe import probe;"
+        "print(probe(Item(sys.argv[1])).reason)"
+    )
+    command = [sys.executable, "-c", code, copies.members[name].path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("damaged: ")
+    assert "Traceback" not in done.stderr

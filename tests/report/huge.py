@@ -1,0 +1,38 @@
+"""A calibration of so many shapes as a million items may have."""
+
+from __future__ import annotations
+
+import random
+
+from example import calibration
+
+from mmcalib.census.shapes import ImageShape
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.costs import KnownCost
+
+
+def huge(shapes: int) -> Calibration:
+    """The example with `shapes` distinct sizes of images, from slivers to posters."""
+    draw = random.Random(0)
+    sizes: set[tuple[int, int]] = set()
+    while len(sizes) < shapes:
+        sizes.add((int(2 ** draw.uniform(3, 14)), int(2 ** draw.uniform(3, 14))))
+    found = calibration()
+    assert found.costs is not None
+    known = [
+        KnownCost.model_construct(
+            shape=ImageShape(width, height), tokens=tokens, embeds=tokens, basis="blank"
+        )
+        for width, height in sorted(sizes)
+        for tokens in [min(1269, max(4, width * height // 784))]
+    ]
+    part = found.costs.modalities["image"].model_copy(update={"known": known})
+    modalities = {**found.costs.modalities, "image": part}
+    images = found.corpus.modalities["image"].model_copy(
+        update={"items": 1_000_000, "unique_shapes": shapes}
+    )
+    corpus = found.corpus.model_copy(
+        update={"items": 1_000_047, "modalities": {**found.corpus.modalities, "image": images}}
+    )
+    costs = found.costs.model_copy(update={"modalities": modalities})
+    return found.model_copy(update={"costs": costs, "corpus": corpus})

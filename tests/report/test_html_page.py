@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from example import SERVE, calibration
+from golden import check_golden
+from hostile import NAMES, named
+from huge import huge
+
+from mmcalib.report.calibration import Calibration, Memory
+from mmcalib.report.html.report import Report
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEMO = ROOT / "docs" / "example" / "calibration.json"
+MOST_BYTES = 5_000_000
+
+SVG = re.compile(r"<svg .*?</svg>", re.S)
+# What is not the calibration's: kept in files of its own, or drawn by Vega, by version.
+KEPT_ELSEWHERE = re.compile(r"(?<=<style>).*?(?=</style>)|(?<=<script>).*?(?=</script>)", re.S)
+VOID = {"meta", "img", "br", "wbr"}
+BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def rendered(found: Calibration, **how: bool) -> str:
+    return Report(found, SERVE, **how).html()
+
+
+class Elements(HTMLParser):
+    """Names and attributes of all elements; every one must be closed in its turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return rendered(calibration())
+
+
+def test_golden(page: str) -> None:
+    check_golden("report.html", KEPT_ELSEWHERE.sub("…", SVG.sub("<svg>…</svg>", page)))
+
+
+def test_the_page_is_the_same_every_time(page: str) -> None:
+    assert rendered(calibration()) == page
+
+
+def test_nothing_is_fetched(page: str) -> None:
+    for tag, attributes in Elements(page).found:
+        assert tag not in ("link", "iframe", "object", "base", "form"), tag
+        for name in ("src", "href", "xlink:href", "action"):
+            target = attributes.get(name) or "#"
+            assert target.startswith(("#", "data:image/jpeg;base64,")), (tag, target)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "default-src 'none'; style-src 'unsafe-inline'" in page
+
+
+def test_no_element_has_a_handler_of_its_own(page: str) -> None:
+    assert [a for _, found in Elements(page).found for a in found if a.startswith("on")] == []
+
+
+def test_every_id_is_one_elements_and_every_reference_finds_it(page: str) -> None:
+    found = Elements(page).found
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert sorted(ids) == sorted(set(ids))
+    asked = [a["href"][1:] for _, a in found if (a.get("href") or "").startswith("#")]
+    asked += [a["data-copy"] for _, a in found if "data-copy" in a]
+    asked += [a["aria-labelledby"] for _, a in found if "aria-labelledby" in a]
+    assert set(asked) <= set(ids)
+
+
+def test_charts_are_there_without_a_script_and_every_mark_has_words(page: str) -> None:
+    found = Elements(page).found
+    charts = [a for tag, a in found if tag == "svg"]
+    assert len(charts) >= 12
+    assert all(a["role"] == "graphics-document" and a["aria-label"] for a in charts)
+    marks = [a for _, a in found if a.get("role") == "graphics-symbol"]
+    assert marks
+    assert [a for a in marks if not a.get("aria-label")] == []
+
+
+def test_colours_follow_the_theme(page: str) -> None:
+    drawn = "".join(SVG.findall(page))
+    assert re.findall(r'(?:fill|stroke)="(?!none|var\(|transparent)[^"]*"', drawn) == []
+    defined = set(re.findall(r"(--[a-z0-9-]+):", page))
+    assert set(re.findall(r"var\((--[a-z0-9-]+)\)", page)) <= defined
+
+
+def test_names_of_any_kind_stay_text() -> None:
+    """As many elements as without them, and no character that the reader cannot see."""
+    usual = [tag for tag, _ in Elements(rendered(named("usual.png"), thumbnails=False)).found]
+    shown = rendered(named("/".join(NAMES.values())), thumbnails=False)
+    assert [tag for tag, _ in Elements(shown).found] == usual
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
+    assert "\\u202e" in shown
+    assert BIDI.search(shown) is None
+    assert not set(shown) & set(map(chr, (*range(9), *range(11, 32), 0x7F, 0x85, 0x2028)))
+    shown.encode("utf-8", errors="strict")
+
+
+def test_names_reach_charts_as_text_too() -> None:
+    """The knob and the GPU are drawn; both come from outside."""
+    text = "</style></svg><i>]]>{{ 7 * 7 }}<!--"
+    found = with_memory(calibration(), gpu=text)
+    points = [point.model_copy(update={"knob": text}) for point in found.frontier]
+    shown = rendered(found.model_copy(update={"frontier": points}))
+    assert "<i>" not in shown.replace('<i style="', "")
+    assert ">49<" not in shown
+    Elements(shown)
+
+
+def with_memory(found: Calibration, gpu: str) -> Calibration:
+    size = 10 << 30
+    memory = Memory(
+        total_bytes=size * 2,
+        requested_bytes=size * 2 - 1,
+        weights_bytes=size,
+        activation_peak_bytes=size // 2,
+        kv_cache_bytes=size // 2,
+        kv_cache_tokens=1000,
+        kv_bytes_per_token=36864,
+        max_concurrency=2.0,
+        label="rehearsed",
+        gpu=gpu,
+    )
+    update = {"default": memory, "calibrated": memory}
+    return found.model_copy(update={"memory": found.memory.model_copy(update=update)})
+
+
+def test_every_number_of_the_checks_and_settings_is_there(page: str) -> None:
+    text = re.sub(r"<[^>]+>", "", page)
+    for check in calibration().checks:
+        assert check.name in text
+    for entry in calibration().limits.evidence:
+        assert entry.setting in text
+    assert "measured" in text
+    assert "2 skipped" in text
+
+
+def test_what_is_not_known_is_said_in_one_line() -> None:
+    bare = calibration().model_copy(
+        update={"costs": None, "cache": None, "frontier": [], "startup": None}
+    )
+    text = re.sub(r"<[^>]+>", "", rendered(bare))
+    assert "No costs are kept in this calibration" in text
+    assert "No hit-rate curve" in text
+    assert "no option that changes" in text
+    assert "No request was replayed" in text
+
+
+def test_a_failed_verdict_offers_no_command() -> None:
+    shown = rendered(calibration().model_copy(update={"verdict": "fail"}))
+    assert 'id="serve"' not in shown
+    assert "No configuration was emitted" in shown
+
+
+def test_a_default_that_would_not_start_is_drawn_and_said() -> None:
+    shown = rendered(Calibration.load(DEMO), thumbnails=False)
+    assert "default: 2.74 GiB short" in shown
+    assert "would not start" in shown
+    assert "291,504" in shown
+
+
+def test_the_page_of_a_huge_corpus_is_small() -> None:
+    """Of a million items of which every tenth has a shape of its own."""
+    found = huge(100_000)
+    assert len(rendered(found).encode()) < MOST_BYTES / 2

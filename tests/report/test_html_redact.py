@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from example import SERVE, calibration
+from hostile import NAMES, named
+
+from mmcalib.report.calibration import Calibration, CheckResult
+from mmcalib.report.html.redact import WITHHELD, redacted
+from mmcalib.report.html.report import Report
+
+
+def said(detail: str) -> str:
+    """What becomes of a sentence of a check."""
+    check = CheckResult(name="c", status="pass", detail=detail)
+    return redacted(calibration().model_copy(update={"checks": [check]}))[0].checks[0].detail
+
+
+def test_no_name_of_a_file_is_left_in_any_report() -> None:
+    report = Report(calibration(), SERVE, redact_paths=True)
+    for text in (report.html(), report.markdown()):
+        for name in ("page-7", "door", "letterhead", "broken", "/data", "out/engine.yaml"):
+            assert name not in text, name
+
+
+def test_one_file_has_one_name_everywhere() -> None:
+    clean, names = redacted(calibration())
+    alias = names["/data/scan/page-7.png"]
+    assert alias.endswith(".png")
+    assert clean.corpus.modalities["image"].tokens.exemplar == alias
+    assert [e.exemplar for e in clean.limits.evidence].count(alias) == 3
+    assert any(alias in check.detail for check in clean.checks)
+
+
+def test_numbers_settings_and_the_model_stay() -> None:
+    found = calibration()
+    clean, _ = redacted(found)
+    assert clean.model.id == "Qwen/Qwen2.5-VL-3B-Instruct"
+    assert clean.engine_config == found.engine_config
+    assert clean.frontier == found.frontier
+    assert clean.memory == found.memory
+    assert [e.reason for e in clean.limits.evidence] == [e.reason for e in found.limits.evidence]
+
+
+def test_of_a_model_folder_its_last_part_is_left() -> None:
+    found = calibration()
+    model = found.model.model_copy(update={"id": "/home/me/secret/qwen-tuned"})
+    config = {**found.engine_config, "model": "/home/me/secret/qwen-tuned"}
+    update = {"model": model, "engine_config": config}
+    clean, _ = redacted(found.model_copy(update=update))
+    assert clean.model.id == "qwen-tuned"
+    assert clean.engine_config["model"] == "qwen-tuned"
+
+
+@pytest.mark.parametrize(
+    ("detail", "left"),
+    [
+        (
+            "2 skipped, such as /srv/my holiday/a b.jpg: truncated",
+            "2 skipped, such as {}: truncated",
+        ),
+        ("s3://bucket/key.mp4 is gone", "{} is gone"),
+        ("tar://a/cat.jpg::s3://b/0001.tar: damaged", "{}: damaged"),
+        ("C:\\Users\\me\\x.png: damaged", "{}: damaged"),
+        ("cat.jpg costs 4 tokens", "{} costs 4 tokens"),
+        ("/srv/corpus: 7 files", "{}: 7 files"),
+        ("customers.jsonl:17: too long", "{}: too long"),
+        (
+            "see https://docs.vllm.ai/en/latest/x/ for more",
+            "see https://docs.vllm.ai/en/latest/x/ for more",
+        ),
+        (
+            "profiled ÷ worst step: 1/4 of 2.5 GiB and/or none",
+            "profiled ÷ worst step: 1/4 of 2.5 GiB and/or none",
+        ),
+    ],
+)
+def test_whatever_looks_like_a_path_is_withheld(detail: str, left: str) -> None:
+    assert said(detail) == left.format(WITHHELD)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_hostile_names_are_withheld_like_any_other(kind: str) -> None:
+    shown = Report(named(f"/undisclosed/{NAMES[kind]}"), SERVE, redact_paths=True)
+    assert "undisclosed" not in shown.markdown()
+
+
+def test_hostile_names_are_withheld_in_the_page_too() -> None:
+    name = "/undisclosed/".join(["", *NAMES.values()])
+    shown = Report(named(name), SERVE, thumbnails=False, redact_paths=True)
+    assert "undisclosed" not in shown.html()
+
+
+def test_without_the_wish_names_are_shown() -> None:
+    found: Calibration = calibration()
+    assert "page-7.png" in Report(found, SERVE, thumbnails=False).html()

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import av
+import pytest
+from example import SERVE, calibration
+from PIL import Image
+
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.html.report import Report
+from mmcalib.report.html.thumbnail import thumbnail
+
+PREFIX = "data:image/jpeg;base64,"
+
+
+def picture(uri: str | None) -> Image.Image:
+    assert uri is not None
+    assert uri.startswith(PREFIX)
+    return Image.open(io.BytesIO(base64.b64decode(uri.removeprefix(PREFIX))))
+
+
+def film(path: Path) -> Path:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height = 320, 160
+        stream.pix_fmt = "yuv420p"
+        for _ in range(3):
+            frame = av.VideoFrame.from_image(Image.new("RGB", (320, 160), "red"))
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "I;16", "CMYK", "1"])
+def test_an_image_of_any_kind_is_small_and_keeps_its_shape(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
+    Image.new(mode, (1200, 600)).save(path)
+    assert picture(thumbnail(str(path), "image")).size == (240, 120)
+
+
+def test_an_image_stands_as_a_viewer_shows_it(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (800, 400)).save(tmp_path / "a.jpg", exif=exif)
+    assert picture(thumbnail(str(tmp_path / "a.jpg"), "image")).size == (120, 240)
+
+
+def test_what_is_transparent_lies_on_white(tmp_path: Path) -> None:
+    Image.new("RGBA", (20, 20), (0, 0, 0, 0)).save(tmp_path / "a.png")
+    assert picture(thumbnail(str(tmp_path / "a.png"), "image")).getpixel((10, 10)) == (255,) * 3
+
+
+def test_of_a_video_it_is_the_first_frame(tmp_path: Path) -> None:
+    shown = picture(thumbnail(str(film(tmp_path / "a.mp4")), "video"))
+    assert shown.size == (240, 120)
+    red, green, _ = shown.convert("RGB").getpixel((120, 60))
+    assert red > 200 > 60 > green
+
+
+def test_what_cannot_be_read_has_none(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
+    (tmp_path / "a.mp4").write_bytes(b"no video")
+    assert thumbnail(str(tmp_path / "a.jpg"), "image") is None
+    assert thumbnail(str(tmp_path / "a.mp4"), "video") is None
+    assert thumbnail(str(tmp_path / "gone.jpg"), "image") is None
+    assert thumbnail(str(tmp_path), "image") is None
+    assert thumbnail("s3://bucket/a.jpg", "image") is None
+    assert thumbnail(str(tmp_path / "a.wav"), "audio") is None
+
+
+def with_picture(tmp_path: Path) -> Calibration:
+    path = tmp_path / "page.png"
+    Image.new("RGB", (1316, 756), "teal").save(path)
+    found = calibration()
+    images = found.corpus.modalities["image"]
+    tokens = images.tokens.model_copy(update={"exemplar": str(path)})
+    modalities = {
+        **found.corpus.modalities,
+        "image": images.model_copy(update={"tokens": tokens}),
+    }
+    corpus = found.corpus.model_copy(update={"modalities": modalities})
+    return found.model_copy(update={"corpus": corpus})
+
+
+def test_the_costliest_item_is_shown_unless_it_is_not_wanted(tmp_path: Path) -> None:
+    found = with_picture(tmp_path)
+    assert Report(found, SERVE).html().count(PREFIX) == 1
+    assert PREFIX not in Report(found, SERVE, thumbnails=False).html()
+
+
+def test_a_picture_may_be_shown_and_its_name_withheld(tmp_path: Path) -> None:
+    shown = Report(with_picture(tmp_path), SERVE, redact_paths=True).html()
+    assert PREFIX in shown
+    assert "page.png" not in shown
+    assert str(tmp_path) not in shown
