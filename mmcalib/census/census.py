@@ -31,21 +31,38 @@ class ShapeCount:
     exemplars: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class _Tally:
+    """A count under way, and the first paths, sorted."""
+
+    count: int
+    exemplars: list[str]
+
+    def offer(self, paths: Iterable[str]) -> None:
+        self.exemplars = sorted({*self.exemplars, *paths})[:EXEMPLARS]
+
+
 class Census:
     """The exact histogram of shapes. Adding and merging give the same in any order."""
 
     def __init__(self, counts: Iterable[ShapeCount] = ()) -> None:
-        self._counts: dict[Shape, ShapeCount] = {}
+        self._counts: dict[Shape, _Tally] = {}
         for entry in counts:
             self._take(entry)
 
     def add(self, shape: Shape, path: str, count: int = 1) -> None:
         """Count an item, `count` times; `path` may become an exemplar."""
-        self._take(ShapeCount(shape, count, (path,)))
+        tally = self._counts.get(shape)
+        if tally is None:
+            self._counts[shape] = _Tally(count, [path])
+            return
+        tally.count += count
+        if len(tally.exemplars) < EXEMPLARS or path < tally.exemplars[-1]:
+            tally.offer([path])
 
     def merge(self, other: Census) -> Census:
         """census(A) and census(B) give census(A∪B); neither is changed."""
-        return Census([*self._counts.values(), *other._counts.values()])
+        return Census([*self.shapes(), *other.shapes()])
 
     def modalities(self) -> tuple[Modality, ...]:
         """Those that have items, in the order of `MODALITIES`."""
@@ -54,13 +71,18 @@ class Census:
 
     def items(self, modality: Modality | None = None) -> int:
         """The number of items, of one modality or of all."""
-        return sum(entry.count for entry in self.shapes(modality))
+        return sum(
+            tally.count
+            for shape, tally in self._counts.items()
+            if modality in (None, shape.modality)
+        )
 
     def shapes(self, modality: Modality | None = None) -> Iterator[ShapeCount]:
         """The distinct shapes with their counts, by modality, then in ascending order."""
         for shape in sorted(self._counts, key=shape_order):
             if modality in (None, shape.modality):
-                yield self._counts[shape]
+                tally = self._counts[shape]
+                yield ShapeCount(shape, tally.count, tuple(tally.exemplars))
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types: `{"shapes": [{"modality", "shape", "count", "exemplars"}]}`."""
@@ -102,13 +124,9 @@ class Census:
         return f"Census({', '.join(parts)})"
 
     def _take(self, entry: ShapeCount) -> None:
-        known = self._counts.get(entry.shape)
-        count, exemplars = entry.count, set(entry.exemplars)
-        if known:
-            count += known.count
-            exemplars.update(known.exemplars)
-        first = tuple(sorted(exemplars)[:EXEMPLARS])
-        self._counts[entry.shape] = ShapeCount(entry.shape, count, first)
+        tally = self._counts.setdefault(entry.shape, _Tally(0, []))
+        tally.count += entry.count
+        tally.offer(entry.exemplars)
 
 
 def shape_order(shape: Shape) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.rehearse import AUTO, gpu_of
 from mmcalib.job.policy_file import read_policy
 from mmcalib.job.spec import VALIDATIONS, Job
+from mmcalib.job.survey import DEFAULT, Surveying
 from mmcalib.sizes import size_bytes
 
 _POSITIVE = (
@@ -38,6 +39,8 @@ def job_of(
     sample: int,
     seed: int,
     gpu: str | None,
+    allow_url: bool = False,
+    surveying: Surveying = DEFAULT,
     policy: Path | None = None,
     **flags: Any,
 ) -> Job:
@@ -64,6 +67,8 @@ def job_of(
         sample=sample,
         seed=seed,
         gpu=_gpu(named),
+        allow_url=allow_url,
+        surveying=surveying,
     )
 
 

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.report import NoThumbnails, RedactPaths
-from mmcalib.cli.shared import AllowedRoot, Data, Force, Out, Quiet, Requests, Strict
+from mmcalib.cli.shared import (
+    AllowedRoot,
+    AllowUrl,
+    Data,
+    ExecutorName,
+    Force,
+    ItemTimeout,
+    NoCache,
+    Out,
+    Quiet,
+    RayAddress,
+    Requests,
+    Strict,
+    Workers,
+)
 
 
 def run(
@@ -22,6 +36,7 @@ def run(
     requests: Requests = None,
     out: Out = Path("out"),
     allowed_local_media_path: AllowedRoot = None,
+    allow_url: AllowUrl = False,
     count: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,6 +152,11 @@ def run(
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the sample.")] = 0,
     no_thumbnails: NoThumbnails = False,
     redact_paths: RedactPaths = False,
+    workers: Workers = None,
+    item_timeout: ItemTimeout = 30.0,
+    executor: ExecutorName = "local",
+    ray_address: RayAddress = None,
+    no_cache: NoCache = False,
     strict: Strict = False,
     force: Force = False,
     as_json: Annotated[
@@ -153,6 +173,7 @@ def run(
     from mmcalib.cli.options import job_of
     from mmcalib.cli.output import claim, finish, save
     from mmcalib.cli.progress import Terminal
+    from mmcalib.cli.surveying import surveying_of
     from mmcalib.job.calibration.run import run as run_job
     from mmcalib.job.spec import Outcome
     from mmcalib.progress import Silent
@@ -162,6 +183,14 @@ def run(
         data=data or [],
         requests=requests or [],
         allowed_root=allowed_local_media_path,
+        allow_url=allow_url,
+        surveying=surveying_of(
+            executor=executor,
+            workers=workers,
+            item_timeout=item_timeout,
+            ray_address=ray_address,
+            no_cache=no_cache,
+        ),
         policy=policy,
         count=count or [],
         coverage=coverage,

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import AllowedRoot, Data, Force, Out, Quiet, Requests, Strict
+from mmcalib.cli.shared import (
+    AllowedRoot,
+    AllowUrl,
+    Data,
+    ExecutorName,
+    Force,
+    ItemTimeout,
+    NoCache,
+    Out,
+    Quiet,
+    RayAddress,
+    Requests,
+    Strict,
+    Workers,
+)
 
 
 def scan(
@@ -15,12 +29,18 @@ def scan(
     requests: Requests = None,
     out: Out = Path("out"),
     allowed_local_media_path: AllowedRoot = None,
+    allow_url: AllowUrl = False,
     shard: Annotated[
         str | None,
         typer.Option(
             metavar="I/N", help="Only the I-th of N parts of the corpus; merge adds them up."
         ),
     ] = None,
+    workers: Workers = None,
+    item_timeout: ItemTimeout = 30.0,
+    executor: ExecutorName = "local",
+    ray_address: RayAddress = None,
+    no_cache: NoCache = False,
     strict: Strict = False,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
@@ -35,6 +55,7 @@ def scan(
     from mmcalib.cli.census import leave
     from mmcalib.cli.output import claim
     from mmcalib.cli.progress import Terminal
+    from mmcalib.cli.surveying import surveying_of
     from mmcalib.corpus.shard import Shard
     from mmcalib.errors import UsageError
     from mmcalib.job.scan import scan as scan_all
@@ -43,13 +64,22 @@ def scan(
     if not data and not requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
     part = Shard.parse(shard) if shard is not None else None
+    how = surveying_of(
+        executor=executor,
+        workers=workers,
+        item_timeout=item_timeout,
+        ray_address=ray_address,
+        no_cache=no_cache,
+    )
     claim(out, force=force)
     console = Console(stderr=True, highlight=False)
     found = scan_all(
         data or [],
         requests or [],
         allowed_root=allowed_local_media_path,
+        allow_url=allow_url,
         shard=part,
+        how=how,
         progress=Silent() if quiet else Terminal(console),
     )
     leave(found, out, console, as_json=as_json, quiet=quiet, strict=strict)

@@ -48,3 +48,27 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 3 when anything had to be skipped.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite results in --out.")]
+AllowUrl = Annotated[
+    bool,
+    typer.Option("--allow-url", help="Read media that requests name by URL, from wherever it is."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Processes that read media; default: one per CPU."),
+]
+ItemTimeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="An item that takes longer to read is skipped."),
+]
+ExecutorName = Annotated[
+    str,
+    typer.Option("--executor", metavar="WHERE", help="Where media are read: local or ray."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="The Ray cluster; default: RAY_ADDRESS, or a new one."),
+]
+NoCache = Annotated[
+    bool,
+    typer.Option("--no-cache", help="Read every file, whether or not it was read before."),
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mmcalib.census.shapes import Modality
 
@@ -33,6 +33,13 @@ class Item:
     path: str
     declared: Modality | None = None
     held: Held | None = field(default=None, compare=False, repr=False)
+
+
+def without_data(item: Item) -> Item:
+    """The item to remember: the bytes themselves would fill the memory."""
+    if item.held is None or item.held.data is None:
+        return item
+    return replace(item, held=replace(item.held, data=None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,11 @@ from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.corpus.item import Skipped
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
-from mmcalib.media.decode import decode_check
-from mmcalib.media.probe import probe
+from mmcalib.job.survey import DEFAULT, Surveying, surveying
 from mmcalib.progress import Progress
 
 # A header cannot show that the end of a file is missing, so the first files are also decoded to
@@ -50,38 +49,30 @@ class Corpus:
         )
 
 
-class Reader:
-    """Looks at one file after the other: all by their headers, the first `decode` whole."""
-
-    def __init__(self, decode: int = DECODED_FILES) -> None:
-        self._left = decode
-
-    def __call__(self, item: Item) -> Shape | Skipped:
-        if not _can_be_written(item.path):
-            return Skipped(item.path, "its name is not valid UTF-8")
-        shape = probe(item)
-        if isinstance(shape, Skipped) or self._left <= 0:
-            return shape
-        self._left -= 1
-        why = decode_check(item, shape.modality)
-        return shape if why is None else Skipped(item.path, why)
-
-
 def read(
     data: Sequence[str | Path],
     requests: Sequence[Path],
     *,
     allowed_root: Path | None,
-    scratch: Path,
+    allow_url: bool = False,
+    cache: Path,
     progress: Progress,
+    how: Surveying = DEFAULT,
 ) -> Corpus:
     """Read all sources; `data` as `resolve` takes it.
 
     Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
     leads outside the allowed root.
     """
-    sources = sources_of(resolved(data), requests, allowed_root=allowed_root, scratch=scratch)
-    taken = take(sources, look=Reader(), progress=progress)
+    sources = sources_of(
+        resolved(data),
+        requests,
+        allowed_root=allowed_root,
+        allow_url=allow_url,
+        scratch=cache / "inline",
+    )
+    with surveying(how, cache, progress, whole=DECODED_FILES) as survey:
+        taken = take(sources, survey, progress=progress)
     return Corpus(
         taken.census,
         taken.prompts,
@@ -98,7 +89,12 @@ def resolved(data: Sequence[str | Path]) -> list[Resolved]:
 
 
 def sources_of(
-    data: Sequence[Resolved], requests: Sequence[Path], *, allowed_root: Path | None, scratch: Path
+    data: Sequence[Resolved],
+    requests: Sequence[Path],
+    *,
+    allowed_root: Path | None,
+    allow_url: bool,
+    scratch: Path,
 ) -> list[Source]:
     """Requests first. Raises CorpusError when one is missing."""
     names = [path.name for path in requests]
@@ -106,6 +102,7 @@ def sources_of(
         RequestsSource(
             path,
             allowed_root=allowed_root,
+            allow_url=allow_url,
             scratch=scratch,
             # Origins tell requests apart: two files of one name go by their paths.
             label=path.name if names.count(path.name) == 1 else str(path),
@@ -125,15 +122,6 @@ def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[S
     return [
         s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in read_as_requests
     ]
-
-
-def _can_be_written(name: str) -> bool:
-    """Results are UTF-8, and so are the requests that would name the file."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def shapes_of(census: Census) -> dict[Shape, ShapeCount]:

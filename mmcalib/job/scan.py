@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.census.take import Look, take
+from mmcalib.census.take import take
 from mmcalib.corpus.item import Skipped
 from mmcalib.corpus.shard import Part, Shard
 from mmcalib.errors import UsageError
-from mmcalib.job.read import Reader, not_requests, resolved, sources_of
+from mmcalib.job.read import not_requests, resolved, sources_of
 from mmcalib.job.spec import cache_dir
+from mmcalib.job.survey import DEFAULT, Surveying, surveying
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.census import CensusDocument, merged
 from mmcalib.report.skipped import read_skipped_jsonl
@@ -33,8 +34,9 @@ def scan(
     requests: Sequence[Path] = (),
     *,
     allowed_root: Path | None = None,
+    allow_url: bool = False,
     shard: Shard | None = None,
-    look: Look | None = None,
+    how: Surveying = DEFAULT,
     progress: Progress | None = None,
 ) -> Scanned:
     """Read the headers of all sources, or of what `shard` has of them; `data` as for `resolve`.
@@ -44,15 +46,19 @@ def scan(
     """
     scratch = cache_dir() / "inline"
     found = resolved(data)
-    sources = sources_of(found, requests, allowed_root=allowed_root, scratch=scratch)
-    roots = [one.root for one in found]
-    taken = take(
-        sources,
-        look=look or Reader(decode=0),
-        progress=progress or Silent(),
-        part=_part(shard, roots, requests, allowed_root, scratch) if shard else None,
-        in_order=False,
+    sources = sources_of(
+        found, requests, allowed_root=allowed_root, allow_url=allow_url, scratch=scratch
     )
+    roots = [one.root for one in found]
+    progress = progress or Silent()
+    with surveying(how, cache_dir(), progress) as survey:
+        taken = take(
+            sources,
+            survey,
+            progress=progress,
+            part=_part(shard, roots, requests, allowed_root, scratch) if shard else None,
+            in_order=False,
+        )
     skipped = not_requests(taken.skipped, requests)
     document = CensusDocument.of(
         taken.census,

@@ -14,6 +14,7 @@ from mmcalib.corpus.item import Skipped
 from mmcalib.derive.policy import Policy
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.survey import DEFAULT, Surveying
 from mmcalib.report.calibration import Calibration
 
 Validate = Literal["none", "budget", "startup", "replay"]
@@ -42,6 +43,8 @@ class Job:
     seed: int = 0
     cache_dir: Path | None = None
     gpu: Gpu | None = None
+    allow_url: bool = False
+    surveying: Surveying = DEFAULT
 
     def __post_init__(self) -> None:
         if self.policy.concurrency is not None and self.gpu is None:

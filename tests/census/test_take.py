@@ -14,15 +14,24 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.census import Census
+from mmcalib.census.executors.executor import Inline
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape
-from mmcalib.census.take import Taken, take
+from mmcalib.census.survey import Survey
+from mmcalib.census.take import Taken
+from mmcalib.census.take import take as take_with
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.shard import Part, Shard
 from mmcalib.errors import CorpusError
+from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
+
+
+def take(sources, look=probe, **options) -> Taken:
+    return take_with(sources, Survey(Inline(look)), **options)
+
 
 A, B, C, D = (ImageShape(10 * n, 8) for n in (1, 2, 3, 4))
 

@@ -128,7 +128,7 @@ def test_a_run_would_count_the_same(cli, corpus: Path, tmp_path: Path) -> None:
         [corpus, corpus / "more"],
         [asked],
         allowed_root=None,
-        scratch=tmp_path / "cache" / "inline",
+        cache=tmp_path / "cache",
         progress=Silent(),
     )
     assert (scanned.census, scanned.requests) == (found.census, found.prompts)

@@ -14,6 +14,7 @@ from mmcalib.corpus.item import Item
 from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.probe import probe
+from tests.census.looking import survey
 from tests.corpus.media import png
 
 datasets = pytest.importorskip("datasets")
@@ -52,7 +53,7 @@ def test_metadata_with_words_makes_prompts(folder: Path) -> None:
     first = next(source.prompts())
     assert first.text == "What is 0?"
     assert first.items == (Item(str(folder / "train" / "0.png")),)
-    taken = take([source])
+    taken = take([source], survey())
     assert (taken.prompts.prompts(), taken.census.items(), taken.skipped) == (3, 3, [])
 
 

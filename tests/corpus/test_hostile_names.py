@@ -14,8 +14,9 @@ from mmcalib.census.shapes import ImageShape, Shape
 from mmcalib.census.take import Taken, take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.item import Item, Skipped
-from mmcalib.job.read import Reader
+from mmcalib.media.probe import probe
 from mmcalib.report.skipped import skipped_jsonl
+from tests.census.looking import survey
 
 GOOD = ImageShape(9, 8)
 
@@ -26,9 +27,9 @@ def photo(path: Path) -> Path:
     return path
 
 
-def read(root: Path, look: Callable[[Item], Shape | Skipped] | None = None) -> Taken:
+def read(root: Path, look: Callable[[Item], Shape | Skipped] = probe) -> Taken:
     """The census of `root`, after checks that hold for every corpus."""
-    taken = take([FolderSource(root)], look=look or Reader())
+    taken = take([FolderSource(root)], survey(look))
     assert taken.census.items() + len(taken.skipped) == taken.files
     assert all(entry.shape == GOOD for entry in taken.census.shapes())
     assert all(0 < len(s.reason) <= 200 and s.reason.isprintable() for s in taken.skipped)
@@ -122,11 +123,15 @@ def test_deeper_than_a_path_may_be_long(tmp_path: Path, monkeypatch: pytest.Monk
 def test_files_that_change_after_they_were_listed(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "c.png", "d.png", "e.png", "f/g.png", "h.png"):
         photo(tmp_path / name)
-    reader = Reader()
+
+    acted: set[str] = set()
 
     def look(item: Item) -> Shape | Skipped:
         path = Path(item.path)
-        if path.name == "a.png":  # the folder has been listed; none of the others is opened yet
+        if path.name in acted:  # what changed is looked at again
+            return probe(item)
+        acted.add(path.name)
+        if path.name == "a.png":  # all have been listed; none of the others is opened yet
             (tmp_path / "b.png").unlink()
             (tmp_path / "f" / "g.png").unlink()
             (tmp_path / "f").rmdir()
@@ -136,7 +141,7 @@ def test_files_that_change_after_they_were_listed(tmp_path: Path) -> None:
             path.mkdir()
         if path.name == "e.png":
             path.touch()
-        return reader(item)
+        return probe(item)
 
     taken = read(tmp_path, look)
     assert taken.census.items() == 2
@@ -145,5 +150,5 @@ def test_files_that_change_after_they_were_listed(tmp_path: Path) -> None:
         "c.png": "no such file any more",
         "d.png": "not a regular file",
         "e.png": "empty file",
-        "f": "no such file any more",
+        "g.png": "no such file any more",
     }

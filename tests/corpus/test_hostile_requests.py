@@ -17,7 +17,8 @@ from mmcalib.census.take import take
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.errors import CorpusError
-from mmcalib.job.read import Reader
+from mmcalib.media.probe import probe
+from tests.census.looking import survey
 
 TIMEOUT_S = 20
 MOST_RSS_MIB = 300
@@ -45,7 +46,7 @@ def source(folder: Path, *lines: bytes) -> RequestsSource:
 
 def between_good_ones(folder: Path, line: bytes) -> str:
     """Why `line` is skipped; the requests before and after it must be read all the same."""
-    taken = take([source(folder, GOOD, line, GOOD)], look=Reader())
+    taken = take([source(folder, GOOD, line, GOOD)], survey())
     assert taken.prompts.prompts() == 2
     (skipped,) = [one for one in taken.skipped if one.path.startswith("requests.jsonl")]
     assert skipped.path == "requests.jsonl:2"
@@ -114,14 +115,13 @@ def test_a_requests_file_that_is_no_file(tmp_path: Path, target: str) -> None:
 def test_a_file_that_goes_after_its_request_was_read(folder: Path) -> None:
     Image.new("L", (9, 8)).save(folder / "b.png")
     found = source(folder, json.dumps(user("b.png")).encode(), GOOD)
-    reader = Reader()
 
     def look(item: Item) -> Shape | Skipped:
         if item.path.endswith("b.png"):
-            Path(item.path).unlink()
-        return reader(item)
+            Path(item.path).unlink(missing_ok=True)
+        return probe(item)
 
-    taken = take([found], look=look)
+    taken = take([found], survey(look))
     reasons = {one.path: one.reason for one in taken.skipped}
     assert taken.prompts.prompts() == taken.census.items() == 1
     assert reasons.keys() == {"requests.jsonl:1", str(folder / "b.png")}

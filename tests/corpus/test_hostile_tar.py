@@ -16,7 +16,7 @@ from mmcalib.census.take import Taken, take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.webdataset import WebDatasetSource
-from mmcalib.job.read import Reader
+from tests.census.looking import looked, survey
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def good(tmp_path: Path) -> None:
 
 def read(shard: Path) -> Taken:
     before = sorted(path for path in shard.parent.parent.rglob("*"))
-    taken = take([FolderSource(shard.parent)], look=Reader())
+    taken = take([FolderSource(shard.parent)], survey())
     assert sorted(path for path in shard.parent.parent.rglob("*")) == before
     assert taken.census.items() + len(taken.skipped) == taken.files
     assert all(0 < len(s.reason) <= 200 and s.reason.isprintable() for s in taken.skipped)
@@ -256,4 +256,4 @@ def test_members_of_a_member_s_bytes_are_bounded(shard: Path) -> None:
     """A picture that says it goes on does not reach into the next one."""
     tar(shard, ("a.png", png()[:20]), ("b.png", png()))
     (first, _) = WebDatasetSource(str(shard)).items()
-    assert isinstance(Reader()(first), Skipped)
+    assert isinstance(looked(first), Skipped)

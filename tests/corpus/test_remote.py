@@ -20,6 +20,7 @@ from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.probe import probe
+from tests.census.looking import survey
 from tests.corpus.media import png, wav
 
 fsspec = pytest.importorskip("fsspec")
@@ -130,7 +131,7 @@ def test_files_by_url_like_files_by_path(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "link.png").symlink_to("a.png")
     (tmp_path / "dangling.png").symlink_to("none.png")
-    taken = take([RemoteSource(f"file://{tmp_path}")])
+    taken = take([RemoteSource(f"file://{tmp_path}")], survey())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert {os.path.basename(s.path): s.reason for s in taken.skipped} == {
         "dangling.png": "not a regular file",

@@ -11,6 +11,7 @@ from mmcalib.census.shapes import ImageShape
 from mmcalib.census.take import take
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
+from tests.census.looking import survey
 from tests.corpus.media import png
 from tests.corpus.serving import serving
 
@@ -60,7 +61,7 @@ def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     with serving() as served:
         good = served.put("a.png", png(40, 24))
-        taken = take([requests(tmp_path, good, f"{served.url}/none.png")])
+        taken = take([requests(tmp_path, good, f"{served.url}/none.png")], survey())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert taken.prompts.prompts() == 1
     assert [skipped.path for skipped in taken.skipped] == [

@@ -61,7 +61,7 @@ def test_a_size_hint_smaller_than_the_cap(judge: Judge) -> None:
     )
     assert named["adequately reserved"].detail.startswith("under-reserved: ")
     remedy = named["adequately reserved"].remedy
-    assert "images_kwargs: {size: {shortest_edge: 3136, longest_edge: 261856}}" in remedy
+    assert "images_kwargs: {size: {longest_edge: 261856, shortest_edge: 3136}}" in remedy
     assert found.budget is not None
     assert found.budget.config.profiled_tokens == 324
     assert found.budget.config.worst_step_tokens == 16_384

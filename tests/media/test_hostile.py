@@ -13,7 +13,7 @@ import pytest
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.item import Item
-from mmcalib.job.read import Reader
+from tests.census.looking import looked
 from tests.media import hostile as make
 
 TIMEOUT_S = 20
@@ -123,15 +123,16 @@ import json, sys
 from pathlib import Path
 from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.job.read import Reader
+from tests.census.looking import looked, survey
+from tests.census.looking import looked
 
-seen, reader = {}, Reader()
+seen = {}
 def look(item):
-    found = reader(item)
+    found = looked(item)
     seen[Path(item.path).name] = repr(found)
     return found
 
-taken = take([FolderSource(sys.argv[1])], look=look)
+taken = take([FolderSource(sys.argv[1])], survey(look))
 peak = [line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line]
 print(json.dumps({
     "seen": seen,
@@ -193,7 +194,7 @@ def test_every_file_is_accounted_for(outcome: Outcome) -> None:
 def test_good_files_are_measured_as_without_the_others(outcome: Outcome, tmp_path: Path) -> None:
     for name, write in GOOD.items():
         write(tmp_path / name)
-        assert outcome.seen[name] == repr(Reader()(Item(str(tmp_path / name))))
+        assert outcome.seen[name] == repr(looked(Item(str(tmp_path / name))))
 
 
 def test_none_of_them_takes_much_memory(outcome: Outcome) -> None:

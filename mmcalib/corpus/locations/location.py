@@ -47,3 +47,8 @@ def inside(scheme: str, member: str, archive: str) -> str:
 def member_name(member: str) -> str:
     """The reverse, for the `member` of a `Location`."""
     return member.replace("%3A", ":").replace("%25", "%")
+
+
+def is_here(path: str) -> bool:
+    """Whether the bytes are on a file system of this machine, so that reading them all is cheap."""
+    return path.rpartition(BEHIND)[2].startswith("/")

@@ -49,8 +49,10 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
             job.data,
             job.requests,
             allowed_root=job.allowed_root,
-            scratch=cache / "inline",
+            allow_url=job.allow_url,
+            cache=cache,
             progress=progress,
+            how=job.surveying,
         )
         outcome.skipped.extend(corpus.skipped)
         outcome.now(None)

@@ -12,6 +12,7 @@ from mmcalib.derive.costs import Basis, CostTable, ItemCost, Mismatch, Refusal
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
 from mmcalib.engine.setting import Setting
+from mmcalib.job.copies import local
 from mmcalib.job.read import shapes_of
 from mmcalib.progress import Progress, Task
 
@@ -34,7 +35,7 @@ def measure(
         safe = [(shape, path) for shape, path in sample if not _too_large(by_shape[shape])]
         chosen = [*safe, *_costliest(counts, by_shape, {shape for shape, _ in safe})]
         task.total(len(blanks) + len(chosen))
-        files = [File(shape.modality, path) for shape, path in chosen]
+        files = [File(shape.modality, local(path)) for shape, path in chosen]
         real = list(zip(chosen, _ask(host, setting, files, task), strict=True))
     return _table(setting, counts, by_shape, real)
 

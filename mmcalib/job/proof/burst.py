@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.engine.messages import ReplayPrompt
+from mmcalib.job.copies import url_of
 
 # Without requests: so many of a modality's heaviest items are enough to fill a step.
 _TOP = 16
@@ -117,7 +117,7 @@ def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, set[Modality]]:
 def prompt_of(cost: ItemCost) -> ReplayPrompt:
     """A request for this one item."""
     kind = _URL_PART[cost.shape.modality]
-    part = {"type": kind, kind: {"url": Path(cost.exemplar).resolve().as_uri()}}
+    part = {"type": kind, kind: {"url": url_of(cost.exemplar)}}
     content = [{"type": "text", "text": "Describe this."}, part]
     return ReplayPrompt(
         origin=cost.exemplar,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Replay, Replayed
+from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
 from mmcalib.job.configuration import Configuration
+from mmcalib.job.copies import local_messages
 from mmcalib.job.proof.burst import Burst, burst
 from mmcalib.job.proof.fill import filled
 from mmcalib.job.proof.startup import Started
@@ -41,7 +44,12 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
     if not chosen.prompts and not chosen.admit:
         return Replayed((), 0.0, 0)
     with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
-        return host.ask(Replay(chosen.prompts, chosen.admit), Replayed, "replaying prompts")
+        request = Replay(_with_files(chosen.prompts), _with_files(chosen.admit))
+        return host.ask(request, Replayed, "replaying prompts")
+
+
+def _with_files(prompts: Sequence[ReplayPrompt]) -> tuple[ReplayPrompt, ...]:
+    return tuple(replace(prompt, messages=local_messages(prompt.messages)) for prompt in prompts)
 
 
 def rejected(replayed: Replayed) -> list[str]:

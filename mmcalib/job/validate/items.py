@@ -45,7 +45,7 @@ def read_media(media: Media, progress: Progress) -> Corpus:
         media.data,
         media.requests,
         allowed_root=media.allowed_root,
-        scratch=cache_dir() / "inline",
+        cache=cache_dir(),
         progress=progress,
     )
 
@@ -164,7 +164,7 @@ def made_up(subject: Subject, host: EngineHost, folder: Path, progress: Progress
         requests = write_requests(subject, host, folder)
     if requests is None:
         return None
-    corpus = read((), [requests], allowed_root=folder, scratch=folder, progress=progress)
+    corpus = read((), [requests], allowed_root=folder, cache=folder, progress=progress)
     sample = choose(corpus.census, SAMPLE_PER_MODALITY, seed=0)
     subject.table, _ = measure(host, corpus.census, subject.setting, sample, progress)
     return corpus

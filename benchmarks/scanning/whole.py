@@ -1,0 +1,90 @@
+"""The whole scan of a tree, in this process: with workers, with what is remembered, and bare."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from PIL import Image
+
+from mmcalib.census.cache import Cache
+from mmcalib.census.executors.executor import Executor, Inline
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.survey import Survey
+from mmcalib.census.take import take
+from mmcalib.corpus.folder import FolderSource
+from mmcalib.media.probe import probe
+from scanning.timing import Timed, in_turns, processor_s
+
+BARE, INLINE, ONE, TWO, COLD, WARM = (
+    "bare Pillow loop",
+    "no worker",
+    "1 worker",
+    "2 workers",
+    "2 workers, empty cache",
+    "full cache",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """Wall time of whole scans of one tree, and, of one more scan each, seconds on a processor:
+    of this process, and of its workers.
+    """
+
+    items: int
+    timed: dict[str, Timed]
+    processor_s: dict[str, tuple[float, float]]
+
+    def rate(self, name: str) -> float:
+        """Items per second."""
+        return self.items / self.timed[name].best_s
+
+
+def scans(tree: Path, items: int, rounds: int, *, bare: bool) -> Scans:
+    """Raises ValueError where a scan did not measure every item."""
+    with tempfile.TemporaryDirectory(prefix="mmcalib-bench-") as scratch:
+        full = Path(scratch) / "full.sqlite3"
+        _scan(tree, items, LocalPool(probe), Cache(full))
+        number = count()
+        ways: dict[str, Callable[[], object]] = {
+            INLINE: lambda: _scan(tree, items, Inline(probe)),
+            ONE: lambda: _scan(tree, items, LocalPool(probe, workers=1)),
+            TWO: lambda: _scan(tree, items, LocalPool(probe, workers=2)),
+            COLD: lambda: _scan(
+                tree, items, LocalPool(probe, workers=2), Cache(Path(scratch, f"{next(number)}.db"))
+            ),
+            WARM: lambda: _scan(tree, items, LocalPool(probe), Cache(full)),
+        }
+        if bare:
+            ways = {BARE: lambda: _bare(tree), **ways}
+        timed = in_turns(ways, rounds, clock=time.perf_counter, least_s=0)
+        return Scans(items, timed, {name: _processor_s(way) for name, way in ways.items()})
+
+
+def _processor_s(call: Callable[[], object]) -> tuple[float, float]:
+    own, all_s = time.process_time(), processor_s()
+    call()
+    own = time.process_time() - own
+    return own, processor_s() - all_s - own
+
+
+def _scan(tree: Path, items: int, executor: Executor, cache: Cache | None = None) -> None:
+    survey = Survey(executor, cache)
+    try:
+        taken = take([FolderSource(tree)], survey, in_order=False)
+    finally:
+        survey.close()
+    if taken.census.items() != items:
+        raise ValueError(f"{taken.census.items()} of {items} items were measured")
+
+
+def _bare(tree: Path) -> None:
+    for folder, _, names in os.walk(tree):
+        for name in names:
+            _ = Image.open(os.path.join(folder, name)).size

@@ -1,0 +1,191 @@
+"""What was seen of items before, in SQLite, so that a second reading touches no media."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+
+from mmcalib.census.executors.executor import Answer, Order
+from mmcalib.corpus.locations.location import BEHIND
+
+# Raised with every change to what a probe says of the same bytes.
+PROBE = 1
+_READERS = ("av", "pillow", "soundfile")
+
+# What a crash may lose; a commit takes a millisecond.
+_COMMIT_S = 0.25
+
+# Another scan may be writing.
+_PATIENCE_S = 20.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS folders (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS seen (
+    folder INTEGER NOT NULL, name TEXT NOT NULL, how TEXT NOT NULL,
+    version TEXT NOT NULL, line TEXT NOT NULL,
+    PRIMARY KEY (folder, name, how)
+) WITHOUT ROWID;
+"""
+
+_Row = tuple[int, str, str, str, str]
+
+
+class CacheBroken(Exception):  # noqa: N818 - a value in flight, turned into a note
+    """The file cannot be used; the message says why."""
+
+
+class Cache:
+    """Answers by path and version, in one file that several processes may use.
+
+    The file is made anew where it was written by other versions of mmcalib or of the libraries that
+    read media. Raises `CacheBroken`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._pending: list[_Row] = []
+        self._committed = time.monotonic()
+        self._folders: dict[str, int] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # A power cut may lose what was committed last, and never more.
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(_SCHEMA)
+            self._forget_others()
+        except (sqlite3.Error, OSError) as error:
+            raise CacheBroken(str(error)) from error
+
+    def find(self, orders: Sequence[Order]) -> list[Answer | None]:
+        """Per order what was answered for the same bytes, None where nothing was."""
+        found: list[Answer | None] = [None] * len(orders)
+        by_folder: dict[str, dict[tuple[str, str], list[int]]] = {}
+        for index, order in enumerate(orders):
+            if order.version:
+                folder, name = _key(order.item.path)
+                wanted = by_folder.setdefault(folder, {})
+                wanted.setdefault((name, _how(order)), []).append(index)
+        try:
+            for folder, wanted in by_folder.items():
+                for name, how, version, line in self._rows(folder, [name for name, _ in wanted]):
+                    for index in wanted.get((name, how), ()):
+                        if orders[index].version == version:
+                            found[index] = Answer(line, version)
+        except sqlite3.Error as error:
+            raise CacheBroken(str(error)) from error
+        return found
+
+    def keep(self, answered: Iterable[tuple[Order, Answer]]) -> None:
+        """Remember; on disk with the first call that comes a moment later, or when closed."""
+        for order, answer in answered:
+            if answer.version:
+                folder, name = _key(order.item.path)
+                row = (self._folder(folder), name, _how(order), answer.version, answer.line)
+                self._pending.append(row)
+        if time.monotonic() - self._committed > _COMMIT_S:
+            self.commit()
+
+    def commit(self) -> None:
+        """Write what was remembered."""
+        rows, self._pending = self._pending, []
+        self._committed = time.monotonic()
+        if not rows:
+            return
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?)", rows)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise CacheBroken(str(error)) from error
+
+    def close(self) -> None:
+        try:
+            self.commit()
+        finally:
+            self._db.close()
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _rows(self, folder: str, names: list[str]) -> Iterable[tuple[str, str, str, str]]:
+        marks = ",".join("?" * len(names))
+        return self._db.execute(
+            f"SELECT name, how, version, line FROM seen WHERE folder = ? AND name IN ({marks})",  # noqa: S608
+            [self._folder(folder), *names],
+        )
+
+    def _folder(self, path: str) -> int:
+        known = self._folders.get(path)
+        if known is None:
+            try:
+                self._db.execute("INSERT OR IGNORE INTO folders (path) VALUES (?)", [path])
+                row = self._db.execute("SELECT id FROM folders WHERE path = ?", [path]).fetchone()
+            except sqlite3.Error as error:
+                raise CacheBroken(str(error)) from error
+            known = self._folders[path] = int(row[0])
+        return known
+
+    def _forget_others(self) -> None:
+        made_by = f"{PROBE} " + " ".join(f"{name} {_installed(name)}" for name in _READERS)
+        self._db.execute("CREATE TABLE IF NOT EXISTS made (made_by TEXT NOT NULL)")
+        row = self._db.execute("SELECT made_by FROM made").fetchone()
+        if row is None or row[0] != made_by:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                for table in ("seen", "folders", "made"):
+                    self._db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own three names
+                self._db.execute("INSERT INTO made VALUES (?)", [made_by])
+
+
+def opened(path: Path) -> Cache:
+    """The cache at `path`, which is begun anew where it is damaged. Raises `CacheBroken`."""
+    try:
+        return Cache(path)
+    except CacheBroken as error:
+        if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
+            error.__cause__, sqlite3.OperationalError
+        ):
+            raise
+        for end in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{path}{end}")
+        return Cache(path)
+
+
+def _key(path: str) -> tuple[str, str]:
+    """A folder and a name in it; of the member of an archive, the archive and the member."""
+    if BEHIND in path and not path.startswith("/"):
+        name, _, folder = path.partition(BEHIND)
+        return folder, name
+    folder, _, name = path.rpartition("/")
+    return folder, name
+
+
+def _how(order: Order) -> str:
+    return f"{order.item.declared or ''}{'+' if order.whole else ''}"
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "?"

@@ -1,0 +1,193 @@
+"""Counting what was seen: each mention, each file, and never one twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mmcalib.census.accesses import AccessLog
+from mmcalib.census.census import Census
+from mmcalib.census.outcome import Seen, decode
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shapes import Shape
+from mmcalib.census.survey import Survey
+from mmcalib.corpus.item import Item, Prompt, Skipped, without_data
+from mmcalib.corpus.shard import Part
+from mmcalib.corpus.wording import one_line
+
+# Device and inode, equal for all links to a file; the path when it is gone.
+_Identity = tuple[int, int] | str
+
+
+@dataclass(slots=True)
+class Counter:
+    """First all prompts are counted, then all items; see `take` for what counts how often.
+
+    Paths that may come again are remembered by their hashes, of 64 bits.
+    """
+
+    survey: Survey
+    part: Part | None
+    log: AccessLog | None
+    census: Census = field(default_factory=Census)
+    prompts: PromptCensus = field(default_factory=PromptCensus)
+    skipped: dict[str, Skipped] = field(default_factory=dict)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    # What prompts name, which can come again.
+    known: dict[Item, Seen | None] = field(default_factory=dict)
+    paths: set[int] = field(default_factory=set)
+    # Of these, the ones that were listed only as what a request declared them to be.
+    declared: set[int] = field(default_factory=set)
+    # Counted, or mentioned by a usable prompt.
+    settled: set[int] = field(default_factory=set)
+    mentioned: set[_Identity] = field(default_factory=set)
+    # Per file the prompts of other parts that mention it, until it is known whether one is usable.
+    elsewhere: dict[_Identity, list[tuple[Item, ...]]] = field(default_factory=dict)
+
+    @property
+    def files(self) -> int:
+        """How many distinct paths were listed."""
+        return len(self.paths)
+
+    def unseen(self, prompt: Prompt | Skipped) -> list[Item]:
+        """Items of a prompt of this part that were not asked for before."""
+        if isinstance(prompt, Skipped) or not self.owns_prompt(prompt.origin):
+            return []
+        new = [item for item in dict.fromkeys(prompt.items) if item not in self.known]
+        self.known.update(dict.fromkeys(map(without_data, new)))
+        return new
+
+    def prompts_seen(
+        self, group: tuple[list[Prompt | Skipped], list[Item]], lines: Sequence[str]
+    ) -> None:
+        """A group of prompts, and what was seen of those of their items that were `unseen`."""
+        prompts, items = group
+        for item, line in zip(items, lines, strict=True):
+            self.known[item] = self._noted(item, line)
+        for prompt in prompts:
+            self._prompt(prompt)
+
+    def listed(self, skipped: Skipped) -> None:
+        """A path that cannot be an item."""
+        if self._owns(skipped.path):
+            self.paths.add(hash(skipped.path))
+            self._skip(skipped)
+
+    def is_new(self, item: Item) -> bool:
+        """Whether it must be looked at: it is of this part, and what it is was not asked yet."""
+        if not self._owns(item.path):
+            return False
+        path = hash(item.path)
+        first = path not in self.paths
+        self.paths.add(path)
+        if path in self.settled or self._is_mentioned(item.path):
+            self._settle(item.path)
+            return False
+        if item.declared is None:
+            again = not first and path not in self.declared
+            self.declared.discard(path)
+            return not again
+        if first:
+            self.declared.add(path)
+        seen = self.known.get(item)
+        if seen is None:
+            return True
+        self._item(item, seen)
+        return False
+
+    def items_seen(self, items: Sequence[Item], lines: Sequence[str]) -> None:
+        """Files that were `is_new`."""
+        for item, line in zip(items, lines, strict=True):
+            shape = self.shapes.get(line)
+            self._item(item, shape or self._noted(item, line))
+
+    def _item(self, item: Item, seen: Seen) -> None:
+        path = hash(item.path)
+        if isinstance(seen, Skipped) or path in self.settled:
+            return
+        self.census.add(seen, item.path)
+        if self.known or self.elsewhere:  # else no path comes twice
+            self.settled.add(path)
+            self.skipped.pop(item.path, None)
+
+    def _prompt(self, prompt: Prompt | Skipped) -> None:
+        if isinstance(prompt, Skipped):
+            if self.owns_prompt(prompt.path):
+                self._skip(prompt)
+            return
+        prompt = replace(prompt, items=tuple(map(without_data, prompt.items)))
+        if not self.owns_prompt(prompt.origin):
+            for item in prompt.items:
+                self.elsewhere.setdefault(_identity(item), []).append(prompt.items)
+            return
+        shapes: list[Shape] = []
+        for item in prompt.items:
+            seen = self._seen(item)
+            if isinstance(seen, Skipped):
+                reason = f"names an unreadable item: {seen.path}: {seen.reason}"
+                self._skip(Skipped(prompt.origin, one_line(reason)))
+                return
+            shapes.append(seen)
+        self.prompts.add(shapes, prompt)
+        if self.log:
+            self.log.add(prompt.items, shapes)
+        for item, shape in zip(prompt.items, shapes, strict=True):
+            self.census.add(shape, item.path)
+            if hash(item.path) not in self.settled:
+                self._settle(item.path)
+                self.mentioned.add(_identity(item))
+
+    def _seen(self, item: Item) -> Seen:
+        seen = self.known.get(item)
+        if seen is None:
+            seen = self.known[item] = self._noted(item, *self.survey.now([item]))
+        return seen
+
+    def _noted(self, item: Item, line: str) -> Seen:
+        seen = self.shapes.get(line) or decode(item.path, line)
+        if not isinstance(seen, Skipped):
+            self.shapes[line] = seen
+        elif self._owns(item.path) and hash(item.path) not in self.settled:
+            self._skip(seen)
+        return seen
+
+    def _settle(self, path: str) -> None:
+        """One prompt may declare a file wrongly, and another rightly: then it is not skipped."""
+        self.settled.add(hash(path))
+        self.skipped.pop(path, None)
+
+    def _skip(self, skipped: Skipped) -> None:
+        """Of several reasons the first in the alphabet, so that the order does not matter."""
+        known = self.skipped.setdefault(skipped.path, skipped)
+        if skipped.reason < known.reason:
+            self.skipped[skipped.path] = skipped
+
+    def _owns(self, path: str) -> bool:
+        return self.part is None or self.part.owns(path)
+
+    def owns_prompt(self, origin: str) -> bool:
+        """Whether the request is for this part to count."""
+        return self.part is None or self.part.owns_prompt(origin)
+
+    def _is_mentioned(self, path: str) -> bool:
+        """Whether a usable prompt, of whatever part, has this file by any of its names."""
+        if not self.mentioned and not self.elsewhere:
+            return False
+        identity = _identity(Item(path))
+        if identity not in self.mentioned and self._is_used(self.elsewhere.pop(identity, [])):
+            self.mentioned.add(identity)
+        return identity in self.mentioned
+
+    def _is_used(self, prompts: Iterable[tuple[Item, ...]]) -> bool:
+        return any(
+            not any(isinstance(self._seen(item), Skipped) for item in items) for items in prompts
+        )
+
+
+def _identity(item: Item) -> _Identity:
+    try:
+        status = os.stat(item.path)
+    except (OSError, ValueError):
+        return item.path
+    return status.st_dev, status.st_ino

@@ -1,0 +1,50 @@
+"""One order answered, in whatever process does it."""
+
+from __future__ import annotations
+
+import time
+
+from mmcalib.census.executors.executor import Answer, Look, Order
+from mmcalib.census.outcome import Seen, encode
+from mmcalib.census.versions import in_unicode, is_settled, version
+from mmcalib.corpus.item import Item, Skipped
+from mmcalib.corpus.locations.location import is_here
+from mmcalib.corpus.wording import one_line
+from mmcalib.errors import MmcalibError
+
+CHANGING = "changes while it is read"
+NAMELESS = "its name is not valid UTF-8"
+
+# A file may be replaced under a reader once, not every time.
+_TRIES = 3
+
+
+def answer(order: Order, look: Look) -> Answer:
+    """What is seen of bytes that did not change meanwhile. Raises MmcalibError alone: what could
+    end no other item either.
+    """
+    item, before = order.item, order.version
+    if not in_unicode(item.path):
+        return Answer(encode(Skipped(item.path, NAMELESS)))
+    for _ in range(_TRIES):
+        now_ns = time.time_ns()
+        try:
+            seen = _whole(item, look(item)) if order.whole else look(item)
+        except MmcalibError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a decoder's unknown failure costs one item
+            seen = Skipped(item.path, one_line(f"damaged: {type(error).__name__}: {error}"))
+        after = version(item)
+        if after == before:
+            return Answer(encode(seen), after if is_settled(after, now_ns) else "")
+        before = after
+    return Answer(encode(Skipped(item.path, CHANGING)))
+
+
+def _whole(item: Item, seen: Seen) -> Seen:
+    from mmcalib.media.decode import decode_check
+
+    if isinstance(seen, Skipped) or not is_here(item.path):
+        return seen
+    why = decode_check(item, seen.modality)
+    return seen if why is None else Skipped(item.path, why)

@@ -1,0 +1,92 @@
+"""Who looks at the items: orders go out in chunks, and what was seen comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Protocol
+
+from mmcalib.census.outcome import Seen
+from mmcalib.corpus.item import Item
+
+Look = Callable[[Item], Seen]
+"""Says what an item is; never raises for what is wrong with the item."""
+
+
+class Order(NamedTuple):
+    """Look at `item`; at its header, or, `whole`, also decode it to its end.
+
+    `version` is that of the bytes that were asked about, empty where they could not be told.
+    """
+
+    item: Item
+    whole: bool = False
+    version: str = ""
+
+
+class Answer(NamedTuple):
+    """`line` is `outcome.encode` of what was seen, of the bytes of `version`; without one it may
+    not be kept for another time.
+    """
+
+    line: str
+    version: str = ""
+
+
+class Ticket(Protocol):
+    """A chunk that was handed in."""
+
+
+class Executor(Protocol):
+    """Answers orders. Chunks may be handed in ahead of asking for what came of them."""
+
+    ahead: int
+    """As many chunks should be handed in before the first is asked for."""
+
+    def submit(self, orders: Sequence[Order]) -> Ticket:
+        """Hand in a chunk. Raises MmcalibError where there is nobody to do it."""
+        ...
+
+    def result(self, ticket: Ticket) -> list[Answer]:
+        """Wait for a chunk; one answer per order, in their order."""
+        ...
+
+    def close(self) -> None:
+        """End whatever was started. Safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    orders: Sequence[Order]
+
+
+class Inline:
+    """Looks in this process, when it is asked for the result: for tests, and for trusted media."""
+
+    ahead = 0
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def submit(self, orders: Sequence[Order]) -> Ticket:
+        return _Done(orders)
+
+    def result(self, ticket: Ticket) -> list[Answer]:
+        from mmcalib.census.executors.answering import answer
+
+        assert isinstance(ticket, _Done)
+        return [answer(order, self._look) for order in ticket.orders]
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

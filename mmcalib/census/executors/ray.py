@@ -1,0 +1,210 @@
+"""The machines of a Ray cluster, and how a chunk gets to one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+import mmcalib
+from mmcalib.census.executors.executor import Answer, Look, Order, Ticket
+from mmcalib.census.executors.local import MEMORY_BYTES, TIMEOUT_S
+from mmcalib.census.executors.ray_task import Terms, Told, looked_at
+from mmcalib.census.executors.worker import packed
+from mmcalib.errors import CorpusError, MmcalibError, UsageError
+
+# A cluster that is there says so within one second. Ray itself waits for minutes.
+_REACH_S = 10.0
+
+# For a Ray that is begun here: chunks are small, and a tenth of Ray's minimum would do.
+_STORE_BYTES = 80 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    reference: Any
+
+
+class RayExecutor:
+    """Runs chunks as Ray tasks, which Ray runs again elsewhere when it loses a worker or a node.
+
+    Connects with the first chunk: to `address`, `RAY_ADDRESS`, the cluster that runs here, or one
+    of its own; but a Ray that this process has initialised is used before all of them, and left as
+    it was. `workers` bounds the chunks at a time on each node (default: one per CPU). The rest is
+    `LocalPool`'s: items end in the same way, and `look` must be a function that nodes can import.
+    """
+
+    def __init__(
+        self,
+        look: Look,
+        *,
+        address: str | None = None,
+        workers: int | None = None,
+        timeout_s: float = TIMEOUT_S,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise UsageError(
+                "the Ray executor needs Ray, which is not installed",
+                hint="pip install 'mmcalib[ray]'",
+            )
+        self._terms = Terms(look, timeout_s, memory_bytes)
+        self._address, self._workers = address, workers
+        self._ray: ModuleType | None = None
+        self._task: Any = None
+        self._ours = False
+        self._under_way: set[Any] = set()
+        self.ahead = 0
+
+    def submit(self, orders: Sequence[Order]) -> Ticket:
+        """Raises MmcalibError where no cluster can be reached."""
+        if self._task is None:
+            self._connect()
+        reference = self._task.remote([packed(order) for order in orders], self._terms)
+        self._under_way.add(reference)
+        return _Chunk(reference)
+
+    def result(self, ticket: Ticket) -> list[Answer]:
+        """Raises MmcalibError where no item can be looked at, CorpusError where a node lacks files
+        that are here.
+        """
+        assert isinstance(ticket, _Chunk)
+        assert self._ray is not None
+        try:
+            told: Told = self._ray.get(ticket.reference)
+        except self._ray.exceptions.RayError as error:
+            raise MmcalibError(
+                f"a task on the Ray cluster failed: {_last_line(error)}",
+                hint="pip install the same mmcalib on every node",
+            ) from error
+        self._under_way.discard(ticket.reference)
+        if told.failure is not None:
+            kind, message, hint = told.failure
+            raise kind(message, hint=hint)
+        for path in told.unseen:
+            if os.path.lexists(path):
+                raise CorpusError(
+                    f"{told.node}, a node of the Ray cluster, cannot see {path}",
+                    hint="mount the corpus on every node at the same path, or use --executor local",
+                )
+        return [Answer(*answer) for answer in told.answers]
+
+    def close(self) -> None:
+        """Where Ray was initialised by others, nodes keep idle processes for ten seconds more."""
+        if self._ray is None:
+            return
+        ray, self._ray, self._task = self._ray, None, None
+        if self._ours:
+            ray.shutdown()
+            return
+        for reference in self._under_way:
+            with contextlib.suppress(Exception):  # it ended meanwhile, or its node did
+                ray.cancel(reference, force=True)
+        self._under_way.clear()
+
+    def __enter__(self) -> RayExecutor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _connect(self) -> None:
+        # A tool for machines without a network sends no statistics, unless it was asked to.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        self._ray = ray
+        if not ray.is_initialized():
+            self._ours = True
+            _initialise(ray, self._address or os.environ.get("RAY_ADDRESS") or "")
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        cpus = [int(node["Resources"].get("CPU", 0)) for node in nodes]
+        cpus = [number for number in cpus if number]
+        if not cpus:
+            raise MmcalibError(
+                "no node of the Ray cluster has a CPU to spend",
+                hint="ray status shows what the cluster has",
+            )
+        share = _share(cpus, self._workers)
+        self.ahead = 2 * sum(int(have / share) for have in cpus)
+        self._task = ray.remote(looked_at).options(
+            name="mmcalib",
+            num_cpus=share,
+            max_retries=-1,
+            scheduling_strategy="SPREAD",
+            runtime_env=_environment(),
+        )
+
+
+def _initialise(ray: ModuleType, address: str) -> None:
+    """Quietly, and never with Ray's own patience for a cluster that does not answer."""
+    if not address:
+        address = "auto" if _answers("") else "local"
+    elif address not in ("auto", "local") and "://" not in address and not _answers(address):
+        raise _unreachable(address, f"no Ray cluster answered within {_REACH_S:g} s")
+    begun = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            **(begun if address == "local" else {}),
+        )
+    except (Exception, SystemExit) as error:  # Ray raises nearly everything
+        raise _unreachable(address, _last_line(error)) from error
+
+
+def _answers(address: str) -> bool:
+    """Asks Ray's own command, which can be stopped while it waits."""
+    named = ["--address", address] if address else []
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", *named]
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=_REACH_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode == 0
+
+
+def _unreachable(address: str, why: str) -> MmcalibError:
+    return MmcalibError(
+        f"cannot use the Ray cluster at {address}: {why}",
+        hint="ray status --address ADDRESS shows whether it runs; its port is mostly 6379",
+    )
+
+
+def _share(cpus: Sequence[int], workers: int | None) -> float:
+    """The CPUs that one chunk claims, so that at most `workers` chunks fill the largest node; the
+    smallest node takes part even so. Ray wants a whole number above 1.
+    """
+    if workers is None:
+        return 1.0
+    share = max(cpus) / workers
+    return share if share <= 1 else float(min(math.ceil(share), min(cpus)))
+
+
+def _environment() -> dict[str, Any]:
+    """Where mmcalib is not installed but lies in a checkout, workers are told where."""
+    root = Path(mmcalib.__file__).resolve().parent.parent
+    if root.name in ("site-packages", "dist-packages"):
+        return {}
+    return {"env_vars": {"PYTHONPATH": f"{root}:${{PYTHONPATH}}"}}
+
+
+def _last_line(error: BaseException) -> str:
+    """What remains of a trace from another machine."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,112 @@
+"""What runs in a Ray worker process: a task that looks at a chunk through a pool of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import cache
+from typing import NamedTuple
+
+from mmcalib.census.executors.executor import Answer, Look, Order
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.shapes import Modality
+from mmcalib.corpus.item import Held, Item
+from mmcalib.corpus.locations.location import Location
+from mmcalib.errors import MmcalibError
+
+# A pool that waits longer than a slow driver takes between two chunks has been left behind.
+_IDLE_S = 10.0
+
+_Packed = tuple[str, Modality | None, Held | None, bool, str]
+
+
+class Terms(NamedTuple):
+    """What a pool is made with."""
+
+    look: Look
+    timeout_s: float
+    memory_bytes: int
+
+
+class Told(NamedTuple):
+    """What a task returns; `unseen` are files that were there when asked for, and not on `node`."""
+
+    answers: list[tuple[str, str]]
+    node: str
+    unseen: Sequence[str] = ()
+    failure: tuple[type[MmcalibError], str, str] | None = None
+
+
+def looked_at(chunk: list[_Packed], terms: Terms) -> Told:
+    """The task, in a Ray worker process."""
+    node = socket.gethostname()
+    orders = [
+        Order(Item(path, declared, held), whole, version)
+        for path, declared, held, whole, version in chunk
+    ]
+    try:
+        answers = _looking().ask(orders, terms).result()
+    except MmcalibError as error:
+        return Told([], node, failure=(type(error), error.message, error.hint))
+    unseen = [
+        _file(order)
+        for order, answer in zip(orders, answers, strict=True)
+        if order.version and not answer.version and not os.path.lexists(_file(order))
+    ]
+    return Told([(answer.line, answer.version) for answer in answers], node, unseen)
+
+
+def _file(order: Order) -> str:
+    """What must lie on the node; of a member, its archive."""
+    location = Location.of(order.item.path)
+    return location.archive or location.path
+
+
+class Looking:
+    """The thread of a Ray worker process that owns a pool from task to task.
+
+    Processes of a pool die with the thread that began them, and Ray does not promise to run tasks
+    in one thread. Nobody says when the last task was, so the pool ends when nothing is asked.
+    """
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[tuple[list[Order], Terms, Future[list[Answer]]]] = (
+            queue.SimpleQueue()
+        )
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def ask(self, orders: list[Order], terms: Terms) -> Future[list[Answer]]:
+        future: Future[list[Answer]] = Future()
+        self._asked.put((orders, terms, future))
+        return future
+
+    def _run(self) -> None:
+        while True:
+            orders, terms, future = self._asked.get()
+            with contextlib.suppress(queue.Empty), _pool(terms) as pool:
+                while True:
+                    try:
+                        future.set_result(pool.result(pool.submit(orders)))
+                    except BaseException as error:  # noqa: BLE001 - the task raises it
+                        future.set_exception(error)
+                        break
+                    orders, asked, future = self._asked.get(timeout=_IDLE_S)
+                    if asked != terms:
+                        self._asked.put((orders, asked, future))
+                        break
+
+
+def _pool(terms: Terms) -> LocalPool:
+    return LocalPool(
+        terms.look, workers=1, timeout_s=terms.timeout_s, memory_bytes=terms.memory_bytes
+    )
+
+
+@cache
+def _looking() -> Looking:
+    return Looking()

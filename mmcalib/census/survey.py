@@ -1,0 +1,113 @@
+"""Looking at many items: what is known from before, what others must look at, and the order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from mmcalib.census.cache import Cache, CacheBroken
+from mmcalib.census.executors.executor import Answer, Executor, Order, Ticket
+from mmcalib.census.versions import version
+from mmcalib.corpus.item import Item
+from mmcalib.progress import Progress, Silent
+
+T = TypeVar("T")
+
+# Items that go out together: few enough for short waits, many enough that sending costs nothing.
+CHUNK_ITEMS = 64
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Orders, what is known of them, and who looks at the rest."""
+
+    orders: Sequence[Order]
+    known: list[Answer | None]
+    ticket: Ticket | None
+
+
+@dataclass(slots=True)
+class Survey:
+    """Says what items are. The first `whole` are decoded too, in the order that they come."""
+
+    executor: Executor
+    cache: Cache | None = None
+    whole: int = 0
+    progress: Progress = field(default_factory=Silent)
+
+    def each(self, batches: Iterable[tuple[T, Sequence[Item]]]) -> Iterator[tuple[T, list[str]]]:
+        """Per batch, in order, what it came with and a line (`census.outcome`) per item.
+
+        Batches are taken ahead of the answers. Raises MmcalibError where nothing can be looked at.
+        """
+        under_way: deque[tuple[T, _Batch]] = deque()
+        for given, items in batches:
+            under_way.append((given, self._begin(items)))
+            while under_way and (
+                under_way[0][1].ticket is None or len(under_way) > self.executor.ahead
+            ):
+                given, batch = under_way.popleft()
+                yield given, self._end(batch)
+        for given, batch in under_way:
+            yield given, self._end(batch)
+
+    def now(self, items: Sequence[Item]) -> list[str]:
+        """A line per item, waited for."""
+        return self._end(self._begin(items))
+
+    def close(self) -> None:
+        """Write what was seen, and end what was started."""
+        self.executor.close()
+        cache, self.cache = self.cache, None
+        if cache is not None:
+            try:
+                cache.close()
+            except CacheBroken as error:
+                self._note(error)
+
+    def _begin(self, items: Sequence[Item]) -> _Batch:
+        whole = min(self.whole, len(items))
+        self.whole -= whole
+        orders = [Order(item, n < whole, version(item)) for n, item in enumerate(items)]
+        known = self._find(orders)
+        missing = [order for order, answer in zip(orders, known, strict=True) if answer is None]
+        return _Batch(orders, known, self.executor.submit(missing) if missing else None)
+
+    def _end(self, batch: _Batch) -> list[str]:
+        if batch.ticket is None:
+            return [answer.line for answer in batch.known if answer is not None]
+        answers = iter(self.executor.result(batch.ticket))
+        lines: list[str] = []
+        fresh: list[tuple[Order, Answer]] = []
+        for order, known in zip(batch.orders, batch.known, strict=True):
+            answer = known
+            if answer is None:
+                answer = next(answers)
+                fresh.append((order, answer))
+            lines.append(answer.line)
+        self._keep(fresh)
+        return lines
+
+    def _find(self, orders: Sequence[Order]) -> list[Answer | None]:
+        if self.cache is not None:
+            try:
+                return self.cache.find(orders)
+            except CacheBroken as error:
+                self._give_up(error)
+        return [None] * len(orders)
+
+    def _keep(self, fresh: Iterable[tuple[Order, Answer]]) -> None:
+        if self.cache is not None:
+            try:
+                self.cache.keep(fresh)
+            except CacheBroken as error:
+                self._give_up(error)
+
+    def _give_up(self, error: CacheBroken) -> None:
+        self.cache = None
+        self._note(error)
+
+    def _note(self, error: CacheBroken) -> None:
+        self.progress.note(f"not remembered for another time: {error}")

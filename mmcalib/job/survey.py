@@ -1,0 +1,64 @@
+"""Who looks at a corpus, and what is remembered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mmcalib.census.cache import CacheBroken, opened
+from mmcalib.census.executors.executor import Executor
+from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
+from mmcalib.census.survey import Survey
+from mmcalib.progress import Progress
+
+Where = Literal["local", "ray"]
+EXECUTORS: tuple[Where, ...] = ("local", "ray")
+
+CACHE = "census.sqlite3"
+
+
+@dataclass(frozen=True, slots=True)
+class Surveying:
+    """`workers` processes here, or on every node of a Ray cluster (default: one per CPU); what they
+    see is `remembered` below the cache folder.
+    """
+
+    executor: Where = "local"
+    workers: int | None = None
+    timeout_s: float = TIMEOUT_S
+    ray_address: str | None = None
+    remembered: bool = True
+
+
+DEFAULT = Surveying()
+
+
+@contextmanager
+def surveying(how: Surveying, folder: Path, progress: Progress, whole: int = 0) -> Iterator[Survey]:
+    """Looks at items, the first `whole` decoded to their end; remembers them below `folder`."""
+    cache = None
+    if how.remembered:
+        try:
+            cache = opened(folder / CACHE)
+        except CacheBroken as error:
+            progress.note(f"nothing is remembered of this corpus: {error}")
+    survey = Survey(_executor(how), cache, whole, progress)
+    try:
+        yield survey
+    finally:
+        survey.close()
+
+
+def _executor(how: Surveying) -> Executor:
+    from mmcalib.media.probe import probe
+
+    if how.executor == "ray":
+        from mmcalib.census.executors.ray import RayExecutor
+
+        return RayExecutor(
+            probe, address=how.ray_address, workers=how.workers, timeout_s=how.timeout_s
+        )
+    return LocalPool(probe, workers=how.workers, timeout_s=how.timeout_s)

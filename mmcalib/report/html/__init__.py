@@ -1,0 +1,1 @@
+"""`report.html`: the calibration as one page that opens from disk, with no network."""

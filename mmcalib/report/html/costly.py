@@ -1,0 +1,74 @@
+"""The items that cost most, each with its picture where its file is at hand."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mmcalib.census.shapes import AudioShape, Shape
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.html.known import Costed, costed
+from mmcalib.report.html.redact import WITHHELD
+
+# As many as are shown, and the seconds after which no further picture is made.
+_MOST = 12
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CostlyItem:
+    """`picture` is a data URI or None; `width` and `height` stand for it then, 100 at most."""
+
+    name: str
+    modality: str
+    shape: str
+    tokens: int
+    picture: str | None
+    width: float
+    height: float
+
+
+def costly(
+    calibration: Calibration, *, thumbnails: bool, names: Mapping[str, str] | None
+) -> list[CostlyItem]:
+    """The costliest shapes of the corpus, the costliest first. Reads their files if `thumbnails`;
+    with `names` the items have these instead of their own.
+    """
+    found = [one for m in calibration.corpus.modalities for one in costed(calibration, m)]
+    most = heapq.nlargest(_MOST, found, key=lambda one: one.tokens)
+    until_s = time.monotonic() + _PATIENCE_S
+    return [_item(one, thumbnails and time.monotonic() < until_s, names) for one in most]
+
+
+def _item(one: Costed, with_picture: bool, names: Mapping[str, str] | None) -> CostlyItem:
+    from mmcalib.report.html.thumbnail import thumbnail
+
+    modality = one.shape.modality
+    width, height = _outline(one.shape)
+    return CostlyItem(
+        name=_named(one.exemplar, names),
+        modality=modality,
+        shape=str(one.shape),
+        tokens=one.tokens,
+        picture=thumbnail(one.exemplar, modality) if with_picture and one.exemplar else None,
+        width=width,
+        height=height,
+    )
+
+
+def _named(path: str, names: Mapping[str, str] | None) -> str:
+    if names is None:
+        return os.path.basename(path) or path
+    return names.get(path, WITHHELD) if path else ""
+
+
+def _outline(shape: Shape) -> tuple[float, float]:
+    """The sides of a picture, the longer one 100; a flat one for sound."""
+    if isinstance(shape, AudioShape):
+        return 100.0, 30.0
+    longest = max(shape.width_px, shape.height_px)
+    width, height = (max(4.0, 100 * side / longest) for side in (shape.width_px, shape.height_px))
+    return round(width, 1), round(height, 1)

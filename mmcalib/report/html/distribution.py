@@ -1,0 +1,143 @@
+"""How many tokens the items of each modality cost, with what is reserved for one drawn in."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from mmcalib.report import words
+from mmcalib.report.calibration import Calibration, ModalityItems
+from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, draw, log_axis, reference, upright
+from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.known import Costed, costed, hint_tokens
+
+# Of a factor of two in tokens.
+_BINS = 3
+
+
+def distributions(calibration: Calibration) -> Iterator[Figure]:
+    """One chart per modality of which the calibration keeps costs."""
+    for modality, found in calibration.corpus.modalities.items():
+        known = costed(calibration, modality)
+        if known:
+            yield _figure(calibration, modality, found, known)
+
+
+def _figure(
+    calibration: Calibration, modality: str, found: ModalityItems, known: Sequence[Costed]
+) -> Figure:
+    bins = binned([one.tokens for one in known])
+    lines = _lines(calibration, modality, found)
+    values = [value for _, value, _ in lines]
+    low, high = min([bins[0][0], *values]) / 1.15, max([bins[-1][1], *values]) * 1.15
+    x = log_axis("from", f"tokens per {modality}", low, high)
+    most = max(count for _, _, count in bins)
+
+    def layers(canvas: Canvas) -> Iterator[Layer]:
+        y = {
+            "field": "shapes",
+            "type": "quantitative",
+            "axis": {**upright("distinct shapes"), "values": _counts(most), "format": ",d"},
+            "scale": {
+                "domain": [0, most],
+                "nice": False,
+                "range": [canvas.height_px, len(lines) * ROW_PX + 8],
+            },
+        }
+        yield {
+            "data": {
+                "values": [
+                    {
+                        "from": start,
+                        "to": end,
+                        "shapes": count,
+                        "tip": f"{_span(start, end)} tokens · {_shapes(count)}",
+                    }
+                    for start, end, count in bins
+                    if count
+                ]
+            },
+            "mark": {"type": "rect", "color": "var(--accent)", "xOffset": 0.5, "x2Offset": -0.5},
+            "encoding": {
+                "x": x,
+                "x2": {"field": "to"},
+                "y": y,
+                "y2": {"datum": 0},
+                "description": {"field": "tip"},
+            },
+        }
+        yield from reference(lines, canvas, x)
+
+    tokens = found.tokens
+    summary = (
+        f"Half of the {words.number(found.items)} {modality} items cost "
+        f"{words.number(tokens.p50)} tokens or fewer, 99% no more than "
+        f"{words.number(tokens.p99)}; the costliest costs {words.number(tokens.max)}."
+    )
+    return Figure(
+        key=f"tokens-{modality}",
+        title=f"Tokens per {modality}",
+        summary=summary,
+        drawing=draw(layers, f"Tokens per {modality}. {summary}"),
+        labels=("measured", "computed"),
+        head=("tokens", "distinct shapes"),
+        rows=[(_span(a, b), words.number(n)) for a, b, n in bins if n],
+        notes=[
+            f"Bars count distinct shapes, {words.number(len(known))} in all, under the calibrated "
+            "setting; the quantiles count every item, under the model's default setting.",
+            *_hint_note(calibration, modality),
+        ],
+    )
+
+
+def _lines(
+    calibration: Calibration, modality: str, found: ModalityItems
+) -> list[tuple[str, float, str]]:
+    """What is reserved for one item by default and now, the hint, and the costliest item."""
+    before = calibration.budget.default.max_tokens_per_item.get(modality)
+    after = calibration.budget.calibrated.max_tokens_per_item.get(modality)
+    hint = hint_tokens(calibration, modality)
+    lines: list[tuple[str, float, str]] = []
+    if before and before != after:
+        lines.append((f"default cap {words.number(before)}", before, "var(--ink-3)"))
+    if after:
+        same = " (default)" if before == after else ""
+        lines.append((f"cap {words.number(after)}{same}", after, "var(--accent-ink)"))
+    if hint:
+        lines.append((f"hint {words.number(hint)}", hint, "var(--ink-2)"))
+    most = found.tokens.max
+    lines.append((f"costliest {words.number(most)}", most, "var(--ink-2)"))
+    lines.append((f"median {words.number(found.tokens.p50)}", found.tokens.p50, "var(--ink-2)"))
+    return [(said, max(1, value), colour) for said, value, colour in lines]
+
+
+def _hint_note(calibration: Calibration, modality: str) -> Iterator[str]:
+    name = f"{modality} size hint"
+    yield from (f"Size hint: {c.detail}." for c in calibration.checks if c.name == name)
+
+
+def binned(tokens: Sequence[int]) -> list[tuple[float, float, int]]:
+    """(from, to, how many) in equal steps of the logarithm; from is in the bin, to is not."""
+    counts = Counter(math.floor(math.log2(max(1, value)) * _BINS) for value in tokens)
+    return [
+        (2 ** (place / _BINS), 2 ** ((place + 1) / _BINS), counts[place])
+        for place in range(min(counts), max(counts) + 1)
+    ]
+
+
+def _counts(most: int) -> list[int]:
+    """Whole numbers for the axis, four steps at most."""
+    step = max(1, math.ceil(most / 4))
+    unit = 10 ** (len(str(step)) - 1)
+    step = math.ceil(step / unit) * unit
+    return list(range(0, most + 1, step))
+
+
+def _span(start: float, end: float) -> str:
+    first, last = math.ceil(start), math.ceil(end) - 1
+    return words.number(first) if last <= first else f"{words.number(first)}–{words.number(last)}"
+
+
+def _shapes(count: int) -> str:
+    return "1 shape" if count == 1 else f"{words.number(count)} shapes"

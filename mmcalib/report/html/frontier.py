@@ -1,0 +1,174 @@
+"""What each value of each option keeps of the items, against the KV cache that is left with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mmcalib.report import words
+from mmcalib.report.calibration import Calibration, Label, Memory
+from mmcalib.report.frontier import FrontierPoint
+from mmcalib.report.html.canvas import (
+    SHORT,
+    Canvas,
+    Layer,
+    draw,
+    log_axis,
+    upright,
+)
+from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.frontier_marks import (
+    SHAPES,
+    closed,
+    kept_share,
+    kind,
+    ring,
+    series,
+    together_share,
+)
+
+# All that can be kept, and some air for the points there.
+_TOP = 1.07
+
+
+def frontiers(calibration: Calibration) -> Iterator[Figure]:
+    """One chart per modality of which an option was turned."""
+    for modality in dict.fromkeys(point.modality for point in calibration.frontier):
+        points = [p for p in calibration.frontier if p.modality == modality]
+        yield _figure(calibration, modality, points)
+
+
+def kv_tokens(point: FrontierPoint, memory: Memory) -> float | None:
+    """Tokens that the KV cache holds, below zero by what is missing for an engine to start."""
+    if point.kv_cache_tokens is not None:
+        return point.kv_cache_tokens
+    if point.kv_cache_bytes is None or not memory.kv_bytes_per_token:
+        return None
+    return point.kv_cache_bytes / memory.kv_bytes_per_token
+
+
+def _figure(calibration: Calibration, modality: str, points: Sequence[FrontierPoint]) -> Figure:
+    memory = calibration.memory.calibrated
+    room = {id(point): kv_tokens(point, memory) for point in points}
+    by_memory = all(value is not None for value in room.values())
+    if not by_memory:
+        room = {id(point): max(1.0, point.encoder_budget_tokens) for point in points}
+    spots = [(p, float(room[id(p)] or 0), kept_share(p)) for p in points]
+    final = [float(memory.kv_cache_tokens)] if memory.kv_cache_tokens else []
+    shown = [at for _, at, _ in spots] + (final if by_memory else [])
+    x = _axis(shown, memory.gpu, by_memory=by_memory)
+    knobs = list(dict.fromkeys(point.knob for point in points))
+    beaten = any(kind(point) == "beaten" for point in points)
+    whole = by_memory and memory.kv_cache_tokens is not None
+    together = together_share(points) if whole else None
+
+    def layers(canvas: Canvas) -> Iterator[Layer]:
+        y = {
+            "field": "kept",
+            "type": "quantitative",
+            "axis": {
+                **upright(f"kept of the {modality} tokens, mean"),
+                "format": ".0%",
+                "values": [0, 0.2, 0.4, 0.6, 0.8, 1],
+                "tickCount": 6,
+            },
+            "scale": {"domain": [0, _TOP], "nice": False},
+        }
+        if by_memory and x["scale"]["domain"][0] < 0:
+            yield from closed(canvas, x)
+        yield from series(spots, knobs, x, y)
+        if together is not None:
+            yield ring(together, memory, x, y)
+
+    chosen = [point for point in points if point.chosen]
+    kept = "; ".join(
+        f"{words.plain(p.knob)} {words.number(p.value)} keeps {words.share(kept_share(p))}"
+        for p in chosen
+    )
+    summary = f"{len(points)} values tried. " + (f"Chosen: {kept}." if chosen else "None chosen.")
+    labels: list[Label] = sorted({point.label for point in points}, reverse=True)
+    return Figure(
+        key=f"frontier-{modality}",
+        title=f"What {modality} settings cost and keep",
+        summary=summary,
+        drawing=draw(layers, f"Frontier. {summary}", height_px=250),
+        labels=[*labels, "rehearsed"] if by_memory else labels,
+        head=_HEAD,
+        rows=[_row(point) for point in points],
+        legend=[
+            ("chosen", "chosen"),
+            ("open", "another value"),
+            *([("beaten", "beaten: another is nowhere worse")] if beaten else []),
+            *(
+                [("together", "all chosen values together")]
+                if by_memory and together is not None
+                else []
+            ),
+            *((SHAPES[min(n, 3)], words.plain(knob)) for n, knob in enumerate(knobs)),
+        ],
+        notes=list(_notes(calibration, points, by_memory=by_memory)),
+    )
+
+
+def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> Layer:
+    if not by_memory:
+        low, high = min(values) / 1.3, max(values) * 1.3
+        return log_axis("at", "encoder budget, tokens: less is better", low, high)
+    low, high = min(0.0, *values), max(0.0, *values)
+    air = (high - low) * 0.06 or 1.0
+    where = f" on {words.plain(gpu)}" if gpu else ""
+    return {
+        "field": "at",
+        "type": "quantitative",
+        "scale": {"domain": [low - air if low else 0, high + air], "nice": False},
+        "axis": {
+            "title": f"KV cache{where}, tokens",
+            "labelExpr": SHORT,
+            "tickCount": 6,
+            "grid": True,
+        },
+    }
+
+
+_HEAD = (
+    "option",
+    "value",
+    "largest item",
+    "downscaled",
+    "mean keeps",
+    "worst keeps",
+    "encoder budget",
+    "KV cache, tokens",
+    "requests at once",
+    "choice",
+)
+
+
+def _row(point: FrontierPoint) -> tuple[str, ...]:
+    return (
+        words.plain(point.knob),
+        words.number(point.value),
+        words.number(point.max_tokens),
+        words.share(point.share_downscaled),
+        words.share(point.mean_retention),
+        words.share(point.worst_retention),
+        words.number(point.encoder_budget_tokens),
+        words.number(point.kv_cache_tokens),
+        words.ratio(point.max_concurrency),
+        "" if kind(point) == "open" else kind(point),
+    )
+
+
+def _notes(
+    calibration: Calibration, points: Sequence[FrontierPoint], *, by_memory: bool
+) -> Iterator[str]:
+    side = "right" if by_memory else "left"
+    yield f"Up and to the {side} is better."
+    yield "Points are values by themselves, with all other options at their defaults."
+    shut = sum(p.kv_cache_bytes is not None and p.kv_cache_tokens is None for p in points)
+    if shut:
+        gpu = words.plain(calibration.memory.calibrated.gpu or "this GPU")
+        yield f"With {shut} of these values alone vLLM would not start on {gpu}."
+    if not by_memory:
+        yield "No GPU was rehearsed, so the encoder budget stands for memory: --gpu NAME."
+    for knob, others in {p.knob: p.bleeds for p in points if p.bleeds}.items():
+        yield f"{words.plain(knob)} also changes {' and '.join(others)} items."

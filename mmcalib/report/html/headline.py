@@ -1,0 +1,118 @@
+"""The three numbers that decide: room for the KV cache, the worst item, what would be rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmcalib.derive.admission import admit
+from mmcalib.report import words
+from mmcalib.report.calibration import Calibration, Label
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """`before` is empty where there is nothing to compare with; `bad` is what needs a look."""
+
+    name: str
+    before: str
+    after: str
+    detail: str
+    label: Label
+    bad: bool = False
+
+
+def headlines(calibration: Calibration) -> tuple[Headline, Headline, Headline]:
+    """In this order, whatever is known of them."""
+    return _kv_cache(calibration), _worst_item(calibration), _rejected(calibration)
+
+
+def _kv_cache(calibration: Calibration) -> Headline:
+    before, after = calibration.memory.default, calibration.memory.calibrated
+    if after.kv_cache_bytes is None:
+        budget = calibration.budget
+        default, now = (b.encoder_budget_tokens for b in (budget.default, budget.calibrated))
+        return Headline(
+            "Encoder budget, tokens",
+            words.number(default),
+            words.number(now),
+            "The KV cache is not known: no GPU was named. mmcalib run --gpu NAME predicts it.",
+            budget.calibrated.label,
+        )
+    starts = after.kv_cache_tokens is not None
+    at_once = (
+        f", {words.number(after.max_concurrency)} requests of full length at once"
+        if after.max_concurrency is not None
+        else ""
+    )
+    none = "none" if before.kv_cache_bytes is not None else ""
+    return Headline(
+        f"KV cache tokens{f' on {words.plain(after.gpu)}' if after.gpu else ''}",
+        words.number(before.kv_cache_tokens) if before.kv_cache_tokens else none,
+        words.number(after.kv_cache_tokens) if starts else "would not start",
+        f"{words.gib(after.kv_cache_bytes)}{at_once}. By default {words.kv_cache(before)}.",
+        after.labels.get("kv_cache_tokens", after.label or "measured"),
+        bad=not starts,
+    )
+
+
+def _worst_item(calibration: Calibration) -> Headline:
+    """The item and what vLLM reserves for the largest one of its modality."""
+    modalities = calibration.corpus.modalities
+    if not modalities:
+        return Headline("Worst item, tokens", "", "—", "The corpus has no items.", "measured")
+    worst = max(modalities, key=lambda name: modalities[name].tokens.max)
+    most = modalities[worst].tokens
+    budget = calibration.budget
+    default = budget.default.max_tokens_per_item
+    reserved = max(budget.calibrated.max_tokens_per_item.values(), default=None)
+    before = max(default.values(), default=None)
+    return Headline(
+        "Worst item, of reserved tokens",
+        "",
+        f"{words.number(most.max)} of {words.number(reserved)}",
+        f"One {worst}, {words.plain(modalities[worst].heaviest)}; by default vLLM reserves "
+        f"{words.number(before)} for the largest item.",
+        most.label,
+    )
+
+
+def _rejected(calibration: Calibration) -> Headline:
+    """Shapes of the corpus that the configuration does not admit, and what the replay said."""
+    replay = calibration.startup.replay if calibration.startup else None
+    said = (
+        f"Replay: {replay.rejected} of {words.number(replay.admitted)} requests rejected, measured."
+        if replay
+        else "No request was replayed."
+    )
+    if calibration.costs is None:
+        return Headline("Items that would be rejected", "", "—", said, "computed")
+    parts = calibration.costs.modalities.values()
+    known = [one.shape for part in parts for one in part.known]
+    refused = sum(len(part.refused) for part in parts)
+    gate = calibration.gate
+    rejected = refused + sum(admit(gate, shape).answer == "no" for shape in known)
+    total = len(known) + refused
+    return Headline(
+        "Items that would be rejected",
+        "",
+        "none" if not rejected else f"{words.number(rejected)} shapes",
+        f"{words.number(total - rejected)} of {words.number(total)} shapes of the corpus are "
+        f"admitted. {said}",
+        "computed",
+        bad=bool(rejected),
+    )
+
+
+def facts(calibration: Calibration) -> Iterator[str]:
+    """The line below the title: what was calibrated, and for what."""
+    corpus = calibration.corpus
+    yield f"{words.number(corpus.items)} items"
+    if corpus.prompts:
+        yield f"{words.number(corpus.prompts)} requests"
+    if corpus.skipped:
+        yield f"{words.number(corpus.skipped)} skipped"
+    if calibration.memory.calibrated.gpu:
+        yield words.plain(calibration.memory.calibrated.gpu)
+    yield f"vLLM {words.plain(calibration.tool.vllm)}"
+    yield words.plain(calibration.created_at.replace("T", " ")[:16])

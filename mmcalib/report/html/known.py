@@ -1,0 +1,62 @@
+"""What is known of the corpus' items, shape by shape, whatever wrote the calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mmcalib.census.shapes import AudioShape, Shape
+from mmcalib.report.calibration import Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """A shape and its tokens; `exemplar` is the path of one such item, empty if none was kept."""
+
+    shape: Shape
+    tokens: int
+    exemplar: str = ""
+
+
+def costed(calibration: Calibration, modality: str) -> list[Costed]:
+    """Every shape of the corpus with its tokens under the calibrated setting."""
+    if calibration.costs is None or modality not in calibration.costs.modalities:
+        return []
+    found = calibration.corpus.modalities.get(modality)
+    named, exemplar = (found.heaviest, found.tokens.exemplar) if found else ("", "")
+    known = calibration.costs.modalities[modality].known
+    most = max((one.tokens for one in known), default=0)
+    # Writing a shape out is slow, and there may be a million.
+    return [
+        Costed(
+            one.shape,
+            one.tokens,
+            exemplar if one.tokens == most and str(one.shape) == named else "",
+        )
+        for one in known
+    ]
+
+
+def hinted(calibration: Calibration, modality: str) -> Mapping[str, int]:
+    """The size hints that the configuration gives vLLM for this modality, by vLLM's names."""
+    limit = calibration.limits.limit_mm_per_prompt.get(modality)
+    if not isinstance(limit, Mapping):
+        return {}
+    return {name: value for name, value in limit.items() if name != "count"}
+
+
+def hint_tokens(calibration: Calibration, modality: str) -> int | None:
+    """What the hinted size costs, if the corpus has items of it."""
+    hints = hinted(calibration, modality)
+    if not {"width", "height"} <= hints.keys():
+        return None
+    wanted = (hints["width"], hints["height"])
+    return max(
+        (k.tokens for k in costed(calibration, modality) if size_px(k.shape) == wanted),
+        default=None,
+    )
+
+
+def size_px(shape: Shape) -> tuple[int, int] | None:
+    """Width and height of a picture; None for sound."""
+    return None if isinstance(shape, AudioShape) else (shape.width_px, shape.height_px)

@@ -1,0 +1,138 @@
+"""Where the GPU's memory goes, by default and calibrated: parts of one bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mmcalib.report import words
+from mmcalib.report.calibration import Calibration, Label, Memory
+from mmcalib.report.html.canvas import Canvas, Layer, draw, reference
+from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.memory_bars import Part, inside, names, row_y, segments
+
+_PARTS = (
+    ("weights", "weights_bytes", "part-weights"),
+    ("buffers", "buffers_bytes", "part-buffers"),
+    ("activation peak", "activation_peak_bytes", "part-activation"),
+    ("full encoder cache, of the peak", "encoder_cache_bytes", "part-cache"),
+    ("outside torch", "non_torch_bytes", "part-outside"),
+    ("CUDA graphs", "cudagraph_bytes", "part-graphs"),
+    ("KV cache", "kv_cache_bytes", "part-kv"),
+)
+
+
+def memory(calibration: Calibration) -> Figure | None:
+    """The bars, or None where nothing about memory is known."""
+    bars = _bars(calibration)
+    parts = [part for name, one in bars for part in parts_of(name, one)]
+    if not parts:
+        return None
+    calibrated = calibration.memory.calibrated
+    total, requested = calibrated.total_bytes, calibrated.requested_bytes
+    most = max([total or 0, *(part.end for part in parts)]) / words.GIB
+    x = {
+        "field": "start",
+        "type": "quantitative",
+        "scale": {"domain": [0, most * 1.02], "nice": False},
+        "axis": {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0},
+    }
+    marks = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
+    lines = [
+        (f"{name} {words.gib(value)}", value / words.GIB, colour)
+        for name, value, colour in marks
+        if value
+    ]
+
+    def layers(canvas: Canvas) -> Iterator[Layer]:
+        yield segments(parts, [name for name, _ in bars], x)
+        for row, (name, one) in enumerate(bars):
+            yield from names(name, one, row)
+        yield from inside(parts, bars, canvas.width_px / (most * 1.02))
+        yield from reference(lines, canvas, x)
+
+    summary = _summary(calibration)
+    labels: set[Label] = {
+        one.labels.get(f, one.label or "measured")
+        for _, one in bars
+        for _, f, _ in _PARTS
+        if getattr(one, f) is not None
+    }
+    drawn = {part.colour for part in parts}
+    return Figure(
+        key="memory",
+        title=f"Memory{f' on {words.plain(calibrated.gpu)}' if calibrated.gpu else ''}",
+        summary=summary,
+        drawing=draw(layers, f"Memory. {summary}", height_px=row_y(len(bars)) - 8, left_px=16),
+        labels=sorted(labels),
+        head=("part", *(name for name, _ in bars)),
+        rows=_rows(bars),
+        legend=[(colour, name) for name, _, colour in _PARTS if colour in drawn],
+        notes=list(_notes(calibration)),
+    )
+
+
+def _bars(calibration: Calibration) -> list[tuple[str, Memory]]:
+    found = calibration.memory
+    bars = [("default", found.default), ("calibrated", found.calibrated)]
+    if found.measured is not None:
+        where = f" on {calibration.startup.device}" if calibration.startup else ""
+        bars.append((f"measured{where}", found.measured))
+    return bars
+
+
+def parts_of(bar: str, one: Memory) -> Iterator[Part]:
+    """The parts that are known, one behind the other; nothing for a KV cache below zero."""
+    start = 0
+    for name, field, colour in _PARTS:
+        size = getattr(one, field)
+        if size is None or size <= 0 or field == "encoder_cache_bytes":
+            continue
+        label = one.labels.get(field, one.label or "measured")
+        cache = one.encoder_cache_bytes if field == "activation_peak_bytes" else None
+        inner = min(cache or 0, size)
+        if inner:
+            cached = one.labels.get("encoder_cache_bytes", label)
+            text = "full encoder cache, of the activation peak"
+            yield Part(bar, text, "part-cache", start + size - inner, start + size, cached)
+        yield Part(bar, name, colour, start, start + size - inner, label)
+        start += size
+
+
+def _rows(bars: Sequence[tuple[str, Memory]]) -> list[tuple[str, ...]]:
+    rows = [("GPU in all", "total_bytes"), ("vLLM may use", "requested_bytes")]
+    rows += [(name, field) for name, field, _ in _PARTS]
+    return [
+        (name, *(_cell(one, field) for _, one in bars))
+        for name, field in rows
+        if any(getattr(one, field) is not None for _, one in bars)
+    ]
+
+
+def _cell(one: Memory, field: str) -> str:
+    value = getattr(one, field)
+    if value is None:
+        return "—"
+    return f"{words.gib(value)} ({one.labels.get(field, one.label or 'measured')})"
+
+
+def _summary(calibration: Calibration) -> str:
+    before, after = calibration.memory.default, calibration.memory.calibrated
+    if after.kv_cache_bytes is None:
+        return "What the engine start measured; no GPU was rehearsed, so its KV cache is not known."
+    return f"KV cache by default: {words.kv_cache(before)}. Calibrated: {words.kv_cache(after)}."
+
+
+def _notes(calibration: Calibration) -> Iterator[str]:
+    found = calibration.memory
+    if found.calibrated.kv_cache_bytes is None:
+        yield "mmcalib run --gpu NAME rehearses the memory of a GPU that need not be there."
+    for name, one in (("default", found.default), ("calibrated", found.calibrated)):
+        if one.note:
+            yield f"Of the {name}: {words.plain(one.note).rstrip('.')}."
+    if found.measured is not None and found.measured.note:
+        yield f"Of the engine start: {words.plain(found.measured.note).rstrip('.')}."
+    yield from (
+        f"Predicted against measured: {words.plain(check.detail)}."
+        for check in calibration.checks
+        if check.name == "predicted against measured"
+    )

@@ -1,0 +1,45 @@
+"""One calibration as the two reports that people read, with or without names and pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.html.costly import costly
+from mmcalib.report.html.page import page
+from mmcalib.report.html.redact import redacted
+from mmcalib.report.markdown import markdown
+
+_SERVE = "vllm serve --config engine.yaml"
+
+
+@dataclass(frozen=True)
+class Report:
+    """`serve_with` is the command that serves the configuration. With `redact_paths` no file of
+    the corpus is named, nor a folder of this machine; with `thumbnails` the page shows the
+    costliest items, whose files are read for it.
+    """
+
+    calibration: Calibration
+    serve_with: str
+    thumbnails: bool = True
+    redact_paths: bool = False
+
+    def html(self) -> str:
+        """The page."""
+        shown, serve, names = self._shown
+        items = costly(self.calibration, thumbnails=self.thumbnails, names=names)
+        return page(shown, serve, items, thumbnails=self.thumbnails, redacted=self.redact_paths)
+
+    def markdown(self) -> str:
+        """The same for a terminal or an issue."""
+        shown, serve, _ = self._shown
+        return markdown(shown, serve)
+
+    @cached_property
+    def _shown(self) -> tuple[Calibration, str, dict[str, str] | None]:
+        if not self.redact_paths:
+            return self.calibration, self.serve_with, None
+        clean, names = redacted(self.calibration)
+        return clean, _SERVE, names

@@ -1,0 +1,167 @@
+"""Widths and heights of images and video frames, coloured by tokens, with the limit drawn in."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Sequence
+
+from mmcalib.derive.bounds import Area, Frames
+from mmcalib.report import words
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, upright
+from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.known import Costed, costed, hinted, size_px
+from mmcalib.report.html.spots import Spot, class_edges, class_words, spots_of
+
+# The costliest are in the table; all of a hundred thousand are in calibration.json.
+_ROWS = 200
+_CURVE_STEPS = 48
+
+
+def sizes(calibration: Calibration) -> Iterator[Figure]:
+    """One map per modality that has pictures."""
+    for modality in calibration.corpus.modalities:
+        known = [k for k in costed(calibration, modality) if size_px(k.shape)]
+        if known:
+            yield _figure(calibration, modality, known)
+
+
+def _figure(calibration: Calibration, modality: str, known: Sequence[Costed]) -> Figure:
+    spots, exact = spots_of(known)
+    edges = class_edges([spot.tokens for spot in spots])
+    hint = hinted(calibration, modality)
+    limit_px = _limit_px(calibration, modality)
+    named = "pixels" if modality == "image" else "pixels of a frame"
+    x_span = _span([spot.width_px for spot in spots] + [hint.get("width", 0)])
+    y_span = _span([spot.height_px for spot in spots] + [hint.get("height", 0)])
+    x = log_axis("width", f"width, {named}", *x_span)
+    y = log_axis("height", "", *y_span)
+    y["axis"] |= {**upright(f"height, {named}"), "grid": True}
+    x["axis"] |= {"grid": True}
+
+    def layers(canvas: Canvas) -> Iterator[Layer]:
+        yield _marks(spots, edges, exact, x, y)
+        if limit_px:
+            yield from _curve(limit_px, x_span, y_span, x, y)
+        if {"width", "height"} <= hint.keys():
+            yield {
+                "data": {
+                    "values": [
+                        {
+                            "width": hint["width"],
+                            "height": hint["height"],
+                            "tip": f"size hint · {hint['width']}×{hint['height']}",
+                        }
+                    ]
+                },
+                "mark": {
+                    "type": "point",
+                    "shape": "diamond",
+                    "size": 190,
+                    "filled": False,
+                    "strokeWidth": 2,
+                    "color": "var(--ink)",
+                },
+                "encoding": {"x": x, "y": y, "description": {"field": "tip"}},
+            }
+
+    costliest = max(spots, key=lambda spot: spot.tokens)
+    where = f"{costliest.width_px:.0f}×{costliest.height_px:.0f}"
+    summary = (
+        f"Distinct shapes: {words.number(len(known))}. The costliest takes "
+        f"{words.number(costliest.tokens)} tokens{'' if exact else ' near'} at {where}."
+    )
+    legend = [(f"seq-{place}", class_words(edges, place)) for place in range(len(edges) + 1)]
+    if limit_px:
+        legend.append(("limit", f"{words.number(limit_px)} px: what is larger is downscaled"))
+    if hint:
+        legend.append(("hint", "size hint"))
+    return Figure(
+        key=f"sizes-{modality}",
+        title=f"Sizes of {modality} {'items' if modality == 'image' else 'frames'}",
+        summary=summary,
+        drawing=draw(layers, f"Sizes. {summary}", height_px=300),
+        labels=("measured",),
+        head=("width × height", "most tokens", "shapes"),
+        rows=[
+            (f"{s.width_px:.0f}×{s.height_px:.0f}", words.number(s.tokens), words.number(s.shapes))
+            for s in reversed(spots[-_ROWS:])
+        ],
+        legend=legend,
+        notes=[] if limit_px else ["No limit in pixels is known for these."],
+    )
+
+
+def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y: Layer) -> Layer:
+    values = [
+        {
+            "width": spot.width_px,
+            "height": spot.height_px,
+            "tokens": f"{bisect.bisect_right(edges, spot.tokens)}",
+            "tip": f"{'' if exact else 'near '}{spot.width_px:.0f}×{spot.height_px:.0f} · "
+            f"{'' if exact else 'up to '}{words.number(spot.tokens)} tokens"
+            + (f" · {words.number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
+        }
+        for spot in spots
+    ]
+    places = [str(place) for place in range(len(edges) + 1)]
+    colours = [f"var(--seq-{place})" for place in places]
+    return {
+        "data": {"values": values},
+        "mark": {
+            "type": "point" if exact else "square",
+            "filled": True,
+            "size": 90 if exact else 60,
+            "opacity": 1,
+            "stroke": "var(--paper)",
+            "strokeWidth": 1,
+        },
+        "encoding": {
+            "x": x,
+            "y": y,
+            "fill": {
+                "field": "tokens",
+                "type": "nominal",
+                "scale": {"domain": places, "range": colours},
+                "legend": None,
+            },
+            "description": {"field": "tip"},
+        },
+    }
+
+
+def _limit_px(calibration: Calibration, modality: str) -> int | None:
+    """Pixels of one picture above which the processor downscales."""
+    costs = calibration.costs
+    rule = costs.modalities[modality].rule if costs and modality in costs.modalities else None
+    if isinstance(rule, Frames):
+        return rule.area.max_px if rule.area and not rule.whole_clip else None
+    return rule.max_px if isinstance(rule, Area) else None
+
+
+def _curve(
+    limit_px: int, x_span: tuple[float, float], y_span: tuple[float, float], x: Layer, y: Layer
+) -> Iterator[Layer]:
+    low, high = max(x_span[0], limit_px / y_span[1]), min(x_span[1], limit_px / y_span[0])
+    if low >= high:
+        return
+    widths = [low * (high / low) ** (place / _CURVE_STEPS) for place in range(_CURVE_STEPS + 1)]
+    yield {
+        "data": {"values": [{"width": w, "height": limit_px / w} for w in widths]},
+        "mark": {
+            "type": "line",
+            "color": "var(--ink)",
+            "strokeWidth": 1.5,
+            "strokeDash": [5, 4],
+            "aria": False,
+        },
+        "encoding": {"x": x, "y": y, "order": {"field": "width"}},
+    }
+
+
+def _span(pixels: Sequence[float]) -> tuple[float, float]:
+    """The range of the axis, with some air, at least a factor of four."""
+    low, high = min(p for p in pixels if p) / 1.3, max(pixels) * 1.3
+    middle = math.sqrt(low * high)
+    return min(low, middle / 2), max(high, middle * 2)

@@ -1,0 +1,82 @@
+"""A small picture of an item, as a data URI; an item that cannot be read has none."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import warnings
+from typing import cast
+
+from PIL import Image, ImageOps
+
+from mmcalib.media.bounded import bounded
+from mmcalib.media.container import open_container
+from mmcalib.media.failure import READ_ERRORS, Unreadable
+from mmcalib.media.image import MAX_PIXELS, open_image
+from mmcalib.media.video import video_stream
+
+_FAILURES: tuple[type[Exception], ...] = (Unreadable, *READ_ERRORS)
+_SIDE_PX = 240
+_QUALITY = 72
+
+
+def thumbnail(path: str, modality: str) -> str | None:
+    """A JPEG of at most 240 pixels a side: the image, or the first frame of the video. None for
+    audio and for whatever cannot be read here and now.
+    """
+    if modality not in ("image", "video") or not os.path.isfile(path):
+        return None
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of large images; their size is checked.
+            warnings.simplefilter("ignore")
+            picture = _image(path) if modality == "image" else _frame(path)
+            return _data_uri(picture) if picture is not None else None
+    except _FAILURES:
+        return None
+
+
+def _image(path: str) -> Image.Image:
+    with open(path, "rb") as file:
+        image = open_image(bounded(file, os.path.getsize(path)))
+        if image.width * image.height > MAX_PIXELS:
+            raise Unreadable("too large for a thumbnail")
+        # A JPEG can be decoded at an eighth of its size.
+        image.draft("RGB", (_SIDE_PX * 2, _SIDE_PX * 2))
+        image.load()
+    return ImageOps.exif_transpose(image)
+
+
+def _frame(path: str) -> Image.Image | None:
+    with open_container(path) as container:
+        stream = video_stream(container)
+        if stream is None or stream.codec_context.width * stream.codec_context.height > MAX_PIXELS:
+            return None
+        frame = next(container.decode(stream), None)
+        if frame is None:
+            return None
+        picture = cast("Image.Image", frame.to_image())  # type: ignore[no-untyped-call]
+        return picture.rotate(frame.rotation, expand=True)
+
+
+def _data_uri(picture: Image.Image) -> str:
+    picture = _plain(picture)
+    picture.thumbnail((_SIDE_PX, _SIDE_PX))
+    if "A" in picture.getbands():
+        seen = picture.convert("RGBA")
+        picture = Image.new("RGBA", seen.size, "white")
+        picture.alpha_composite(seen)
+    page = io.BytesIO()
+    picture.convert("RGB").save(page, "JPEG", quality=_QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
+
+
+def _plain(picture: Image.Image) -> Image.Image:
+    """In a mode that Pillow can shrink and JPEG can hold."""
+    if picture.mode.startswith("I"):
+        # Sixteen bits of grey.
+        return picture.convert("I").point(lambda grey: grey * (1 / 256)).convert("L")
+    if "transparency" in picture.info:
+        return picture.convert("RGBA")
+    return picture if picture.mode in ("L", "LA", "RGB", "RGBA") else picture.convert("RGB")

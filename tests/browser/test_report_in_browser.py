@@ -1,0 +1,205 @@
+"""report.html in a real browser, opened from disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example import SERVE, calibration
+from hostile import NAMES, named
+from huge import huge
+
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.html.report import Report
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+OVERLAP = (Path(__file__).parent / "overlap.js").read_text(encoding="utf-8")
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+WIDTHS_PX = (360, 800, 1600)
+MOST_OPENING_S = 2.0
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def demo() -> str:
+    """The sample corpus' report."""
+    found = Calibration.load(ROOT / "docs" / "example" / "calibration.json")
+    return Report(found, SERVE, thumbnails=False).html()
+
+
+@pytest.fixture(scope="module")
+def small() -> str:
+    """The report of a calibration without a GPU."""
+    return Report(calibration(), SERVE, thumbnails=False).html()
+
+
+def test_it_opens_without_a_complaint_and_shows_its_charts(open_page: Open, demo: str) -> None:
+    page = open_page(demo)
+    charts = page.locator("figure")
+    assert charts.count() == 9
+    for chart in charts.all():
+        svg = chart.locator("svg:visible")
+        assert svg.count() == 1
+        box = svg.bounding_box()
+        assert box["width"] > 300
+        assert box["height"] > 60
+        assert svg.locator('[role="graphics-symbol"]').count() > 0
+
+
+@pytest.mark.parametrize("width", WIDTHS_PX)
+@pytest.mark.parametrize("of", ["demo", "small"])
+def test_no_text_overflows_or_overlaps(
+    open_page: Open, request: pytest.FixtureRequest, of: str, width: int
+) -> None:
+    page = open_page(request.getfixturevalue(of), width=width)
+    assert page.evaluate(OVERLAP) == []
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
+    assert page.evaluate(OVERLAP) == []
+
+
+@pytest.mark.parametrize("width", WIDTHS_PX)
+def test_no_name_however_long_overflows(open_page: Open, width: int) -> None:
+    found = named(NAMES["long"])
+    page = open_page(Report(found, SERVE + "/x" * 300, thumbnails=False).html(), width=width)
+    assert page.evaluate(OVERLAP) == []
+
+
+@pytest.mark.parametrize("width", WIDTHS_PX)
+def test_hostile_names_stay_text(open_page: Open, width: int) -> None:
+    name = "/".join(text for kind, text in NAMES.items() if kind != "long")
+    page = open_page(Report(named(name), SERVE, thumbnails=False).html(), width=width)
+    assert page.locator("script").count() == 1
+    assert "<script>alert(1)</script>" in page.locator("h1").inner_text()
+    assert "a\\u202egnp.exe" in page.locator("h1").inner_text()
+    assert page.evaluate(OVERLAP) == []
+
+
+@pytest.mark.parametrize("allowed", [True, False], ids=["clipboard", "by hand"])
+def test_the_copy_buttons_copy(open_page: Open, demo: str, allowed: bool) -> None:
+    permissions = ["clipboard-read", "clipboard-write"]
+    page = open_page(demo, permissions=permissions)
+    if not allowed:
+        refuse = "() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')) }"
+        page.evaluate(refuse)
+    for name, what in (("Copy command", "#serve"), ("Copy YAML", "#yaml")):
+        page.get_by_role("button", name=name).click()
+        page.get_by_text("Copied to the clipboard").wait_for(state="attached")
+        pasted = page.evaluate("navigator.clipboard.readText()")
+        assert pasted == page.locator(what).text_content()
+        assert pasted.strip()
+
+
+def brightness(page: Any) -> float:
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(","))) / 3
+
+
+def test_it_follows_the_system_and_then_the_reader(open_page: Open, demo: str) -> None:
+    assert brightness(open_page(demo, color_scheme="light")) > 240
+    page = open_page(demo, color_scheme="dark")
+    assert brightness(page) < 40
+    toggle = page.get_by_role("button", name="Theme")
+    toggle.click()
+    assert brightness(page) > 240
+    toggle.click()
+    assert brightness(page) < 40
+    page.reload()
+    assert toggle.inner_text() == "Theme: dark"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_what_is_behind_them(open_page: Open, demo: str, scheme: str) -> None:
+    """WCAG 2.1, 1.4.3: 4.5 to 1 for text of this size."""
+    page = open_page(demo, color_scheme=scheme)
+    assert page.evaluate(CONTRAST) == []
+
+
+def test_marks_tell_what_they_are_to_the_mouse_and_to_the_keyboard(
+    open_page: Open, demo: str
+) -> None:
+    page = open_page(demo)
+    chart = page.locator("#chart-frontier-video .wide svg")
+    marks = chart.locator('[role="graphics-symbol"]')
+    tip = page.locator("#tip")
+    assert tip.is_hidden()
+    last = marks.last
+    last.scroll_into_view_if_needed()
+    last.hover(force=True)
+    assert "calibrated, all chosen values together" in tip.inner_text()
+    assert "291,504 tokens" in tip.inner_text()
+    page.mouse.move(0, 0)
+    assert tip.is_hidden()
+    assert chart.locator('[tabindex="0"]').count() == 1
+    chart.locator('[tabindex="0"]').focus()
+    first = tip.inner_text()
+    page.keyboard.press("ArrowRight")
+    assert tip.is_visible()
+    assert tip.inner_text() != first
+    page.keyboard.press("End")
+    assert "calibrated, all chosen values together" in tip.inner_text()
+    page.keyboard.press("Escape")
+    assert tip.is_hidden()
+
+
+def test_everything_can_be_reached_with_the_keyboard_alone(open_page: Open, demo: str) -> None:
+    page = open_page(demo)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+    assert {"theme", "serve", "yaml", "BUTTON", "A", "SUMMARY", "path"} <= reached
+
+
+def test_a_screen_reader_finds_its_way(open_page: Open, demo: str) -> None:
+    page = open_page(demo)
+    for role in ("banner", "main", "navigation"):
+        assert page.get_by_role(role).count() == 1, role
+    assert page.get_by_role("heading", level=1).count() == 1
+    titles = page.get_by_role("heading", level=2).all_inner_texts()
+    assert [t.partition(" measured")[0] for t in titles] == [
+        "Use it",
+        "What your items cost",
+        "Sizes, and the limit",
+        "The frontier",
+        "Where the memory goes",
+        "What vLLM reserves",
+        "What repeats",
+        "The costliest items",
+        "Checks",
+        "Settings, and why",
+        "Provenance",
+    ]
+    assert page.locator("img:not([alt])").count() == 0
+    assert page.locator("th:not([scope])").count() == 0
+
+
+def test_without_a_script_all_but_the_buttons_is_there(open_page: Open, demo: str) -> None:
+    page = open_page(demo, java_script_enabled=False)
+    assert page.locator("figure svg:visible").count() == 9
+    assert page.get_by_role("button").count() == 0
+    page.locator("#chart-cache ~ details summary").click()
+    assert page.locator("#chart-cache ~ details table").is_visible()
+
+
+def test_it_prints_with_all_tables_open(open_page: Open, demo: str) -> None:
+    page = open_page(demo)
+    assert len(page.pdf()) > 20_000
+    page.emulate_media(media="print")
+    assert page.locator("nav").is_hidden()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+
+
+def test_the_report_of_a_million_items_opens_at_once(open_page: Open) -> None:
+    text = Report(huge(100_000), SERVE).html()
+    started = time.perf_counter()
+    page = open_page(text)
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert time.perf_counter() - started < MOST_OPENING_S
+    assert page.evaluate(OVERLAP) == []

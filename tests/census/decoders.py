@@ -1,0 +1,42 @@
+"""Looks that misbehave as decoders do, by the name of the file; workers import them from here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+from mmcalib.census.outcome import Seen
+from mmcalib.census.shapes import ImageShape
+from mmcalib.corpus.item import Item
+from mmcalib.errors import UsageError
+
+
+def behave(item: Item) -> Seen:
+    """A picture as wide as the name is long, unless the name says otherwise."""
+    name = os.path.basename(item.path)
+    if "hang" in name:
+        time.sleep(600)
+    if "segfault" in name:
+        ctypes.string_at(0)
+    if "abort" in name:
+        os.abort()
+    if "exit" in name:
+        os._exit(7)
+    if "explode" in name:
+        return ImageShape(len(bytearray(1 << 40)), 1)
+    if "raise" in name:
+        raise NotImplementedError("no such thing")
+    if "missing" in name:
+        raise UsageError("a package is missing", hint="pip install it")
+    if "slow" in name:
+        time.sleep(0.05)
+    if "once" in name and not os.path.exists(f"{item.path}.seen"):
+        Path(f"{item.path}.seen").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "grow" in name:
+        with open(item.path, "ab") as file:
+            file.write(b"more")
+    return ImageShape(len(name), 1)

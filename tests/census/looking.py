@@ -1,0 +1,22 @@
+"""Looking at media in this process, as the workers do."""
+
+from __future__ import annotations
+
+from mmcalib.census.executors.answering import answer
+from mmcalib.census.executors.executor import Inline, Look, Order
+from mmcalib.census.outcome import Seen, decode
+from mmcalib.census.survey import Survey
+from mmcalib.census.versions import version
+from mmcalib.corpus.item import Item
+from mmcalib.job.read import DECODED_FILES
+from mmcalib.media.probe import probe
+
+
+def survey(look: Look = probe) -> Survey:
+    """By headers, and the first files whole, as `mmcalib run` reads a corpus."""
+    return Survey(Inline(look), whole=DECODED_FILES)
+
+
+def looked(item: Item, look: Look = probe) -> Seen:
+    """The item by its header and whole."""
+    return decode(item.path, answer(Order(item, True, version(item)), look).line)

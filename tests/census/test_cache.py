@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census import cache as cache_module
+from mmcalib.census.cache import Cache, CacheBroken, opened
+from mmcalib.census.executors.answering import answer
+from mmcalib.census.executors.executor import Answer, Inline, Order
+from mmcalib.census.survey import Survey
+from mmcalib.census.versions import is_settled, version
+from mmcalib.corpus.item import Held, Item
+from mmcalib.progress import Silent
+from tests.census.decoders import behave
+
+OLD_NS = 1_700_000_000_123_456_789
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "media" / "a.png"
+    path.parent.mkdir()
+    path.write_bytes(b"x")
+    os.utime(path, ns=(OLD_NS, OLD_NS))
+    return path
+
+
+def order(path: Path | str, how: str = "", **held: object) -> Order:
+    item = Item(str(path), how.rstrip("+") or None, **held)  # type: ignore[arg-type]
+    return Order(item, how.endswith("+"), version(item))
+
+
+def kept(cache: Cache, *orders: Order) -> None:
+    cache.keep((order, Answer(f'["image",{n},1]', order.version)) for n, order in enumerate(orders))
+
+
+def test_what_was_seen_is_known_to_the_next_one(tmp_path: Path, file: Path) -> None:
+    with Cache(tmp_path / "c") as cache:
+        assert cache.find([order(file)]) == [None]
+        kept(cache, order(file))
+    with Cache(tmp_path / "c") as cache:
+        assert cache.find([order(file)] * 2) == [Answer('["image",0,1]', order(file).version)] * 2
+
+
+def test_a_changed_file_is_not_known(tmp_path: Path, file: Path) -> None:
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, order(file))
+        cache.commit()
+        os.utime(file, ns=(OLD_NS, OLD_NS + 1))
+        assert cache.find([order(file)]) == [None]
+        file.write_bytes(b"xy")
+        os.utime(file, ns=(OLD_NS, OLD_NS))
+        assert cache.find([order(file)]) == [None]
+
+
+def test_headers_and_whole_files_and_what_they_are_declared_are_kept_apart(tmp_path, file) -> None:
+    orders = [order(file, how) for how in ("", "+", "image", "image+", "audio")]
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, *orders)
+        cache.commit()
+        lines = [answer and answer.line for answer in cache.find(orders)]
+        assert lines == [f'["image",{n},1]' for n in range(5)]
+        assert cache.find([order(file, "video")]) == [None]
+
+
+def test_members_of_archives_go_by_the_archive(tmp_path: Path) -> None:
+    def member(name: str, archive: str, of: str) -> Order:
+        return order(f"tar://{name}::{archive}", held=Held(of, 1))
+
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, member("a/b.png", "/x.tar", "1:1"), member("a/b.png", "/y.tar", "1:1"))
+        cache.commit()
+        assert cache.find([member("a/b.png", "/y.tar", "1:1")])[0] is not None
+        assert cache.find([member("a/b.png", "/y.tar", "1:2")]) == [None]
+        assert cache.find([member("b.png", "/y.tar", "1:1")]) == [None]
+    tables = sqlite3.connect(tmp_path / "c").execute("SELECT path FROM folders").fetchall()
+    assert {path for (path,) in tables} == {"/x.tar", "/y.tar"}
+
+
+def test_what_could_still_change_unseen_is_not_kept(file: Path) -> None:
+    assert answer(order(file), behave).version == order(file).version
+    os.utime(file)
+    assert not answer(order(file), behave).version
+
+
+@pytest.mark.parametrize(
+    ("version", "age_ns", "settled"),
+    [
+        (f"1:{OLD_NS}", 10_000_000, False),
+        (f"1:{OLD_NS}", 30_000_000, True),
+        ("1:1700000000000000000", 30_000_000, False),
+        ("1:1700000000000000000", 2_100_000_000, True),
+        ('"an-etag"', 0, True),
+    ],
+)
+def test_times_of_files_have_ticks(version: str, age_ns: int, settled: bool) -> None:
+    mtime = version.rpartition(":")[2]
+    assert is_settled(version, (int(mtime) if mtime.isdigit() else 0) + age_ns) == settled
+
+
+def test_answers_without_a_version_are_not_kept(tmp_path: Path) -> None:
+    gone = order(tmp_path / "gone")
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, gone)
+        cache.commit()
+        assert cache.find([gone]) == [None]
+
+
+def test_other_versions_of_the_readers_begin_anew(tmp_path: Path, file: Path, monkeypatch) -> None:
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, order(file))
+    monkeypatch.setattr(cache_module, "PROBE", cache_module.PROBE + 1)
+    with Cache(tmp_path / "c") as cache:
+        assert cache.find([order(file)]) == [None]
+
+
+def test_a_damaged_file_is_begun_anew(tmp_path: Path, file: Path) -> None:
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, order(file))
+    (tmp_path / "c").write_bytes(b"no database at all" * 1000)
+    with opened(tmp_path / "c") as cache:
+        assert cache.find([order(file)]) == [None]
+        kept(cache, order(file))
+        cache.commit()
+        assert cache.find([order(file)]) != [None]
+
+
+def test_where_nothing_can_be_written_there_is_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheBroken):
+        opened(tmp_path / "file" / "c")
+
+
+def test_two_may_use_it_at_once(tmp_path: Path, file: Path) -> None:
+    with Cache(tmp_path / "c") as one, Cache(tmp_path / "c") as other:
+        kept(one, order(file))
+        one.commit()
+        kept(other, order(file, "+"))
+        other.commit()
+        assert None not in one.find([order(file), order(file, "+")])
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_a_cache_that_breaks_meanwhile_costs_one_line(tmp_path: Path, file: Path) -> None:
+    notes = Notes()
+    cache = Cache(tmp_path / "c")
+    survey = Survey(Inline(behave), cache, progress=notes)
+    cache._db.execute("DROP TABLE seen")
+    assert survey.now([Item(str(file))]) == ['["image",5,1]']
+    assert survey.now([Item(str(file))]) == ['["image",5,1]']
+    survey.close()
+    assert notes.said == ["not remembered for another time: no such table: seen"]
+
+
+def test_a_second_survey_looks_at_nothing(tmp_path: Path, file: Path) -> None:
+    looked: list[str] = []
+
+    def look(item: Item):
+        looked.append(item.path)
+        return behave(item)
+
+    for _ in range(2):
+        survey = Survey(Inline(look), Cache(tmp_path / "c"))
+        assert survey.now([Item(str(file))]) == ['["image",5,1]']
+        survey.close()
+    assert looked == [str(file)]
+
+
+def test_a_crash_loses_a_moment_at_most(tmp_path: Path, file: Path) -> None:
+    cache = Cache(tmp_path / "c")
+    kept(cache, order(file))
+    time.sleep(0.3)
+    kept(cache, order(file, "+"))  # writes, because a moment has passed
+    assert None not in Cache(tmp_path / "c").find([order(file), order(file, "+")])

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.executors.executor import Inline, Order
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executors.process import Process
+from mmcalib.census.executors.worker import packed
+from mmcalib.census.outcome import Seen, decode
+from mmcalib.census.shapes import ImageShape
+from mmcalib.census.versions import version
+from mmcalib.corpus.item import Item, Skipped
+from mmcalib.errors import UsageError
+from tests.census.decoders import behave
+
+GIB = 1 << 30
+OLD_NS = 1_700_000_000_123_456_789
+
+
+def orders(folder: Path, *names: str) -> list[Order]:
+    for name in names:
+        (folder / name).write_bytes(b"x")
+        os.utime(folder / name, ns=(OLD_NS, OLD_NS))
+    items = [Item(str(folder / name)) for name in names]
+    return [Order(item, version=version(item)) for item in items]
+
+
+def seen(pool: LocalPool | Inline, chunk: list[Order]) -> list[Seen]:
+    answers = pool.result(pool.submit(chunk))
+    return [decode(o.item.path, a.line) for o, a in zip(chunk, answers, strict=True)]
+
+
+def reasons(found: list[Seen]) -> list[str]:
+    return [one.reason if isinstance(one, Skipped) else "" for one in found]
+
+
+def test_the_same_as_in_this_process(tmp_path: Path) -> None:
+    chunks = [orders(tmp_path, *(f"{part}{n}" for n in range(part, 30))) for part in range(9)]
+    with LocalPool(behave, workers=3) as pool:
+        tickets = [pool.submit(chunk) for chunk in chunks]
+        answers = [pool.result(ticket) for ticket in tickets]
+    inline = Inline(behave)
+    assert answers == [inline.result(inline.submit(chunk)) for chunk in chunks]
+
+
+def test_results_may_be_asked_for_in_any_order(tmp_path: Path) -> None:
+    chunks = [orders(tmp_path, *("a" * (part + 1) for _ in range(3))) for part in range(9)]
+    with LocalPool(behave, workers=2) as pool:
+        tickets = [pool.submit(chunk) for chunk in chunks]
+        for part, ticket in reversed(list(enumerate(tickets))):
+            assert {a.line for a in pool.result(ticket)} == {f'["image",{part + 1},1]'}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("segfault", "a decoder was killed by SIGSEGV"),
+        ("abort", "a decoder was killed by SIGABRT"),
+        ("exit", "a decoder ended with exit code 7"),
+        ("hang", "a decoder took more than 1 s"),
+        ("explode", "damaged: MemoryError:"),
+        ("raise", "damaged: NotImplementedError: no such thing"),
+    ],
+)
+def test_a_decoder_that_misbehaves_costs_one_item(tmp_path: Path, name: str, why: str) -> None:
+    chunk = orders(tmp_path, "a", "bb", name, "dddd")
+    with LocalPool(behave, workers=2, timeout_s=1) as pool:
+        found = [seen(pool, chunk) for _ in range(2)]
+    assert found[0] == found[1]
+    assert reasons(found[0]) == ["", "", why, ""]
+    assert found[0][3] == ImageShape(4, 1)
+
+
+def test_several_in_one_chunk_and_at_its_ends(tmp_path: Path) -> None:
+    names = ["abort1", "segfault1", "a", "exit1", "b", "abort2"]
+    with LocalPool(behave, workers=2) as pool:
+        found = seen(pool, orders(tmp_path, *names))
+    assert [bool(reason) for reason in reasons(found)] == [True, True, False, True, False, True]
+
+
+def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:
+    with LocalPool(behave, workers=2) as pool:
+        assert reasons(seen(pool, orders(tmp_path, "a", "once", "b"))) == ["", "", ""]
+
+
+def test_a_bound_of_memory_holds_for_native_code_too(tmp_path: Path) -> None:
+    chunk = orders(tmp_path, "explode")
+    with LocalPool(behave, workers=1, memory_bytes=GIB) as pool:
+        assert "Memory" in reasons(seen(pool, chunk))[0]
+
+
+def test_what_ends_everything_is_raised(tmp_path: Path) -> None:
+    with LocalPool(behave, workers=2) as pool, pytest.raises(UsageError, match="is missing"):
+        seen(pool, orders(tmp_path, "a", "missing"))
+
+
+def test_a_file_that_keeps_changing_is_skipped(tmp_path: Path) -> None:
+    with LocalPool(behave, workers=1) as pool:
+        chunk = orders(tmp_path, "a", "grow")
+        answers = pool.result(pool.submit(chunk))
+    assert "changes while it is read" in answers[1].line
+    assert not answers[1].version
+    assert answers[0].version == version(chunk[0].item)
+
+
+def test_a_file_that_changed_once_is_read_again(tmp_path: Path) -> None:
+    stale = [order._replace(version="1:1") for order in orders(tmp_path, "a")]
+    with LocalPool(behave, workers=1) as pool:
+        (answer,) = pool.result(pool.submit(stale))
+    assert answer.version == version(stale[0].item)
+
+
+def test_no_worker_is_left_behind(tmp_path: Path) -> None:
+    with LocalPool(behave, workers=2, timeout_s=1) as pool:
+        seen(pool, orders(tmp_path, "a", "hang"))
+        pids = [worker.process.pid for worker in pool._workers]
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    script = (
+        "from tests.census.test_local import *\n"
+        "import pathlib\n"
+        f"pool = LocalPool(behave, workers=1); pool.submit(orders(pathlib.Path({str(tmp_path)!r}),"
+        " 'hang'))\n"
+        "print(pool._workers[0].process.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    time.sleep(0.5)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 5
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(pid)
+
+
+def test_a_pool_that_was_never_used_starts_nothing() -> None:
+    with LocalPool(behave) as pool:
+        assert pool._workers == []
+
+
+def test_a_process_that_cannot_begin_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with LocalPool(behave, workers=1) as pool, pytest.raises(Exception, match="before its first"):
+        seen(pool, orders(tmp_path, "a"))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_progress_is_seen_while_a_worker_works(tmp_path: Path) -> None:
+    process = Process(behave, GIB)
+    try:
+        process.pipe.send([packed(order) for order in orders(tmp_path, "slow", "hang")])
+        deadline = time.monotonic() + 10
+        while process.begun() < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert process.begun() == 2
+    finally:
+        process.close()

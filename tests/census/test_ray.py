@@ -1,0 +1,275 @@
+"""Real clusters: several nodes on this machine, each with processes of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.executors import ray as subject
+from mmcalib.census.executors import ray_task
+from mmcalib.census.executors.executor import Answer, Look, Order
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executors.ray import RayExecutor
+from mmcalib.census.versions import version
+from mmcalib.corpus.item import Held, Item
+from mmcalib.errors import CorpusError, MmcalibError, UsageError
+from mmcalib.media.probe import probe
+from tests.census.decoders import behave
+from tests.census.held import held_bytes
+
+ray = pytest.importorskip("ray")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+pytestmark = pytest.mark.slow
+
+SHARED = Path(os.environ.get("MMCALIB_SHARED") or Path(__file__).parents[3] / "shared")
+DEV = SHARED / "corpora" / "dev"
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+# Processes inherit it from the cluster, so those of others are told apart.
+MARK = f"MMCALIB_TEST={uuid.uuid4().hex}"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[cluster_utils.Cluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*MARK.split("="))
+        head = {**NODE, "include_dashboard": False}
+        cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(**NODE)
+        yield cluster
+        cluster.shutdown()
+
+
+def orders(folder: Path, *names: str) -> list[Order]:
+    for name in names:
+        (folder / name).write_bytes(b"x")
+    items = [Item(str(folder / name)) for name in names]
+    return [Order(item, version=version(item)) for item in items]
+
+
+def answered(
+    executor: RayExecutor | LocalPool, chunks: Sequence[Sequence[Order]]
+) -> list[list[Answer]]:
+    with executor:
+        tickets = [executor.submit(chunk) for chunk in chunks]
+        return [executor.result(ticket) for ticket in tickets]
+
+
+def slow_chunks(folder: Path) -> list[list[Order]]:
+    """Half a second each."""
+    return [orders(folder, *(f"slow{part}{n}" for n in range(10))) for part in range(6)]
+
+
+def widths(chunks: list[list[Order]]) -> list[list[Answer]]:
+    """What `behave` says of pictures."""
+    return [
+        [Answer(f'["image",{len(os.path.basename(o.item.path))},1]', o.version) for o in chunk]
+        for chunk in chunks
+    ]
+
+
+def looking(mark: str = MARK) -> list[int]:
+    """Processes of this test's cluster that look at items."""
+    return [pid for pid in marked(mark) if b"executors.worker" in read(pid, "cmdline")]
+
+
+def marked(mark: str) -> list[int]:
+    pids = [
+        int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()
+    ]
+    return [pid for pid in pids if mark.encode() in read(pid, "environ")]
+
+
+def read(pid: int, what: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes()
+    except OSError:
+        return b""
+
+
+def soon(what: Callable[[], bool], within_s: float = 20) -> bool:
+    deadline = time.monotonic() + within_s
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return what()
+
+
+def parent(pid: int) -> int:
+    return int(read(pid, "stat").rpartition(b")")[2].split()[1])
+
+
+@pytest.mark.skipif(not DEV.is_dir(), reason="needs the development corpus")
+def test_the_same_as_of_this_machine_alone(cluster) -> None:
+    items = [Item(str(path)) for path in sorted(DEV.rglob("*")) if path.is_file()]
+    asked = [Order(item, n % 8 == 0, version(item)) for n, item in enumerate(items)]
+    chunks = [asked[n : n + 8] for n in range(0, len(asked), 8)]
+    seen = answered(RayExecutor(probe, address=cluster.address), chunks)
+    assert seen == answered(LocalPool(probe, workers=2), chunks)
+
+
+def test_decoders_that_misbehave_cost_the_same(cluster, tmp_path: Path) -> None:
+    names = ["a", "segfault", "hang", "bb", "explode", "grow", "once"]
+    chunk = orders(tmp_path, *names)
+    near = answered(LocalPool(behave, workers=1, timeout_s=1), [chunk])
+    (tmp_path / "once.seen").unlink()
+    chunk = orders(tmp_path, *names)
+    far = answered(RayExecutor(behave, address=cluster.address, timeout_s=1), [chunk])
+    assert [answer.line for answer in far[0]] == [answer.line for answer in near[0]]
+
+
+def test_bytes_that_only_the_source_has_travel_along(cluster) -> None:
+    item = Item("zip://a.jpg::/nowhere.zip", "image", Held("1:1", 1 << 20, data=b"x" * (1 << 20)))
+    chunk = [Order(item, version=version(item))]
+    seen = answered(RayExecutor(held_bytes, address=cluster.address), [chunk])
+    assert seen[0][0].line == f'["image",{1 << 20},1]'
+
+
+def test_a_lost_node_changes_no_answer(cluster, tmp_path: Path) -> None:
+    node = cluster.add_node(**NODE)
+    chunks = slow_chunks(tmp_path)
+    with RayExecutor(behave, address=cluster.address) as executor:
+        tickets = [executor.submit(chunk) for chunk in chunks]
+        assert soon(lambda: len(looking()) == 3)
+        cluster.remove_node(node, allow_graceful=False)
+        seen = [executor.result(ticket) for ticket in tickets]
+    assert seen == widths(chunks)
+
+
+def test_a_killed_ray_worker_changes_no_answer(cluster, tmp_path: Path) -> None:
+    chunks = slow_chunks(tmp_path)
+    with RayExecutor(behave, address=cluster.address) as executor:
+        tickets = [executor.submit(chunk) for chunk in chunks]
+        assert soon(lambda: len(looking()) == 2)
+        first = looking()[0]
+        os.kill(parent(first), signal.SIGKILL)
+        assert soon(lambda: first not in looking(), within_s=2)
+        seen = [executor.result(ticket) for ticket in tickets]
+    assert seen == widths(chunks)
+
+
+def test_nothing_is_left_on_a_cluster_that_goes_on(cluster, tmp_path: Path) -> None:
+    with RayExecutor(behave, address=cluster.address, timeout_s=600) as executor:
+        for name in ("hang1", "hang2", "hang3"):
+            executor.submit(orders(tmp_path, name))
+        assert soon(lambda: len(looking()) == 2)
+    assert soon(lambda: not looking())
+    assert not ray.is_initialized()
+
+
+def test_ray_that_was_initialised_before_stays_so(cluster, tmp_path: Path) -> None:
+    ray.init(cluster.address, log_to_driver=False)
+    try:
+        with RayExecutor(behave, address="elsewhere:1", timeout_s=600) as executor:
+            executor.submit(orders(tmp_path, "hang"))
+            assert soon(lambda: len(looking()) == 1)
+        assert soon(lambda: not looking())
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+
+
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
+    mark = f"MMCALIB_TEST={uuid.uuid4().hex}"
+    script = (
+        "from tests.census.test_ray import *\n"
+        f"chunk = orders(Path({str(tmp_path)!r}), 'hang')\n"
+        "answered(RayExecutor(behave, address='local', timeout_s=600), [chunk])"
+    )
+    name, value = mark.split("=")
+    run = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, name: value},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert soon(lambda: len(looking(mark)) == 1, within_s=30)
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate(timeout=30)
+    assert said.splitlines()[-1] == "KeyboardInterrupt"
+    assert soon(lambda: not marked(mark))
+
+
+def test_what_ends_everything_is_raised_as_it_was(cluster, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a package is missing") as raised:
+        answered(RayExecutor(behave, address=cluster.address), [orders(tmp_path, "a", "missing")])
+    assert raised.value.hint == "pip install it"
+
+
+def test_a_node_without_the_files_is_named(cluster, tmp_path: Path) -> None:
+    orders(tmp_path, "a")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        here_alone = Item(f"/proc/self/fd/{folder}/a")
+        chunk = [Order(here_alone, version=version(here_alone))]
+        with pytest.raises(CorpusError, match="cannot see /proc/self/fd"):
+            answered(RayExecutor(probe, address=cluster.address), [chunk])
+    finally:
+        os.close(folder)
+
+
+def test_a_file_that_is_gone_everywhere_is_skipped(cluster, tmp_path: Path) -> None:
+    chunk = orders(tmp_path, "a")
+    (tmp_path / "a").unlink()
+    seen = answered(RayExecutor(probe, address=cluster.address), [chunk])
+    assert seen == [[Answer('["skipped", "no such file any more"]')]]
+
+
+def test_nodes_that_cannot_import_the_look_are_one_error(
+    cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def look(item): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here  # type: ignore[import-not-found]
+
+    look: Look = only_here.look
+    with pytest.raises(MmcalibError, match="No module named 'only_here'") as raised:
+        answered(RayExecutor(look, address=cluster.address), [orders(tmp_path, "a")])
+    assert "\n" not in raised.value.message
+
+
+def test_a_cluster_that_is_not_there_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "_REACH_S", 3)
+    began = time.monotonic()
+    with pytest.raises(MmcalibError, match="no Ray cluster answered within 3 s") as raised:
+        answered(RayExecutor(behave, address="127.0.0.1:1"), [orders(tmp_path, "a")])
+    assert raised.value.hint
+    assert time.monotonic() - began < 3 + 2
+
+
+def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError) as raised:
+        RayExecutor(behave)
+    assert raised.value.hint == "pip install 'mmcalib[ray]'"
+
+
+def test_a_pool_that_nobody_asks_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_task, "_IDLE_S", 0.2)
+    monkeypatch.setenv(*MARK.split("="))
+    kept = ray_task.Looking()
+    terms = ray_task.Terms(behave, 30, 1 << 30)
+    for _ in range(2):
+        assert kept.ask(orders(tmp_path, "a"), terms).result()
+        assert soon(lambda: not looking())
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "share"),
+    [([8], None, 1), ([8], 2, 4), ([8], 3, 3), ([8], 16, 0.5), ([64, 2], 4, 2), ([8, 8], 8, 1)],
+)
+def test_a_chunk_claims_what_leaves_room_for_the_workers(
+    cpus: list[int], workers: int | None, share: float
+) -> None:
+    assert subject._share(cpus, workers) == share

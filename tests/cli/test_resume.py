@@ -1,0 +1,115 @@
+"""A scan that is killed at any moment, and run again."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import soundfile
+from PIL import Image
+
+KILLS = 20
+FILES = 3000
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of many shapes, sounds, and what is no medium, all of an older time."""
+    root = tmp_path_factory.mktemp("tree")
+    for n in range(60):
+        Image.new("RGB", (10 + n, 10)).save(root / f"{n:02}.png")
+    soundfile.write(root / "a.wav", [0.0] * 800, 8000)
+    (root / "words.txt").write_text("words")
+    (root / "bad.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    old = time.time() - 1000.5
+    for path in root.iterdir():
+        os.utime(path, (old, old))
+    sources = sorted(root.iterdir())
+    for n in range(FILES - len(sources)):
+        source = sources[n % len(sources)]
+        folder = root / f"{n // 100:03}"
+        folder.mkdir(exist_ok=True)
+        os.link(source, folder / f"{n:05}{source.suffix}")
+    return root
+
+
+def scan(tree: Path, out: Path, cache: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mmcalib", "scan", "--data", tree, "--out", out, "--force"],
+        env={**os.environ, "MMCALIB_CACHE_DIR": str(cache)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def written(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}
+
+
+def remembered(cache: Path) -> int:
+    if not (cache / "census.sqlite3").exists():
+        return 0
+    with sqlite3.connect(cache / "census.sqlite3") as db:
+        tables = db.execute("SELECT name FROM sqlite_master WHERE name = 'seen'").fetchall()
+        return int(db.execute("SELECT count(*) FROM seen").fetchone()[0]) if tables else 0
+
+
+@pytest.mark.slow
+def test_a_killed_scan_goes_on_to_the_same_bytes(tree: Path, tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert scan(tree, tmp_path / "whole", tmp_path / "cache").wait() == 0
+    takes_s = time.monotonic() - started
+    whole = written(tmp_path / "whole")
+    assert b'"items": ' in whole["census.json"]
+    chance = random.Random(5)
+    kept = 0
+    for kill in range(KILLS):
+        out, cache = tmp_path / f"out{kill}", tmp_path / f"cache{kill}"
+        process = scan(tree, out, cache)
+        time.sleep(chance.uniform(0.05, takes_s))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        before = remembered(cache)
+        kept += 0 < before < FILES
+        assert scan(tree, out, cache).wait() == 0
+        assert written(out) == whole
+        assert remembered(cache) >= before
+        shutil.rmtree(cache)
+    assert kept >= 3
+    assert _workers(tmp_path) == []
+
+
+def test_a_second_scan_touches_no_medium(tree: Path, tmp_path: Path) -> None:
+    assert scan(tree, tmp_path / "one", tmp_path / "cache").wait() == 0
+    # Were a file read again, its size would tell that it is another one.
+    times = {path: path.stat() for path in tree.iterdir() if path.is_file()}
+    for path, status in times.items():
+        if path.suffix == ".png":
+            data = path.read_bytes()
+            with path.open("r+b") as file:
+                file.write(bytes(len(data)))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert scan(tree, tmp_path / "two", tmp_path / "cache").wait() == 0
+    assert written(tmp_path / "one") == written(tmp_path / "two")
+
+
+def _workers(cache: Path) -> list[str]:
+    """Processes that were started with a cache below `cache`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"MMCALIB_CACHE_DIR={cache}".encode() in variables:
+            found.append(entry.name)
+    return found
