@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS seen (
 ) WITHOUT ROWID;
 """
 
+_NONE = ("", "")
 _Row = tuple[int, str, str, str, str]
 
 
@@ -65,21 +66,19 @@ class Cache:
 
     def find(self, orders: Sequence[Order]) -> list[Answer | None]:
         """Per order what was answered for the same bytes, None where nothing was."""
-        found: list[Answer | None] = [None] * len(orders)
-        by_folder: dict[str, dict[tuple[str, str], list[int]]] = {}
-        for index, order in enumerate(orders):
-            if order.version:
-                folder, name = _key(order.item.path)
-                wanted = by_folder.setdefault(folder, {})
-                wanted.setdefault((name, _how(order)), []).append(index)
+        keys = [_key(order.item.path) if order.version else None for order in orders]
+        by_folder: dict[str, list[str]] = {}
+        for key in keys:
+            if key is not None:
+                by_folder.setdefault(key[0], []).append(key[1])
         try:
-            for folder, wanted in by_folder.items():
-                for name, how, version, line in self._rows(folder, [name for name, _ in wanted]):
-                    for index in wanted.get((name, how), ()):
-                        if orders[index].version == version:
-                            found[index] = Answer(line, version)
+            rows = {folder: self._rows(folder, names) for folder, names in by_folder.items()}
         except sqlite3.Error as error:
             raise CacheBroken(str(error)) from error
+        found: list[Answer | None] = []
+        for order, key in zip(orders, keys, strict=True):
+            version, line = rows[key[0]].get((key[1], _how(order)), _NONE) if key else _NONE
+            found.append(Answer(line, version) if key and version == order.version else None)
         return found
 
     def keep(self, answered: Iterable[tuple[Order, Answer]]) -> None:
@@ -126,12 +125,14 @@ class Cache:
     ) -> None:
         self.close()
 
-    def _rows(self, folder: str, names: list[str]) -> Iterable[tuple[str, str, str, str]]:
+    def _rows(self, folder: str, names: list[str]) -> dict[tuple[str, str], tuple[str, str]]:
+        """Version and line by name and how it was looked at."""
         marks = ",".join("?" * len(names))
-        return self._db.execute(
+        rows = self._db.execute(
             f"SELECT name, how, version, line FROM seen WHERE folder = ? AND name IN ({marks})",  # noqa: S608
             [self._folder(folder), *names],
         )
+        return {(name, how): (version, line) for name, how, version, line in rows}
 
     def _folder(self, path: str) -> int:
         known = self._folders.get(path)
@@ -181,7 +182,9 @@ def _key(path: str) -> tuple[str, str]:
 
 
 def _how(order: Order) -> str:
-    return f"{order.item.declared or ''}{'+' if order.whole else ''}"
+    if order.whole:
+        return f"{order.item.declared or ''}+"
+    return order.item.declared or ""
 
 
 def _installed(name: str) -> str:

@@ -76,12 +76,14 @@ class Counter:
 
     def is_new(self, item: Item) -> bool:
         """Whether it must be looked at: it is of this part, and what it is was not asked yet."""
-        if not self._owns(item.path):
+        if self.part is not None and not self._owns(item.path):
             return False
         path = hash(item.path)
         first = path not in self.paths
         self.paths.add(path)
-        if path in self.settled or self._is_mentioned(item.path):
+        if (self.known or self.elsewhere) and (
+            path in self.settled or self._is_mentioned(item.path)
+        ):
             self._settle(item.path)
             return False
         if item.declared is None:

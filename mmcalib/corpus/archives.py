@@ -22,6 +22,8 @@ _SOURCES: Mapping[str, tuple[str, str]] = {
     ".zip": ("mmcalib.corpus.zip_archive", "ZipSource"),
 }
 _ENDINGS = tuple(_SOURCES)
+# Of a million names few are an archive's: most are told by their last letter.
+_LAST = frozenset(letter for ending in _ENDINGS for letter in (ending[-1], ending[-1].upper()))
 
 
 def archive_at(path: str) -> Source | None:
@@ -29,6 +31,8 @@ def archive_at(path: str) -> Source | None:
 
     Raises UsageError when the library that reads it is not installed.
     """
+    if path[-1:] not in _LAST and path.startswith("/"):
+        return None
     name = path.lower()
     if not path.startswith("/"):
         name = name.partition("?")[0]

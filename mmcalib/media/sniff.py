@@ -49,8 +49,12 @@ _RIFF = {b"WEBP": "image", b"AVI ": "container", b"WAVE": "audio"}
 _BOX_TYPES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
 _STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_TEXT_CONTROLS = frozenset(b"\t\n\v\f\r\b\x1b")
+_TEXT_BYTES = bytes(byte for byte in range(256) if byte >= 0x20 or byte in b"\t\n\v\f\r\b\x1b")
 _TS_SYNC = 0x47
+
+# The header of an Ogg page (RFC 3533): which pages begin a stream, and where the page's data begin.
+_OGG_FLAGS, _OGG_BEGINS, _OGG_SEGMENTS, _OGG_HEADER_BYTES = 5, 2, 26, 27
+_OGG_SOUND = (b"\x01vorbis", b"OpusHead", b"\x7fFLAC")
 
 
 def sniff(head: bytes) -> Kind:
@@ -63,7 +67,7 @@ def sniff(head: bytes) -> Kind:
     if head.startswith(_IMAGE):
         return "image"
     if head.startswith(_CONTAINER):
-        return "container"
+        return "audio" if head.startswith(b"OggS") and _is_ogg_sound(head) else "container"
     if head.startswith(_AUDIO):
         return "audio"
     if head[:4] == b"RIFF":
@@ -94,10 +98,26 @@ def _by_weak_marks(head: bytes) -> Kind:
 def _is_text(head: bytes) -> bool:
     if head.startswith(_BYTE_ORDER_MARKS):
         return True
-    if any(byte < 0x20 and byte not in _TEXT_CONTROLS for byte in set(head)):
+    # Most files that are not text have a zero early, which is found soonest.
+    if 0 in head or head.translate(None, _TEXT_BYTES):
         return False
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < HEAD_BYTES)
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _is_ogg_sound(head: bytes) -> bool:
+    """Whether the first stream is sound, and the second page begins no other."""
+    if len(head) <= _OGG_SEGMENTS:
+        return False
+    data = _OGG_HEADER_BYTES + head[_OGG_SEGMENTS]
+    page = data + sum(head[_OGG_HEADER_BYTES:data])
+    second = head[page : page + _OGG_HEADER_BYTES]
+    return (
+        head.startswith(_OGG_SOUND, data)
+        and second.startswith(b"OggS")
+        and len(second) > _OGG_FLAGS
+        and not second[_OGG_FLAGS] & _OGG_BEGINS
+    )

@@ -21,12 +21,18 @@ class _Part(BaseModel):
 
 
 class KnownCost(_Part):
-    """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured."""
+    """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured.
+
+    `items` have the shape, None in files of earlier versions. `exemplar` is the path of one, kept
+    of the costliest shapes only.
+    """
 
     shape: _AnyShape
     tokens: int
     embeds: int
     basis: Literal["real", "blank"]
+    items: int | None = None
+    exemplar: str = ""
 
 
 class RefusedShape(_Part):

@@ -76,8 +76,15 @@ def _costs() -> Costs:
         modalities={
             "image": ModalityCosts(
                 known=[
-                    KnownCost(shape=page, tokens=1269, embeds=1269, basis="real"),
-                    KnownCost(shape=stamp, tokens=4, embeds=4, basis="blank"),
+                    KnownCost(
+                        shape=page,
+                        tokens=1269,
+                        embeds=1269,
+                        basis="real",
+                        items=1190,
+                        exemplar="/data/scan/page-7.png",
+                    ),
+                    KnownCost(shape=stamp, tokens=4, embeds=4, basis="blank", items=10),
                 ],
                 refused=[
                     RefusedShape(shape=ImageShape(2, 900), reason="aspect ratio must be below 200")

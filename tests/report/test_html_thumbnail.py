@@ -82,7 +82,12 @@ def with_picture(tmp_path: Path) -> Calibration:
         "image": images.model_copy(update={"tokens": tokens}),
     }
     corpus = found.corpus.model_copy(update={"modalities": modalities})
-    return found.model_copy(update={"corpus": corpus})
+    assert found.costs is not None
+    part = found.costs.modalities["image"]
+    known = [one.model_copy(update={"exemplar": ""}) for one in part.known]
+    parts = {**found.costs.modalities, "image": part.model_copy(update={"known": known})}
+    costs = found.costs.model_copy(update={"modalities": parts})
+    return found.model_copy(update={"corpus": corpus, "costs": costs})
 
 
 def test_the_costliest_item_is_shown_unless_it_is_not_wanted(tmp_path: Path) -> None:

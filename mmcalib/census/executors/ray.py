@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-import mmcalib
 from mmcalib.census.executors.executor import Answer, Look, Order, Ticket
 from mmcalib.census.executors.local import MEMORY_BYTES, TIMEOUT_S
 from mmcalib.census.executors.ray_task import Terms, Told, looked_at
@@ -24,6 +23,9 @@ from mmcalib.errors import CorpusError, MmcalibError, UsageError
 
 # A cluster that is there says so within one second. Ray itself waits for minutes.
 _REACH_S = 10.0
+
+_SILENT = "no Ray cluster answers there"
+_TOKEN = "it wants a token; RAY_AUTH_MODE=token makes Ray send one"  # noqa: S105
 
 # For a Ray that is begun here: chunks are small, and a tenth of Ray's minimum would do.
 _STORE_BYTES = 80 << 20
@@ -82,9 +84,12 @@ class RayExecutor:
         try:
             told: Told = self._ray.get(ticket.reference)
         except self._ray.exceptions.RayError as error:
+            in_the_task = isinstance(error, self._ray.exceptions.RayTaskError)
             raise MmcalibError(
                 f"a task on the Ray cluster failed: {_last_line(error)}",
-                hint="pip install the same mmcalib on every node",
+                hint="pip install the same mmcalib on every node"
+                if in_the_task
+                else "start it again when the cluster is well: what was seen is remembered",
             ) from error
         self._under_way.discard(ticket.reference)
         if told.failure is not None:
@@ -153,9 +158,10 @@ class RayExecutor:
 def _initialise(ray: ModuleType, address: str) -> None:
     """Quietly, and never with Ray's own patience for a cluster that does not answer."""
     if not address:
-        address = "auto" if _answers("") else "local"
-    elif address not in ("auto", "local") and "://" not in address and not _answers(address):
-        raise _unreachable(address, f"no Ray cluster answered within {_REACH_S:g} s")
+        # Where Ray finds the cluster itself, it finds the token too.
+        address = "auto" if _refusal("auto") in ("", _TOKEN) else "local"
+    elif address != "local" and "://" not in address and (why := _refusal(address)):
+        raise _unreachable(address, why)
     begun = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
     try:
         ray.init(
@@ -168,15 +174,19 @@ def _initialise(ray: ModuleType, address: str) -> None:
         raise _unreachable(address, _last_line(error)) from error
 
 
-def _answers(address: str) -> bool:
-    """Asks Ray's own command, which can be stopped while it waits."""
-    named = ["--address", address] if address else []
+def _refusal(address: str) -> str:
+    """Why a cluster cannot be used, empty where it can: Ray's own command asks, because that can be
+    stopped while it waits.
+    """
+    named = [] if address == "auto" else ["--address", address]
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", *named]
     try:
         ended = subprocess.run(command, capture_output=True, timeout=_REACH_S, check=False)
     except subprocess.TimeoutExpired:
-        return False
-    return ended.returncode == 0
+        return _SILENT
+    if ended.returncode == 0:
+        return ""
+    return _TOKEN if b"AuthenticationError" in ended.stderr else _SILENT
 
 
 def _unreachable(address: str, why: str) -> MmcalibError:
@@ -198,7 +208,7 @@ def _share(cpus: Sequence[int], workers: int | None) -> float:
 
 def _environment() -> dict[str, Any]:
     """Where mmcalib is not installed but lies in a checkout, workers are told where."""
-    root = Path(mmcalib.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[3]
     if root.name in ("site-packages", "dist-packages"):
         return {}
     return {"env_vars": {"PYTHONPATH": f"{root}:${{PYTHONPATH}}"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 
 from mmcalib.census.shapes import Modality
@@ -10,6 +11,9 @@ from mmcalib.derive.policy import Policy
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate.rules import Proven
 from mmcalib.report import costs as c
+
+# Shapes of which a path is kept, per modality: as many as a report shows pictures of.
+_EXEMPLARS = 12
 
 
 def costs(decision: Decision, policy: Policy, rules: Mapping[Modality, Proven]) -> c.Costs:
@@ -20,21 +24,24 @@ def costs(decision: Decision, policy: Policy, rules: Mapping[Modality, Proven]) 
     reasons = {r.shape: r.reason for r in reversed(refused) if r.shape not in table.costs}
     modalities = {}
     for modality in decision.counts:
-        known = [_known(cost, odd.get(cost.shape)) for cost in table.of(modality)]
-        mine = {shape: why for shape, why in reasons.items() if shape.modality == modality}
+        mine = list(table.of(modality))
+        most = heapq.nlargest(_EXEMPLARS, mine, key=lambda cost: cost.tokens)
+        named = {cost.shape: cost.exemplar for cost in most}
+        known = [_known(cost, odd.get(cost.shape), named.get(cost.shape, "")) for cost in mine]
+        no = {shape: why for shape, why in reasons.items() if shape.modality == modality}
         proven = rules.get(modality)
-        if not known and not mine:
+        if not known and not no:
             continue
         modalities[str(modality)] = c.ModalityCosts(
             known=known,
-            refused=[c.RefusedShape(shape=s, reason=why) for s, why in mine.items()],
+            refused=[c.RefusedShape(shape=s, reason=why) for s, why in no.items()],
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
         )
     return c.Costs(text_reserve_tokens=policy.text_reserve_tokens, modalities=modalities)
 
 
-def _known(cost: ItemCost, odd: Mismatch | None) -> c.KnownCost:
+def _known(cost: ItemCost, odd: Mismatch | None, exemplar: str) -> c.KnownCost:
     """Where one real item and its stand-in differ, others of the shape may cost either."""
     more = max(0, odd.blank_tokens - odd.real_tokens) if odd else 0
     return c.KnownCost(
@@ -42,4 +49,6 @@ def _known(cost: ItemCost, odd: Mismatch | None) -> c.KnownCost:
         tokens=cost.tokens + more,
         embeds=cost.embeds + more,
         basis="real" if cost.basis == "real" else "blank",
+        items=cost.count,
+        exemplar=exemplar,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mmcalib.report import words
 from mmcalib.report.calibration import Calibration, ModalityItems
@@ -27,7 +27,9 @@ def distributions(calibration: Calibration) -> Iterator[Figure]:
 def _figure(
     calibration: Calibration, modality: str, found: ModalityItems, known: Sequence[Costed]
 ) -> Figure:
-    bins = binned([one.tokens for one in known])
+    by_items = all(one.items is not None for one in known)
+    what = "items" if by_items else "distinct shapes"
+    bins = binned([(one.tokens, one.items if by_items and one.items else 1) for one in known])
     lines = _lines(calibration, modality, found)
     values = [value for _, value, _ in lines]
     low, high = min([bins[0][0], *values]) / 1.15, max([bins[-1][1], *values]) * 1.15
@@ -36,9 +38,9 @@ def _figure(
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
         y = {
-            "field": "shapes",
+            "field": "count",
             "type": "quantitative",
-            "axis": {**upright("distinct shapes"), "values": _counts(most), "format": ",d"},
+            "axis": {**upright(what), "values": _counts(most), "format": ",d"},
             "scale": {
                 "domain": [0, most],
                 "nice": False,
@@ -51,8 +53,8 @@ def _figure(
                     {
                         "from": start,
                         "to": end,
-                        "shapes": count,
-                        "tip": f"{_span(start, end)} tokens · {_shapes(count)}",
+                        "count": count,
+                        "tip": f"{_span(start, end)} tokens · {words.number(count)} {what}",
                     }
                     for start, end, count in bins
                     if count
@@ -81,11 +83,11 @@ def _figure(
         summary=summary,
         drawing=draw(layers, f"Tokens per {modality}. {summary}"),
         labels=("measured", "computed"),
-        head=("tokens", "distinct shapes"),
+        head=("tokens", what),
         rows=[(_span(a, b), words.number(n)) for a, b, n in bins if n],
         notes=[
-            f"Bars count distinct shapes, {words.number(len(known))} in all, under the calibrated "
-            "setting; the quantiles count every item, under the model's default setting.",
+            f"Bars count {what}, {words.number(sum(n for _, _, n in bins))} in all, under the "
+            "calibrated setting; the quantiles count every item, under the model's default one.",
             *_hint_note(calibration, modality),
         ],
     )
@@ -117,9 +119,13 @@ def _hint_note(calibration: Calibration, modality: str) -> Iterator[str]:
     yield from (f"Size hint: {c.detail}." for c in calibration.checks if c.name == name)
 
 
-def binned(tokens: Sequence[int]) -> list[tuple[float, float, int]]:
-    """(from, to, how many) in equal steps of the logarithm; from is in the bin, to is not."""
-    counts = Counter(math.floor(math.log2(max(1, value)) * _BINS) for value in tokens)
+def binned(tokens: Iterable[tuple[int, int]]) -> list[tuple[float, float, int]]:
+    """(from, to, how many) of (tokens, how many), in equal steps of the logarithm; from is in the
+    bin, to is not.
+    """
+    counts: Counter[int] = Counter()
+    for value, times in tokens:
+        counts[math.floor(math.log2(max(1, value)) * _BINS)] += times
     return [
         (2 ** (place / _BINS), 2 ** ((place + 1) / _BINS), counts[place])
         for place in range(min(counts), max(counts) + 1)
@@ -137,7 +143,3 @@ def _counts(most: int) -> list[int]:
 def _span(start: float, end: float) -> str:
     first, last = math.ceil(start), math.ceil(end) - 1
     return words.number(first) if last <= first else f"{words.number(first)}–{words.number(last)}"
-
-
-def _shapes(count: int) -> str:
-    return "1 shape" if count == 1 else f"{words.number(count)} shapes"

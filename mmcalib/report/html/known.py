@@ -11,10 +11,13 @@ from mmcalib.report.calibration import Calibration
 
 @dataclass(frozen=True, slots=True)
 class Costed:
-    """A shape and its tokens; `exemplar` is the path of one such item, empty if none was kept."""
+    """A shape, its tokens, and how many `items` have it, None if that was not kept; `exemplar` is
+    the path of one, empty if none was.
+    """
 
     shape: Shape
     tokens: int
+    items: int | None
     exemplar: str = ""
 
 
@@ -31,7 +34,8 @@ def costed(calibration: Calibration, modality: str) -> list[Costed]:
         Costed(
             one.shape,
             one.tokens,
-            exemplar if one.tokens == most and str(one.shape) == named else "",
+            one.items,
+            one.exemplar or (exemplar if one.tokens == most and str(one.shape) == named else ""),
         )
         for one in known
     ]
