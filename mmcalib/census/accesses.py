@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mmcalib.census.contents import first_of_each_content
 from mmcalib.census.shapes import Shape
 from mmcalib.corpus.item import Item
 from mmcalib.progress import Progress, Silent
@@ -66,7 +64,7 @@ class AccessLog:
     def accesses(self, progress: Progress | None = None) -> Accesses:
         """What was recorded; reads the files that are not told apart by their sizes."""
         items = list(self._indices)
-        first = _first_of_each_content(items, progress or Silent())
+        first = first_of_each_content(items, progress or Silent())
         kept = {index: number for number, index in enumerate(sorted(set(first)))}
         return Accesses(
             items=tuple((self._shapes[index], items[index].path) for index in kept),
@@ -74,43 +72,3 @@ class AccessLog:
             ends=self._ends,
             complete=self._complete,
         )
-
-
-def _first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int]:
-    """Per item the index of the first that is equal to it, itself where none before it is.
-
-    What cannot be read is equal to nothing.
-    """
-    first = list(range(len(items)))
-    by_size: defaultdict[object, list[int]] = defaultdict(list)
-    identities: dict[int, tuple[int, int]] = {}
-    for index, item in enumerate(items):
-        try:
-            status = os.stat(item.path)
-        except (OSError, ValueError):
-            continue
-        identities[index] = (status.st_dev, status.st_ino)
-        by_size[item.declared, status.st_size].append(index)
-    unsure = [indices for indices in by_size.values() if len(indices) > 1]
-    if not unsure:
-        return first
-    digests: dict[tuple[int, int], bytes] = {}
-    with progress.step("comparing files of equal size", sum(map(len, unsure))) as task:
-        for indices in unsure:
-            found: dict[bytes, int] = {}
-            for index in indices:
-                task.advance()
-                identity = identities[index]
-                digest = digests.get(identity) or _digest(items[index].path)
-                if digest is not None:
-                    digests[identity] = digest
-                    first[index] = found.setdefault(digest, index)
-    return first
-
-
-def _digest(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, hashlib.blake2b).digest()
-    except OSError:
-        return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
+from mmcalib.census.contents import Contents
 from mmcalib.census.outcome import Seen, decode
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Shape
@@ -30,6 +31,7 @@ class Counter:
     survey: Survey
     part: Part | None
     log: AccessLog | None
+    contents: Contents | None = None
     census: Census = field(default_factory=Census)
     prompts: PromptCensus = field(default_factory=PromptCensus)
     skipped: dict[str, Skipped] = field(default_factory=dict)
@@ -109,6 +111,8 @@ class Counter:
         if isinstance(seen, Skipped) or path in self.settled:
             return
         self.census.add(seen, item.path)
+        if self.contents:
+            self.contents.add(item)
         if self.known or self.elsewhere:  # else no path comes twice
             self.settled.add(path)
             self.skipped.pop(item.path, None)
@@ -136,6 +140,8 @@ class Counter:
             self.log.add(prompt.items, shapes)
         for item, shape in zip(prompt.items, shapes, strict=True):
             self.census.add(shape, item.path)
+            if self.contents:
+                self.contents.add(item)
             if hash(item.path) not in self.settled:
                 self._settle(item.path)
                 self.mentioned.add(_identity(item))

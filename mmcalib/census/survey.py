@@ -15,9 +15,6 @@ from mmcalib.progress import Progress, Silent
 
 T = TypeVar("T")
 
-# Items that go out together: few enough for short waits, many enough that sending costs nothing.
-CHUNK_ITEMS = 64
-
 
 @dataclass(slots=True)
 class _Batch:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from mmcalib.census.accesses import Accesses, AccessLog
 from mmcalib.census.census import Census
+from mmcalib.census.contents import Contents
 from mmcalib.census.counter import Counter
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.survey import CHUNK_ITEMS, Survey
+from mmcalib.census.survey import Survey
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.shard import Part
 from mmcalib.corpus.source import Source
@@ -22,13 +23,16 @@ _Prompts = list[Prompt | Skipped]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A corpus after one reading of its headers; `files` are the distinct paths in it."""
+    """A corpus after one reading of its headers; `files` are the distinct paths in it, and so many
+    items differ in content where `repeats` were asked for.
+    """
 
     census: Census
     prompts: PromptCensus
     skipped: list[Skipped]
     files: int
     accesses: Accesses
+    distinct: int | None = None
 
 
 def take(
@@ -38,6 +42,7 @@ def take(
     progress: Progress | None = None,
     part: Part | None = None,
     in_order: bool = True,
+    repeats: bool = False,
 ) -> Taken:
     """Look at every file once and count; `survey` says what each is.
 
@@ -53,11 +58,12 @@ def take(
     they mention do not count; they are looked into where they mention a file of this part, and
     remembered: memory grows with their number.
 
-    `accesses` stay empty unless `in_order`; finding repeats may read whole files. Raises
+    `accesses` stay empty unless `in_order`; they and `repeats` may read whole files. Raises
     CorpusError when nothing at all could be counted, unless only a part was asked for.
     """
     sources = list(sources)
-    counter = Counter(survey, part, AccessLog() if in_order else None)
+    contents = Contents() if repeats else None
+    counter = Counter(survey, part, AccessLog() if in_order else None, contents)
     with (progress or Silent()).step("reading the corpus") as task:
         for source in sources:
             for prompts, lines in survey.each(_wanted(counter, source)):
@@ -71,7 +77,8 @@ def take(
         raise _nothing(counter)
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())
-    return Taken(counter.census, counter.prompts, skipped, counter.files, accesses)
+    distinct = contents.distinct(progress) if contents else None
+    return Taken(counter.census, counter.prompts, skipped, counter.files, accesses, distinct)
 
 
 def _wanted(
@@ -80,10 +87,11 @@ def _wanted(
     """Prompts in groups, each with those of their items that must be looked at."""
     prompts: _Prompts = []
     items: list[Item] = []
+    most = counter.survey.executor.chunk_items
     for prompt in source.prompts():
         prompts.append(prompt)
         items += counter.unseen(prompt)
-        if len(items) >= CHUNK_ITEMS or len(prompts) >= CHUNK_ITEMS:
+        if len(items) >= most or len(prompts) >= most:
             yield (prompts, items), items
             prompts, items = [], []
     yield (prompts, items), items
@@ -92,12 +100,13 @@ def _wanted(
 def _unseen(counter: Counter, source: Source) -> Iterator[tuple[list[Item], list[Item]]]:
     """The files that are still to be looked at, in groups."""
     items: list[Item] = []
+    most = counter.survey.executor.chunk_items
     for item in source.items():
         if isinstance(item, Skipped):
             counter.listed(item)
         elif counter.is_new(item):
             items.append(item)
-            if len(items) >= CHUNK_ITEMS:
+            if len(items) >= most:
                 yield items, items
                 items = []
     yield items, items

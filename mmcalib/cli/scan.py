@@ -36,6 +36,10 @@ def scan(
             metavar="I/N", help="Only the I-th of N parts of the corpus; merge adds them up."
         ),
     ] = None,
+    repeats: Annotated[
+        bool,
+        typer.Option("--repeats", help="Also compare contents, which reads whole files."),
+    ] = False,
     workers: Workers = None,
     item_timeout: ItemTimeout = 30.0,
     executor: ExecutorName = "local",
@@ -79,6 +83,7 @@ def scan(
         allowed_root=allowed_local_media_path,
         allow_url=allow_url,
         shard=part,
+        repeats=repeats,
         how=how,
         progress=Silent() if quiet else Terminal(console),
     )

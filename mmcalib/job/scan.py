@@ -36,6 +36,7 @@ def scan(
     allowed_root: Path | None = None,
     allow_url: bool = False,
     shard: Shard | None = None,
+    repeats: bool = False,
     how: Surveying = DEFAULT,
     progress: Progress | None = None,
 ) -> Scanned:
@@ -44,6 +45,10 @@ def scan(
     Raises CorpusError when a source is missing or, without `shard`, nothing could be read;
     UsageError when a request leads outside the allowed root.
     """
+    if repeats and shard is not None and shard.of > 1:
+        raise UsageError(
+            "--repeats of one part says nothing of the whole", hint="leave --shard or --repeats out"
+        )
     scratch = cache_dir() / "inline"
     found = resolved(data)
     sources = sources_of(
@@ -58,6 +63,7 @@ def scan(
             progress=progress,
             part=_part(shard, roots, requests, allowed_root, scratch) if shard else None,
             in_order=False,
+            repeats=repeats,
         )
     skipped = not_requests(taken.skipped, requests)
     document = CensusDocument.of(
@@ -65,6 +71,7 @@ def scan(
         taken.prompts,
         files=taken.files - (len(taken.skipped) - len(skipped)),
         skipped=len(skipped),
+        distinct=taken.distinct,
         shards=[shard] if shard and shard.of > 1 else [],
     )
     return Scanned(document, _in_order(skipped))

@@ -27,6 +27,9 @@ _ELSEWHERE = ("Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 # An eXIf chunk behind the pixels stands this near to the end of a PNG.
 _PNG_TAIL_BYTES = 16 * 1024
 
+# Length, kind and checksum; IEND has nothing else.
+_CHUNK_BYTES = 12
+
 
 def is_sideways(image: Image.Image, file: BinaryIO) -> bool:
     """Whether width and height exchange their places; `file` is what the image was opened from."""
@@ -39,11 +42,13 @@ def is_sideways(image: Image.Image, file: BinaryIO) -> bool:
 
 def _orientation(image: Image.Image, file: BinaryIO) -> int:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
-        return _by_pillow(image)
+        # What `getexif` would parse a third time.
+        value = image.tag_v2.get(_TAG)
+        return value if isinstance(value, int) else _by_pillow(image)
     exif = image.info.get("exif")
     elsewhere = not image.info.keys().isdisjoint(_ELSEWHERE)
     if exif is None and not elsewhere:
-        return _behind_the_pixels(file) if image.format == "PNG" else 1
+        return _behind_the_pixels(image, file) if image.format == "PNG" else 1
     quick = _in_first_directory(exif) if isinstance(exif, bytes) else None
     if quick is None or (quick == 0 and elsewhere):
         return _by_pillow(image)
@@ -79,9 +84,15 @@ def _in_first_directory(exif: bytes) -> int | None:
     return 0
 
 
-def _behind_the_pixels(file: BinaryIO) -> int:
+def _behind_the_pixels(image: Image.Image, file: BinaryIO) -> int:
     """What a PNG's last chunk of EXIF says; 1 without one."""
+    first = image.tile[0].offset - 8 if image.tile else 0
+    # Before the end, because it is still in the buffer.
+    file.seek(first)
+    length = file.read(4)
     size_bytes = file.seek(0, os.SEEK_END)
+    if _ends_in_pixels(file, first, int.from_bytes(length), size_bytes):
+        return 1
     file.seek(max(0, size_bytes - _PNG_TAIL_BYTES))
     tail = file.read(_PNG_TAIL_BYTES)
     if b"eXIf" not in tail:
@@ -90,3 +101,17 @@ def _behind_the_pixels(file: BinaryIO) -> int:
     exif = Image.Exif()
     exif.load(b"Exif\0\0" + after[: int.from_bytes(before[-4:])])
     return int(exif.get(_TAG) or 1)
+
+
+def _ends_in_pixels(file: BinaryIO, first: int, length: int, size_bytes: int) -> bool:
+    """Whether pixels are the last chunk but IEND; `first` is where theirs begin, the first chunk of
+    `length`.
+
+    It is looked for where it is if all but the last are as long: so encoders write them.
+    """
+    end = size_bytes - _CHUNK_BYTES
+    step = length + _CHUNK_BYTES
+    last = first + (end - first - 1) // step * step
+    file.seek(last)
+    header = file.read(8)
+    return header[4:] == b"IDAT" and last + int.from_bytes(header[:4]) + _CHUNK_BYTES == end

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import stat
-from typing import BinaryIO
 
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.item import Item, Skipped
@@ -20,6 +19,7 @@ from mmcalib.media.bounded import (
     Bounded,
     Medium,
     bounded,
+    open_bounded,
 )
 from mmcalib.media.container import TIMEOUT_S
 from mmcalib.media.failure import READ_ERRORS, Unreadable, reason
@@ -56,13 +56,12 @@ def is_plain_file(item: Item) -> bool:
 
 def _of_file(item: Item) -> Shape:
     # Opening a FIFO would wait for a writer.
-    status = os.stat(item.path)
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(os.stat(item.path).st_mode):
         raise Unreadable("not a regular file")
-    with open(item.path, "rb") as file:
+    with open_bounded(item.path) as file:
         kind = sniff(file.read(HEAD_BYTES))
         if kind == "image":
-            return _image(file, status.st_size)
+            return image_shape(file)
     return _stream(kind, item.path, item.declared)
 
 
@@ -70,7 +69,8 @@ def _of_bytes(item: Item) -> Shape:
     with open_item(item) as opened:
         kind = sniff(opened.file.read(HEAD_BYTES))
         if kind == "image":
-            return _image(opened.file, opened.size_bytes)
+            opened.file.seek(0)
+            return image_shape(bounded(opened.file, opened.size_bytes))
         return _stream(kind, medium_of(item, opened), item.declared)
 
 
@@ -86,11 +86,6 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
         most_s=math.inf if whole else TIMEOUT_S,
         name=os.path.basename(item.path.partition(BEHIND)[0]),
     )
-
-
-def _image(file: BinaryIO, size_bytes: int) -> Shape:
-    file.seek(0)
-    return image_shape(bounded(file, size_bytes))
 
 
 def _stream(kind: Kind, medium: Medium, declared: Modality | None) -> Shape:

@@ -42,7 +42,8 @@ class ScannedModality(_Part):
 
 class ScannedCorpus(_Part):
     """With requests, every mention of an item counts. `files` are the paths that were found,
-    `skipped` the files and requests that could not be used.
+    `skipped` the files and requests that could not be used. So many items are `distinct` in
+    content, if that was asked for; it does not add up over parts.
     """
 
     items: Number
@@ -50,6 +51,7 @@ class ScannedCorpus(_Part):
     files: Number
     skipped: Number
     modalities: dict[Modality, ScannedModality]
+    distinct: Count | None = None
 
 
 class CountedImage(_Part):
@@ -135,6 +137,7 @@ class CensusDocument(_Part):
         *,
         files: int,
         skipped: int,
+        distinct: int | None = None,
         shards: Iterable[Shard] = (),
         versions: Iterable[str] = (__version__,),
     ) -> CensusDocument:
@@ -151,6 +154,7 @@ class CensusDocument(_Part):
                     files=files,
                     skipped=skipped,
                     modalities=modalities,
+                    distinct=distinct or None,
                 ),
                 "shapes": census.to_json()["shapes"],
                 "prompts": [_counted(entry, places) for entry in prompts.signatures()],

@@ -30,6 +30,10 @@ def surveyed(document: CensusDocument, skipped: Sequence[Skipped], console: Cons
     console.print(Text(f"{counts}{parts}", style="bold"))
     if corpus.items:
         console.print(_table(document.census))
+    if corpus.distinct is not None:
+        again = 1 - corpus.distinct / corpus.items
+        said = f"{words.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
+        console.print(Text(said))
     if skipped:
         console.print(Text(f"{words.number(len(skipped))} skipped:", style="yellow"))
     for reason, count in _reasons(skipped):

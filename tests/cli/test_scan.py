@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
             "items": 12,
             "prompts": 0,
             "files": 13,
+            "distinct": None,
             "skipped": 1,
             "modalities": {"image": {"items": 12, "unique_shapes": 1}},
         },
@@ -269,3 +271,18 @@ def test_neither_torch_nor_vllm_is_needed(corpus: Path, tmp_path: Path) -> None:
     )
     assert done.stdout == "[]\n"
     assert (tmp_path / "fresh" / "census.json").exists()
+
+
+def test_repeats_are_counted_by_content(cli, tmp_path: Path) -> None:
+    folder = tmp_path / "media"
+    folder.mkdir()
+    for name, width in (("a", 9), ("b", 9), ("c", 8)):
+        Image.new("L", (width, 8)).save(folder / f"{name}.png")
+    os.link(folder / "a.png", folder / "link.png")
+    with tarfile.open(folder / "x.tar", "w") as tar:
+        tar.add(folder / "c.png", "d.png")
+    cli("scan", "--data", str(folder), "--repeats")
+    found = CensusDocument.load(Path("out/census.json")).corpus
+    assert (found.items, found.distinct) == (5, 2)
+    cli("scan", "--data", str(folder), "--force", "--quiet")
+    assert CensusDocument.load(Path("out/census.json")).corpus.distinct is None

@@ -43,6 +43,8 @@ class Executor(Protocol):
 
     ahead: int
     """As many chunks should be handed in before the first is asked for."""
+    chunk_items: int
+    """Few enough for short waits, many enough that sending a chunk costs nothing beside it."""
 
     def submit(self, orders: Sequence[Order]) -> Ticket:
         """Hand in a chunk. Raises MmcalibError where there is nobody to do it."""
@@ -66,6 +68,7 @@ class Inline:
     """Looks in this process, when it is asked for the result: for tests, and for trusted media."""
 
     ahead = 0
+    chunk_items = 64
 
     def __init__(self, look: Look) -> None:
         self._look = look

@@ -88,7 +88,7 @@ class LocalPool:
         self._look, self._timeout_s, self._memory_bytes = look, timeout_s, memory_bytes
         self._workers: list[_Worker] = []
         self._waiting: deque[list[_Place]] = deque()
-        self.ahead = 2 * self._wanted
+        self.ahead, self.chunk_items = 2 * self._wanted, 64
 
     def submit(self, orders: Sequence[Order]) -> Ticket:
         chunk = _Chunk(orders, [None] * len(orders), len(orders))

@@ -66,6 +66,8 @@ class RayExecutor:
         self._ours = False
         self._under_way: set[Any] = set()
         self.ahead = 0
+        # A task takes some milliseconds beside its items.
+        self.chunk_items = 256
 
     def submit(self, orders: Sequence[Order]) -> Ticket:
         """Raises MmcalibError where no cluster can be reached."""

@@ -14,15 +14,12 @@ from typing import NamedTuple
 
 from mmcalib.census.executors.executor import Answer, Look, Order
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.census.shapes import Modality
-from mmcalib.corpus.item import Held, Item
+from mmcalib.census.executors.worker import Packed, unpacked
 from mmcalib.corpus.locations.location import Location
 from mmcalib.errors import MmcalibError
 
 # A pool that waits longer than a slow driver takes between two chunks has been left behind.
 _IDLE_S = 10.0
-
-_Packed = tuple[str, Modality | None, Held | None, bool, str]
 
 
 class Terms(NamedTuple):
@@ -42,13 +39,10 @@ class Told(NamedTuple):
     failure: tuple[type[MmcalibError], str, str] | None = None
 
 
-def looked_at(chunk: list[_Packed], terms: Terms) -> Told:
+def looked_at(chunk: list[Packed], terms: Terms) -> Told:
     """The task, in a Ray worker process."""
     node = socket.gethostname()
-    orders = [
-        Order(Item(path, declared, held), whole, version)
-        for path, declared, held, whole, version in chunk
-    ]
+    orders = [unpacked(order) for order in chunk]
     try:
         answers = _looking().ask(orders, terms).result()
     except MmcalibError as error:

@@ -36,6 +36,10 @@ class Service:
     def answer(self, request: Any) -> Any:
         """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
         match request:
+            case m.Look():
+                from mmcalib.engine.child.look import look
+
+                return look()
             case m.OpenModel():
                 from mmcalib.engine.child.model import OpenedModel
 

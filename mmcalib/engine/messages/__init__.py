@@ -19,6 +19,7 @@ from mmcalib.engine.messages.closing import (
     Failed,
     Said,
 )
+from mmcalib.engine.messages.looking import Look, Looked
 from mmcalib.engine.messages.measuring import (
     Blank,
     Cost,
@@ -70,6 +71,8 @@ __all__ = [
     "Knob",
     "ListServeOptions",
     "LiveTensor",
+    "Look",
+    "Looked",
     "Measure",
     "Measured",
     "ModelOpened",
@@ -88,7 +91,8 @@ __all__ = [
 ]
 
 Request = Annotated[
-    OpenModel
+    Look
+    | OpenModel
     | Measure
     | Count
     | AskBudget
@@ -101,7 +105,8 @@ Request = Annotated[
     Field(discriminator="kind"),
 ]
 Reply = Annotated[
-    ModelOpened
+    Looked
+    | ModelOpened
     | Measured
     | Counted
     | Budget

@@ -128,7 +128,7 @@ def test_no_worker_is_left_behind(tmp_path: Path) -> None:
 
 def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     script = (
-        "from tests.census.test_local import *\n"
+        "from tests.census.test_local_pool import *\n"
         "import pathlib\n"
         f"pool = LocalPool(behave, workers=1); pool.submit(orders(pathlib.Path({str(tmp_path)!r}),"
         " 'hang'))\n"

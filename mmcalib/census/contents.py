@@ -1,0 +1,77 @@
+"""Which items are equal to the byte, whatever they are called."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mmcalib.corpus.item import Item, without_data
+from mmcalib.corpus.locations.opening import open_item
+from mmcalib.progress import Progress, Silent
+
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Contents:
+    """The items that were counted; memory grows with their number."""
+
+    _items: dict[Item, None] = field(default_factory=dict)
+
+    def add(self, item: Item) -> None:
+        self._items[without_data(item)] = None
+
+    def distinct(self, progress: Progress | None = None) -> int:
+        """How many of them differ in content."""
+        return len(set(first_of_each_content(list(self._items), progress or Silent())))
+
+
+def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int]:
+    """Per item the index of the first that is equal to it, itself where none before it is.
+
+    Files that are not told apart by their sizes are read whole. What cannot be read is equal to
+    nothing.
+    """
+    first = list(range(len(items)))
+    by_size: defaultdict[object, list[int]] = defaultdict(list)
+    identities: dict[int, object] = {}
+    for index, item in enumerate(items):
+        if item.held is not None:
+            identities[index] = item.path
+            by_size[item.declared, item.held.size_bytes].append(index)
+            continue
+        try:
+            status = os.stat(item.path)
+        except (OSError, ValueError):
+            continue
+        identities[index] = (status.st_dev, status.st_ino)
+        by_size[item.declared, status.st_size].append(index)
+    unsure = [indices for indices in by_size.values() if len(indices) > 1]
+    if not unsure:
+        return first
+    digests: dict[object, bytes] = {}
+    with progress.step("comparing files of equal size", sum(map(len, unsure))) as task:
+        for indices in unsure:
+            found: dict[bytes, int] = {}
+            for index in indices:
+                task.advance()
+                identity = identities[index]
+                digest = digests.get(identity) or _digest(items[index])
+                if digest is not None:
+                    digests[identity] = digest
+                    first[index] = found.setdefault(digest, index)
+    return first
+
+
+def _digest(item: Item) -> bytes | None:
+    found = hashlib.blake2b()
+    try:
+        with open_item(item) as opened:
+            while block := opened.file.read(_BLOCK_BYTES):
+                found.update(block)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found.digest()
