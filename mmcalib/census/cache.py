@@ -64,8 +64,8 @@ class Cache:
         except (sqlite3.Error, OSError) as error:
             raise CacheBroken(str(error)) from error
 
-    def find(self, orders: Sequence[Order]) -> list[Answer | None]:
-        """Per order what was answered for the same bytes, None where nothing was."""
+    def find(self, orders: Sequence[Order]) -> list[str | None]:
+        """Per order the line that was answered for the same bytes, None where none was."""
         keys = [_key(order.item.path) if order.version else None for order in orders]
         by_folder: dict[str, list[str]] = {}
         for key in keys:
@@ -75,10 +75,10 @@ class Cache:
             rows = {folder: self._rows(folder, names) for folder, names in by_folder.items()}
         except sqlite3.Error as error:
             raise CacheBroken(str(error)) from error
-        found: list[Answer | None] = []
+        found: list[str | None] = []
         for order, key in zip(orders, keys, strict=True):
             version, line = rows[key[0]].get((key[1], _how(order)), _NONE) if key else _NONE
-            found.append(Answer(line, version) if key and version == order.version else None)
+            found.append(line if key and version == order.version else None)
         return found
 
     def keep(self, answered: Iterable[tuple[Order, Answer]]) -> None:

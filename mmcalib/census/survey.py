@@ -21,7 +21,7 @@ class _Batch:
     """Orders, what is known of them, and who looks at the rest."""
 
     orders: Sequence[Order]
-    known: list[Answer | None]
+    known: list[str | None]
     ticket: Ticket | None
 
 
@@ -69,25 +69,27 @@ class Survey:
         self.whole -= whole
         orders = [Order(item, n < whole, version(item)) for n, item in enumerate(items)]
         known = self._find(orders)
-        missing = [order for order, answer in zip(orders, known, strict=True) if answer is None]
+        if None not in known:
+            return _Batch(orders, known, None)
+        missing = [order for order, line in zip(orders, known, strict=True) if line is None]
         return _Batch(orders, known, self.executor.submit(missing) if missing else None)
 
     def _end(self, batch: _Batch) -> list[str]:
         if batch.ticket is None:
-            return [answer.line for answer in batch.known if answer is not None]
+            return [line for line in batch.known if line is not None]
         answers = iter(self.executor.result(batch.ticket))
         lines: list[str] = []
         fresh: list[tuple[Order, Answer]] = []
-        for order, known in zip(batch.orders, batch.known, strict=True):
-            answer = known
-            if answer is None:
+        for order, line in zip(batch.orders, batch.known, strict=True):
+            if line is None:
                 answer = next(answers)
                 fresh.append((order, answer))
-            lines.append(answer.line)
+                line = answer.line
+            lines.append(line)
         self._keep(fresh)
         return lines
 
-    def _find(self, orders: Sequence[Order]) -> list[Answer | None]:
+    def _find(self, orders: Sequence[Order]) -> list[str | None]:
         if self.cache is not None:
             try:
                 return self.cache.find(orders)

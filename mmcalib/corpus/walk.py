@@ -19,20 +19,26 @@ def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
     is not a regular file is `Skipped`, as is a folder that `folders` has seen.
     """
     seen = folders if folders is not None else Folders()
-    # What the listing of a folder says of its files saves a look at each.
-    waiting: list[tuple[str, bool]] = [(root, False)]
-    while waiting:
-        path, regular = waiting.pop()
-        if not regular:
-            found = seen.look(path)
-            if isinstance(found, list):
-                shown = [entry for entry in found if not entry.name.startswith(".")]
-                waiting += [(entry.path, is_listed_file(entry)) for entry in reversed(shown)]
+    found = seen.look(root)
+    if not isinstance(found, list):
+        yield found or root
+        return
+    within = [iter(found)]
+    while within:
+        for entry in within[-1]:
+            if entry.name[0] == ".":
                 continue
-            if found is not None:
-                yield found
+            # What the listing of a folder says of its files saves a look at each.
+            if is_listed_file(entry):
+                yield entry.path
                 continue
-        yield path
+            below = seen.look(entry.path)
+            if isinstance(below, list):
+                within.append(iter(below))
+                break
+            yield below or entry.path
+        else:
+            within.pop()
 
 
 class Folders:

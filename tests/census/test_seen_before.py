@@ -43,7 +43,7 @@ def test_what_was_seen_is_known_to_the_next_one(tmp_path: Path, file: Path) -> N
         assert cache.find([order(file)]) == [None]
         kept(cache, order(file))
     with Cache(tmp_path / "c") as cache:
-        assert cache.find([order(file)] * 2) == [Answer('["image",0,1]', order(file).version)] * 2
+        assert cache.find([order(file)] * 2) == ['["image",0,1]'] * 2
 
 
 def test_a_changed_file_is_not_known(tmp_path: Path, file: Path) -> None:
@@ -62,8 +62,7 @@ def test_headers_and_whole_files_and_what_they_are_declared_are_kept_apart(tmp_p
     with Cache(tmp_path / "c") as cache:
         kept(cache, *orders)
         cache.commit()
-        lines = [answer and answer.line for answer in cache.find(orders)]
-        assert lines == [f'["image",{n},1]' for n in range(5)]
+        assert cache.find(orders) == [f'["image",{n},1]' for n in range(5)]
         assert cache.find([order(file, "video")]) == [None]
 
 
