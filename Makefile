@@ -30,7 +30,7 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 	exit $$status
 
 test: setup ## Run the tests, the engine ones included
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-all: lint test demo ## Run all that a release must pass: lint, test, demo
 

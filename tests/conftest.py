@@ -14,6 +14,15 @@ from mmcalib.engine.host import EngineHost
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers, one has all that runs vLLM: engines are shared, and hold gigabytes."""
+    for item in items:
+        if "rehearsal" in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group("rehearsal"))
+        elif "e2e" in item.path.parts or item.get_closest_marker("engine") is not None:
+            item.add_marker(pytest.mark.xdist_group("engine"))
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of development corpora and facts; tests that need it skip without it."""
