@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
@@ -131,7 +131,14 @@ class Census:
 
 def shape_order(shape: Shape) -> tuple[float, ...]:
     """A sort key for shapes of any modality."""
-    return MODALITIES.index(shape.modality), *astuple(shape)
+    match shape:
+        case ImageShape():
+            return 0, shape.width_px, shape.height_px
+        case VideoShape():
+            frames, size = (shape.num_frames, shape.fps), (shape.width_px, shape.height_px)
+            return 1, *frames, shape.duration_s, *size
+        case AudioShape():
+            return 2, shape.num_samples, shape.sample_rate_hz
 
 
 class _EntryText(BaseModel):

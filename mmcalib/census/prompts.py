@@ -8,29 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.census.census import shape_order
+from mmcalib.census.foremost import Foremost
 from mmcalib.census.shapes import Modality, Shape
+from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.item import Prompt
 
-
-@dataclass(frozen=True, slots=True)
-class PromptSignature:
-    """What decides a prompt's cost: the shapes of its items, sorted, and its characters of text."""
-
-    shapes: tuple[Shape, ...]
-    text_chars: int
-
-    def items(self, modality: Modality) -> int:
-        """How many of its items are of `modality`."""
-        return sum(shape.modality == modality for shape in self.shapes)
-
-    def within(self, counts: Mapping[Modality, int]) -> bool:
-        """Whether it carries no more items of any of the modalities."""
-        return all(self.items(modality) <= most for modality, most in counts.items())
+# One for all prompts that keep none.
+_NO_MESSAGES: list[dict[str, object]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """`count` prompts have `signature`; `exemplar` is the one whose origin sorts first."""
+    """`count` prompts have `signature`; `exemplar` is the one whose origin sorts first, whole or
+    only its origin.
+    """
 
     signature: PromptSignature
     count: int
@@ -40,12 +31,13 @@ class PromptCount:
 class PromptCensus:
     """The exact histogram of prompts. Adding and merging give the same in any order.
 
-    One whole prompt is kept per distinct signature, for replay: memory grows with the number of
-    signatures, not of prompts.
+    Some whole prompts are kept, for replay: of the heaviest signatures, and of some by chance. Of
+    the others only an origin is: memory grows by half a kilobyte with the number of signatures.
     """
 
     def __init__(self, counts: Iterable[PromptCount] = ()) -> None:
         self._counts: dict[PromptSignature, PromptCount] = {}
+        self._whole = Foremost()
         for entry in counts:
             self._take(entry)
 
@@ -119,11 +111,22 @@ class PromptCensus:
     __hash__ = None  # type: ignore[assignment]
 
     def _take(self, entry: PromptCount) -> None:
-        known = self._counts.get(entry.signature)
+        signature, count, exemplar = entry.signature, entry.count, entry.exemplar
+        known = self._counts.get(signature)
         if known:
-            first = _first(known.exemplar, entry.exemplar)
-            entry = PromptCount(entry.signature, known.count + entry.count, first)
-        self._counts[entry.signature] = entry
+            signature, count = known.signature, known.count + count
+        else:
+            for other in self._whole.offer(signature):
+                gone = self._counts[other]
+                self._counts[other] = PromptCount(other, gone.count, _origin(gone.exemplar))
+        if signature not in self._whole:
+            exemplar = _origin(exemplar)
+        first = _first(known.exemplar, exemplar) if known else exemplar
+        self._counts[signature] = PromptCount(signature, count, first)
+
+
+def _origin(prompt: Prompt) -> Prompt:
+    return Prompt(prompt.origin, (), "", _NO_MESSAGES) if prompt.messages else prompt
 
 
 def _order(entry: PromptCount) -> tuple[list[tuple[float, ...]], int]:

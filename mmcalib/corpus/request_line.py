@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mmcalib.corpus.chat import MODALITY_OF, BadRequest, Message, UrlType, parse_line
 from mmcalib.corpus.item import Item, Prompt, Skipped
-from mmcalib.corpus.locations.location import Location
+from mmcalib.corpus.locations.location import Location, url_of
 from mmcalib.corpus.urls import (
     Outside,
     Unresolved,
@@ -98,5 +98,5 @@ def _with_file_urls(
 
 
 def _file_part(part_type: UrlType, item: Item) -> dict[str, object]:
-    url = Path(item.path).as_uri() if Location.of(item.path).is_file else item.path
+    url = url_of(item.path)
     return {"type": part_type, part_type: {"url": url}}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from mmcalib.census.shapes import Modality
 from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.locations.cell import Cell
-from mmcalib.corpus.locations.location import Location, inside
+from mmcalib.corpus.locations.location import inside, url_of
 from mmcalib.corpus.wording import one_line
 from mmcalib.media.sniff import HEAD_BYTES, sniff
 
@@ -123,5 +123,5 @@ def _modality(data: bytes, path: str) -> Modality:
 
 
 def _part(modality: Modality, item: Item) -> dict[str, object]:
-    url = Path(item.path).as_uri() if Location.of(item.path).is_file else item.path
+    url = url_of(item.path)
     return {"type": f"{modality}_url", f"{modality}_url": {"url": url}}

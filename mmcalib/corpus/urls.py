@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import io
 import mimetypes
@@ -47,12 +48,26 @@ def local_path(url: str, folder: str, root: str) -> str:
     if not path or "\0" in path:
         raise Unresolved("not a path")
     try:
-        resolved = os.path.realpath(os.path.join(folder, path))
+        resolved = _real(os.path.join(folder, path))
     except (OSError, ValueError) as error:
         raise Unresolved(f"not a path: {error}") from error
-    if not Path(resolved).is_relative_to(root):
+    if resolved != root and not resolved.startswith(root.rstrip("/") + "/"):
         raise Outside(resolved)
     return resolved
+
+
+def _real(path: str) -> str:
+    folder, name = os.path.split(path)
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    path = os.path.join(_real_folder(folder), name)
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
+@functools.lru_cache(maxsize=4096)
+def _real_folder(path: str) -> str:
+    """Requests name many files of few folders, and each look at a path looks at all its parts."""
+    return os.path.realpath(path)
 
 
 def _file_url_path(rest: str) -> str:

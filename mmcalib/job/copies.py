@@ -37,11 +37,6 @@ def local(path: str) -> str:
         return path
 
 
-def url_of(path: str) -> str:
-    """What a request would name the item at `path`."""
-    return Path(path).resolve().as_uri() if Location.of(path).is_file else path
-
-
 def local_messages(messages: Sequence[Message]) -> list[Message]:
     """The messages of a request, with a `file://` URL for every medium that was none."""
     return [_local(message) for message in messages]

@@ -40,6 +40,8 @@ def audio_shape(medium: Medium) -> AudioShape:
         return _by_ffmpeg(medium, refusal=reason(error))
     if num_samples >= _OPEN_LENGTH_SAMPLES:
         return _by_ffmpeg(medium, refusal="length not in the header")
+    if form == "OGG" and num_samples < 1:
+        return _by_ffmpeg(medium, refusal="no samples")  # which knows whether it is cut off
     if form == "MP3" and num_samples * _MPEG_BYTES_PER_S > _size_bytes(medium) * rate_hz:
         return _by_ffmpeg(medium, refusal="length in the header is wrong", trust_header=False)
     return _shape(num_samples, rate_hz)

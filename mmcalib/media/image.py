@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import BinaryIO
 
-from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
 from mmcalib.census.shapes import ImageShape
 from mmcalib.media.failure import Unreadable
@@ -15,9 +15,10 @@ from mmcalib.media.orientation import is_sideways
 # Pillow: it is twice PIL.Image.MAX_IMAGE_PIXELS.
 MAX_PIXELS = 178_956_970
 
-# What `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff` both know.
+# What `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff` both know. Pillow tries them
+# in this order.
 _FORMATS = (
-    *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "ICO", "CUR", "PPM"),
+    *("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "CUR", "PPM"),
     *("PSD", "DDS", "QOI", "ICNS", "SGI", "SUN"),
 )
 
@@ -26,7 +27,7 @@ _FORMATS = (
 IGNORE_ALL = ("ignore", None, Warning, None, 0)
 
 
-def open_image(file: BinaryIO) -> Image.Image:
+def open_image(file: BinaryIO) -> ImageFile.ImageFile:
     """Open without decoding, in the formats that vLLM opens. Raises `Unreadable` or READ_ERRORS."""
     try:
         return Image.open(file, formats=_FORMATS)
@@ -59,7 +60,7 @@ def _shape(file: BinaryIO) -> ImageShape:
     return ImageShape(width_px, height_px)
 
 
-def _stored_size(image: Image.Image) -> tuple[int, int]:
+def _stored_size(image: ImageFile.ImageFile) -> tuple[int, int]:
     """The size before rotation: Pillow's TIFF plugin (but no other) reports it rotated."""
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         tags = image.tag_v2

@@ -6,8 +6,9 @@ import os
 import struct
 from typing import BinaryIO
 
-from PIL import ExifTags, Image, TiffImagePlugin
+from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
+from mmcalib.media.bounded import read_at
 from mmcalib.media.failure import READ_ERRORS
 
 # Orientations 5 to 8 of EXIF 2.32, tag 0x0112, exchange width and height.
@@ -31,7 +32,7 @@ _PNG_TAIL_BYTES = 16 * 1024
 _CHUNK_BYTES = 12
 
 
-def is_sideways(image: Image.Image, file: BinaryIO) -> bool:
+def is_sideways(image: ImageFile.ImageFile, file: BinaryIO) -> bool:
     """Whether width and height exchange their places; `file` is what the image was opened from."""
     try:
         return _orientation(image, file) in _SIDEWAYS
@@ -40,11 +41,11 @@ def is_sideways(image: Image.Image, file: BinaryIO) -> bool:
         return False
 
 
-def _orientation(image: Image.Image, file: BinaryIO) -> int:
+def _orientation(image: ImageFile.ImageFile, file: BinaryIO) -> int:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
-        # What `getexif` would parse a third time.
-        value = image.tag_v2.get(_TAG)
-        return value if isinstance(value, int) else _by_pillow(image)
+        value = image.tag_v2.get(_TAG, 1)
+        # `getexif` would parse the tags a third time.
+        return value if isinstance(value, int) and "xmp" not in image.info else _by_pillow(image)
     exif = image.info.get("exif")
     elsewhere = not image.info.keys().isdisjoint(_ELSEWHERE)
     if exif is None and not elsewhere:
@@ -84,34 +85,28 @@ def _in_first_directory(exif: bytes) -> int | None:
     return 0
 
 
-def _behind_the_pixels(image: Image.Image, file: BinaryIO) -> int:
+def _behind_the_pixels(image: ImageFile.ImageFile, file: BinaryIO) -> int:
     """What a PNG's last chunk of EXIF says; 1 without one."""
-    first = image.tile[0].offset - 8 if image.tile else 0
-    # Before the end, because it is still in the buffer.
-    file.seek(first)
-    length = file.read(4)
     size_bytes = file.seek(0, os.SEEK_END)
-    if _ends_in_pixels(file, first, int.from_bytes(length), size_bytes):
+    if image.tile and _ends_in_pixels(file, image.tile[0].offset - 8, size_bytes):
         return 1
-    file.seek(max(0, size_bytes - _PNG_TAIL_BYTES))
-    tail = file.read(_PNG_TAIL_BYTES)
-    if b"eXIf" not in tail:
+    start = max(0, size_bytes - _PNG_TAIL_BYTES)
+    tail = read_at(file, start, size_bytes - start)
+    at = tail.rfind(b"eXIf")
+    if at < 0:
         return 1
-    before, _, after = tail.rpartition(b"eXIf")
     exif = Image.Exif()
-    exif.load(b"Exif\0\0" + after[: int.from_bytes(before[-4:])])
+    exif.load(b"Exif\0\0" + tail[at + 4 :][: int.from_bytes(tail[max(0, at - 4) : at])])
     return int(exif.get(_TAG) or 1)
 
 
-def _ends_in_pixels(file: BinaryIO, first: int, length: int, size_bytes: int) -> bool:
-    """Whether pixels are the last chunk but IEND; `first` is where theirs begin, the first chunk of
-    `length`.
+def _ends_in_pixels(file: BinaryIO, first: int, size_bytes: int) -> bool:
+    """Whether a chunk of pixels is the last but IEND; the first of them begins at `first`.
 
-    It is looked for where it is if all but the last are as long: so encoders write them.
+    It is looked for where it is if all but the last are equally long: so encoders write them.
     """
     end = size_bytes - _CHUNK_BYTES
-    step = length + _CHUNK_BYTES
+    step = int.from_bytes(read_at(file, first, 4)) + _CHUNK_BYTES
     last = first + (end - first - 1) // step * step
-    file.seek(last)
-    header = file.read(8)
+    header = read_at(file, last, 8)
     return header[4:] == b"IDAT" and last + int.from_bytes(header[:4]) + _CHUNK_BYTES == end

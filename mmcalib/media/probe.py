@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import stat
+from typing import BinaryIO, cast
 
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.item import Item, Skipped
@@ -56,13 +57,14 @@ def is_plain_file(item: Item) -> bool:
 
 def _of_file(item: Item) -> Shape:
     # Opening a FIFO would wait for a writer.
-    if not stat.S_ISREG(os.stat(item.path).st_mode):
+    status = os.stat(item.path)
+    if not stat.S_ISREG(status.st_mode):
         raise Unreadable("not a regular file")
-    with open_bounded(item.path) as file:
+    with open_bounded(item.path, status.st_size) as file:
         kind = sniff(file.read(HEAD_BYTES))
         if kind == "image":
             return image_shape(file)
-    return _stream(kind, item.path, item.declared)
+        return _stream(kind, item.path, file, item.declared)
 
 
 def _of_bytes(item: Item) -> Shape:
@@ -71,7 +73,8 @@ def _of_bytes(item: Item) -> Shape:
         if kind == "image":
             opened.file.seek(0)
             return image_shape(bounded(opened.file, opened.size_bytes))
-        return _stream(kind, medium_of(item, opened), item.declared)
+        medium = medium_of(item, opened)
+        return _stream(kind, medium, cast("BinaryIO", medium), item.declared)
 
 
 def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
@@ -88,9 +91,9 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
     )
 
 
-def _stream(kind: Kind, medium: Medium, declared: Modality | None) -> Shape:
+def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Shape:
     if kind == "container":
-        return container_shape(medium, declared)
+        return container_shape(medium, file, declared)
     if kind == "audio":
         return audio_shape(medium)
     if kind == "empty":

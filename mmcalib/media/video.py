@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import BinaryIO
 
 import av
 from av.container import InputContainer
@@ -15,24 +16,31 @@ from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable
 from mmcalib.media.image import MAX_PIXELS
+from mmcalib.media.rotation import may_be_turned
 
 # Packets read at most to count frames that no header names; two hours at 30 frames per second.
 PACKET_LIMIT = 216_000
+
+# The operators of flags and fractions take microseconds, a tenth of opening a small file: hence
+# plain numbers.
+_COVER = Disposition.attached_pic.value
 
 # The container formats of FFmpeg that carry a display rotation.
 _ROTATABLE = ("mov", "matroska")
 
 
-def container_shape(medium: Medium, declared: Modality | None = None) -> VideoShape | AudioShape:
+def container_shape(
+    medium: Medium, file: BinaryIO, declared: Modality | None = None
+) -> VideoShape | AudioShape:
     """The shape of the first video stream, or of the audio where there is no video.
 
-    Cover art is not video. `declared="audio"` takes the sound track of a video, as vLLM does.
-    Raises `Unreadable` or one of `READ_ERRORS`.
+    `file` has the bytes of the medium, or is it. Cover art is not video. `declared="audio"` takes
+    the sound track of a video, as vLLM does. Raises `Unreadable` or one of `READ_ERRORS`.
     """
     with open_container(medium) as container:
         stream = video_stream(container)
         if stream is not None and not (declared == "audio" and container.streams.audio):
-            return _video_shape(container, stream)
+            return _video_shape(container, stream, file)
         if not container.streams.audio:
             raise Unreadable("container with neither video nor audio")
     return audio_shape(medium)
@@ -41,12 +49,12 @@ def container_shape(medium: Medium, declared: Modality | None = None) -> VideoSh
 def video_stream(container: InputContainer) -> VideoStream | None:
     """The first video stream that is not an attached picture."""
     for stream in container.streams.video:
-        if not stream.disposition & Disposition.attached_pic:
+        if not stream.disposition.value & _COVER:
             return stream
     return None
 
 
-def _video_shape(container: InputContainer, stream: VideoStream) -> VideoShape:
+def _video_shape(container: InputContainer, stream: VideoStream, file: BinaryIO) -> VideoShape:
     if stream.codec_context is None:
         raise Unreadable("no decoder for the video stream")
     width_px, height_px = stream.codec_context.width, stream.codec_context.height
@@ -54,30 +62,40 @@ def _video_shape(container: InputContainer, stream: VideoStream) -> VideoShape:
         raise Unreadable(f"video of {width_px}×{height_px} pixels")
     if width_px * height_px > MAX_PIXELS:
         raise Unreadable(f"frames of more than the {MAX_PIXELS:,} pixels that vLLM opens")
-    if _rotation(container, stream) % 180:
+    if _rotation(container, stream, file) % 180:
         width_px, height_px = height_px, width_px
     rate = stream.average_rate or stream.guessed_rate
     seconds = _duration_s(container, stream)
     # OpenCV's order, which vLLM's loader follows: the header's count, else duration × rate.
-    frames = stream.frames or (round(seconds * rate) if seconds and rate else 0)
+    fps = rate.numerator / rate.denominator if rate else None
+    frames = stream.frames or (round(seconds * fps) if seconds and fps else 0)
     # A negative number, or more frames than the file has bytes: the header is damaged.
     if not 0 < frames <= container.size:
         frames, seconds = _count(container, stream)
     if not frames:
         raise Unreadable("video without frames")
-    if not rate:
-        rate = Fraction(frames / seconds).limit_denominator(1001) if seconds else None
-    if not rate:
+    if not fps and seconds:
+        fps = float(Fraction(frames / seconds).limit_denominator(1001))
+    if not fps:
         raise Unreadable("video without a frame rate")
-    return VideoShape(frames, float(rate), float(seconds or frames / rate), width_px, height_px)
+    return VideoShape(frames, fps, float(seconds or frames / (rate or fps)), width_px, height_px)
 
 
-def _rotation(container: InputContainer, stream: VideoStream) -> int:
+def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:
     """Degrees by which players, and vLLM's OpenCV loader, turn the frames.
 
-    PyAV shows the display matrix on decoded frames only, so one frame is decoded.
+    PyAV shows the display matrix on decoded frames only, so one frame is decoded where the header
+    names a rotation, or is not understood.
     """
     if not container.format.name.startswith(_ROTATABLE):
+        return 0
+    # FFmpeg goes on reading where it was.
+    position = file.tell()
+    turned = may_be_turned(file)
+    file.seek(position)
+    if not turned:
+        if not next(container.demux(stream)).size:
+            raise Unreadable("no frame can be decoded")
         return 0
     stream.thread_type = "NONE"
     frame = next(container.decode(stream), None)
@@ -87,8 +105,9 @@ def _rotation(container: InputContainer, stream: VideoStream) -> int:
 
 
 def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:
-    if stream.duration and stream.time_base:
-        return float(stream.duration * stream.time_base)
+    duration, base = stream.duration, stream.time_base
+    if duration and base:
+        return duration * base.numerator / base.denominator
     return container.duration / av.time_base if container.duration else None
 
 

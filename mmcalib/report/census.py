@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mmcalib.census.census import Census, ShapeCount
-from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
+from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.item import Item, Prompt
 from mmcalib.corpus.shard import Shard
 from mmcalib.errors import UsageError

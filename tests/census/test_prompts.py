@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcalib.census.foremost import PER_RANK
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.item import Prompt
@@ -75,3 +76,25 @@ def test_a_joint_cover_admits_its_share_and_grows_with_it(pairs, one: float, two
     assert all(less[modality] <= more[modality] for modality in less)
     whole = taken.covering(("image", "video"), 1.0)
     assert whole == {m: taken.items_per_prompt(m) for m in ("image", "video")}
+
+
+def request(number: int, width: int, chars: int) -> tuple[list[Shape], Prompt]:
+    messages: list[dict[str, object]] = [{"role": "user", "content": f"{number}"}]
+    return [ImageShape(width, 8)], Prompt(f"r:{number:05}", (), "x" * chars, messages)
+
+
+@given(st.permutations(range(1200)), st.integers(1, 1199))
+@settings(max_examples=10)
+def test_of_many_kinds_the_heaviest_and_some_others_are_kept_whole(order, cut: int) -> None:
+    kinds = [request(n, 1 + n * 7919 % 1201, n * 31 % 997) for n in range(1200)]
+    whole, one, other = PromptCensus(), PromptCensus(), PromptCensus()
+    for place, n in enumerate(order):
+        whole.add(*kinds[n])
+        (one if place < cut else other).add(*kinds[n])
+    assert one.merge(other) == whole
+    kept = {e.signature for e in whole.signatures() if e.exemplar.messages}
+    assert PER_RANK <= len(kept) <= 4 * PER_RANK
+    by_width = sorted(whole.signatures(), key=lambda e: e.signature.shapes[0].width_px)
+    assert all(e.signature in kept for e in by_width[-PER_RANK + 10 :])
+    assert whole.prompts() == 1200
+    assert all(e.exemplar.origin for e in whole.signatures())

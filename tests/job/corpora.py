@@ -36,7 +36,7 @@ def corpus(
     for shape in [*shapes, *(shape for request in requests for shape in request)]:
         census.add(shape, path_of(shape))
     for number, request in enumerate(requests, start=1):
-        prompts.add(request, Prompt(f"r.jsonl:{number}", (), ""))
+        prompts.add(request, Prompt(f"r.jsonl:{number}", (), "", [{"role": "user"}]))
         log.add([Item(path_of(shape), shape.modality) for shape in request], request)
     left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
     return Corpus(

@@ -10,7 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, TiffImagePlugin
 
 from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.corpus.item import Item, Skipped
@@ -37,14 +37,22 @@ def test_image_size_is_the_one_after_exif_rotation(make_image, name, orientation
     assert probe(Item(path)) == ImageShape(*truth)
 
 
-def test_png_with_exif_behind_the_pixels(make_image) -> None:
-    path = Path(make_image("late.png", 40, 24, 6))
+@pytest.mark.parametrize(("width", "height"), [(40, 24), (1500, 1000)])
+def test_png_with_exif_behind_the_pixels(make_image, width, height) -> None:
+    path = Path(make_image("late.png", width, height, 6, compress_level=0))
     data = path.read_bytes()
     start = data.index(b"eXIf") - 4
     end = start + 12 + int.from_bytes(data[start : start + 4], "big")
     last = data.index(b"IEND") - 4
     path.write_bytes(data[:start] + data[end:last] + data[start:end] + data[last:])
-    assert probe(Item(str(path))) == ImageShape(24, 40)
+    assert probe(Item(str(path))) == ImageShape(height, width)
+
+
+def test_tiff_orientation_from_xmp_counts(tmp_path: Path) -> None:
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags[700] = b'<x tiff:Orientation="6"/>'
+    Image.new("L", (40, 24)).save(tmp_path / "a.tif", tiffinfo=tags)
+    assert probe(Item(str(tmp_path / "a.tif"))) == ImageShape(24, 40)
 
 
 def test_damaged_exif_leaves_the_image_as_stored(make_image) -> None:

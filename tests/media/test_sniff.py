@@ -5,6 +5,15 @@ import pytest
 from mmcalib.media.sniff import HEAD_BYTES, sniff
 
 
+def page(data: bytes, *, begins: bool) -> bytes:
+    """A page of Ogg with one packet."""
+    return b"OggS\0" + bytes([2 * begins]) + bytes(20) + bytes([1, len(data)]) + data
+
+
+VORBIS, OPUS = page(b"\x01vorbis" + bytes(23), begins=True), page(b"OpusHead", begins=True)
+THEORA, MORE = page(b"\x80theora", begins=True), page(b"more", begins=False)
+
+
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
@@ -17,6 +26,12 @@ from mmcalib.media.sniff import HEAD_BYTES, sniff
         (b"\0\0\0\x1cftypavif", "image"),
         (b"\0\0\0\x18ftypisom", "container"),
         (b"\0\0\0\x18ftypM4A ", "container"),
+        (VORBIS + MORE, "audio"),
+        (OPUS + MORE, "audio"),
+        (THEORA + MORE, "container"),
+        (VORBIS + THEORA + MORE, "container"),
+        (VORBIS, "container"),
+        (b"OggS", "container"),
         (b"P6\n2 2\n255\n", "image"),
         (b"P6 is a name of a road", "image"),
         (b"\x47" + b"\0" * 187 + b"\x47" + b"\0" * 187 + b"\x47", "container"),

@@ -83,6 +83,7 @@ def test_the_text() -> None:
     assert parsed["corpus"] == {
         "items": 2,
         "prompts": 1,
+        "distinct": None,
         "files": 3,
         "skipped": 1,
         "modalities": {"image": {"items": 2, "unique_shapes": 1}},

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import io
+import tarfile
 from pathlib import Path
 
 import av
@@ -58,6 +59,23 @@ def test_of_a_video_it_is_the_first_frame(tmp_path: Path) -> None:
     assert shown.size == (240, 120)
     red, green, _ = shown.convert("RGB").getpixel((120, 60))
     assert red > 200 > 60 > green
+
+
+def test_members_of_archives_are_shown_too(tmp_path: Path) -> None:
+    Image.new("RGB", (1200, 600)).save(tmp_path / "a.jpg")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(tmp_path / "a.jpg", "x/a.jpg")
+        archive.add(film(tmp_path / "a.mp4"), "a.mp4")
+    for member, modality in (("x/a.jpg", "image"), ("a.mp4", "video")):
+        uri = thumbnail(f"tar://{member}::{tmp_path}/a.tar", modality)
+        assert picture(uri).size == (240, 120)
+    assert thumbnail(f"tar://none.jpg::{tmp_path}/a.tar", "image") is None
+
+
+def test_nothing_is_fetched_for_one(tmp_path: Path) -> None:
+    Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
+    assert thumbnail(f"file://{tmp_path}/a.png", "image") is None
+    assert thumbnail("tar://a.png::s3://bucket/a.tar", "image") is None
 
 
 def test_what_cannot_be_read_has_none(tmp_path: Path) -> None:

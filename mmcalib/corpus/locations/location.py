@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from urllib.parse import quote
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.ASCII)
 
@@ -47,6 +49,11 @@ def inside(scheme: str, member: str, archive: str) -> str:
 def member_name(member: str) -> str:
     """The reverse, for the `member` of a `Location`."""
     return member.replace("%3A", ":").replace("%25", "%")
+
+
+def url_of(path: str) -> str:
+    """What a request would name the item at `path`, which is absolute."""
+    return "file://" + quote(os.fsencode(path)) if path.startswith("/") else path
 
 
 def is_here(path: str) -> bool:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.shapes import Modality
+from mmcalib.corpus.locations.location import url_of
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.engine.messages import ReplayPrompt
-from mmcalib.job.copies import url_of
 
 # Without requests: so many of a modality's heaviest items are enough to fill a step.
 _TOP = 16
@@ -56,20 +56,21 @@ def burst(
     missing = set(table.modalities())
     others: list[ReplayPrompt] = []
     for prompt, embeds, modalities in candidates:
-        wanted = tokens < step_tokens or modalities & missing
+        wanted = prompt.messages and (tokens < step_tokens or modalities & missing)
         if wanted and tokens + embeds <= affordable_tokens:
             chosen.append(prompt)
             tokens += embeds
             missing -= modalities
         else:
             others.append(prompt)
+    admit = [prompt for prompt in others if prompt.messages][:_ADMITTED]
     return Burst(
         prompts=tuple(chosen),
         encoder_tokens=tokens,
         too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
         fills_step=tokens >= step_tokens,
-        admit=tuple(others[:_ADMITTED]),
-        unseen=len(others[_ADMITTED:]),
+        admit=tuple(admit),
+        unseen=len(others) - len(admit),
     )
 
 

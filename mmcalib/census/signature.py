@@ -1,0 +1,24 @@
+"""What decides a prompt's cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mmcalib.census.shapes import Modality, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSignature:
+    """What decides a prompt's cost: the shapes of its items, sorted, and its characters of text."""
+
+    shapes: tuple[Shape, ...]
+    text_chars: int
+
+    def items(self, modality: Modality) -> int:
+        """How many of its items are of `modality`."""
+        return sum(shape.modality == modality for shape in self.shapes)
+
+    def within(self, counts: Mapping[Modality, int]) -> bool:
+        """Whether it carries no more items of any of the modalities."""
+        return all(self.items(modality) <= most for modality, most in counts.items())

@@ -1,0 +1,205 @@
+"""The other forms of the configuration, read back by a real shell and by other readers than ours.
+What vLLM itself reads of them: tests/engine/test_emit.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from example import calibration
+from golden import check_golden
+from hostile import NAMES, named
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcalib.errors import OutputError
+from mmcalib.report.calibration import Calibration, CheckResult
+from mmcalib.report.emit import FORMS
+from mmcalib.report.emit.arguments import serve_arguments
+
+NASTY = ["it's", 'a "b"', "$(HOME) `id` $$", "a b", "ü/ö", "*", "a\\b", "#x", "null", "1", "-a.b"]
+
+
+def with_config(config: dict[str, Any]) -> Calibration:
+    return calibration().model_copy(update={"engine_config": config})
+
+
+def emitted(form: str, **config: Any) -> str:
+    return FORMS[form].text(with_config({"model": "org/model", **config}))
+
+
+def shell(script: str, **variables: str) -> list[str]:
+    """The words that a POSIX shell makes of `$SAID` behind a command."""
+    script = f"words() {{ printf '%s\\0' \"$@\"; }}; {script}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], env=variables, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split("\0")[:-1]
+
+
+def variable(text: str) -> str:
+    """The value of ENGINE_ARGS as `docker run --env-file` reads it: the rest of the line."""
+    (line,) = [line for line in text.splitlines() if not line.startswith("#")]
+    name, _, value = line.partition("=")
+    assert name == "ENGINE_ARGS"
+    return value
+
+
+def flat(config: dict[str, Any]) -> list[str]:
+    return [word for option in serve_arguments(config) for word in option]
+
+
+def kubernetes(text: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(text))
+
+
+def container(document: dict[str, Any]) -> dict[str, Any]:
+    (found,) = document["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def python(text: str) -> dict[str, Any]:
+    """What the snippet would hand to LLM; vLLM itself is not imported."""
+    names: dict[str, Any] = {}
+    exec(text.replace("from vllm import LLM\n", ""), names)
+    return names["ENGINE_ARGS"]
+
+
+@pytest.mark.parametrize("form", ["args", "env", "k8s", "python"])
+def test_golden(form: str) -> None:
+    check_golden(f"{FORMS[form].file}.txt", FORMS[form].text(calibration()))
+
+
+def test_arguments_begin_with_the_model_and_a_false_is_a_no() -> None:
+    assert shell(f"words {FORMS['args'].text(calibration())}") == [
+        "Qwen/Qwen2.5-VL-3B-Instruct",
+        "--limit-mm-per-prompt",
+        '{"image": {"count": 4, "width": 1316, "height": 756}, "video": 1, "audio": 0}',
+        "--mm-processor-kwargs",
+        '{"images_kwargs": {"size": {"longest_edge": 1003520, "shortest_edge": 3136}}}',
+        "--max-model-len",
+        "128000",
+        "--max-num-batched-tokens",
+        "2538",
+        "--no-enable-prefix-caching",
+        "--mm-processor-cache-gb",
+        "0.42",
+    ]
+
+
+def test_the_usual_variable_needs_no_quotes_at_all() -> None:
+    value = variable(FORMS["env"].text(calibration()))
+    assert value.split() == shell('eval "words $SAID"', SAID=value)
+    assert "--limit-mm-per-prompt.image.width 1316" in value
+
+
+def test_a_mapping_whose_names_have_dots_stays_json() -> None:
+    said = emitted("env", mm_processor_kwargs={"a.b": {"c": 1}}, media_io_kwargs={})
+    assert shell('eval "words $SAID"', SAID=variable(said)) == [
+        "org/model",
+        *("--mm-processor-kwargs", '{"a.b": {"c": 1}}'),
+        *("--media-io-kwargs", "{}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [("auto", "auto"), ("1k", '"1k"'), ("true", '"true"'), (False, "false")]
+)
+def test_a_word_that_vllm_would_take_for_something_else_is_quoted(value: Any, word: str) -> None:
+    said = emitted("env", mm_processor_kwargs={"x": value})
+    assert shell('eval "words $SAID"', SAID=variable(said))[-1] == word
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_hostile_values_come_through_a_shell_unchanged(value: str) -> None:
+    config = {"model": f"m{value}", "mm_processor_kwargs": {"x": value}, "a": value}
+    made = with_config(config)
+    assert shell(f"words {FORMS['args'].text(made)}") == flat(config)
+    assert value in " ".join(shell('eval "words $SAID"', SAID=variable(FORMS["env"].text(made))))
+
+
+def test_what_looks_like_an_option_is_tied_to_its_own() -> None:
+    assert flat({"model": "m", "a_b": "-x.y", "n": -1}) == ["m", "--a-b=-x.y", "--n=-1"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_none_is_left_to_vllm(form: str) -> None:
+    said = emitted(form, max_num_seqs=None)
+    assert "max" not in said
+
+
+def test_a_line_break_is_refused_where_no_file_can_carry_it() -> None:
+    with pytest.raises(OutputError, match="line break"):
+        FORMS["env"].text(with_config({"model": "a\nLD_PRELOAD=x.so"}))
+
+
+def test_kubernetes_takes_strings_only_and_has_no_names_to_replace() -> None:
+    said = emitted("k8s", max_num_seqs=4, kv_cache_dtype="$(SECRET) $$")
+    args = container(kubernetes(said)[0])["args"]
+    assert args[1:] == ["--max-num-seqs", "4", "--kv-cache-dtype", "$$(SECRET) $$$$"]
+
+
+def test_the_config_map_holds_the_file_that_its_container_reads() -> None:
+    _, config_map, deployment = kubernetes(FORMS["k8s"].text(calibration()))
+    assert yaml.safe_load(config_map["data"]["engine.yaml"]) == yaml.safe_load(
+        FORMS["yaml"].text(calibration())
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    (mounted,), (volume,) = container(deployment)["volumeMounts"], pod["volumes"]
+    assert container(deployment)["args"] == ["--config", f"{mounted['mountPath']}/engine.yaml"]
+    assert mounted["name"] == volume["name"]
+    assert volume["configMap"]["name"] == config_map["metadata"]["name"]
+
+
+def test_python_is_what_the_library_hands_over() -> None:
+    assert python(FORMS["python"].text(calibration())) == calibration().engine_args()
+
+
+def test_nothing_starts_where_python_only_imports_the_file() -> None:
+    text = FORMS["python"].text(calibration())
+    assert text.index('if __name__ == "__main__"') < text.index("LLM(**")
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("form", FORMS)
+def test_hostile_names_stay_inside_comments(form: str, name: str) -> None:
+    text = FORMS[form].text(named(name))
+    text.encode("utf-8", errors="strict")
+    assert all(char.isprintable() for line in text.split("\n") for char in line)
+    if form == "python":
+        assert python(text) == calibration().engine_args()
+    if form == "env":
+        assert variable(text) == variable(FORMS["env"].text(calibration()))
+
+
+def test_one_that_failed_says_so_on_top() -> None:
+    check = CheckResult(name="memory on L4", status="fail", detail="would\nnot start")
+    failed = calibration().model_copy(update={"verdict": "fail", "checks": [check]})
+    for form in FORMS.values():
+        first = form.text(failed).splitlines()[0]
+        assert not form.comments or first.startswith("# The verdict is fail: memory on L4: would")
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
+)
+WRITABLE = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.text(), VALUES, max_size=4), WRITABLE.filter(lambda m: m[0] != "-"))
+def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str) -> None:
+    made = with_config({"model": model, "mm_processor_kwargs": kwargs})
+    words = flat(made.engine_config)
+    assert words[0] == model
+    assert json.loads(words[2]) == kwargs
+    assert shell(f"words {FORMS['args'].text(made)}") == words
+    args = container(kubernetes(FORMS["k8s"].text(made))[0])["args"]
+    assert [word.replace("$$", "$") for word in args] == words
+    assert python(FORMS["python"].text(made)) == made.engine_args()
+    shell('eval "words $SAID"', SAID=variable(FORMS["env"].text(made)))
