@@ -28,6 +28,9 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Say one line beside the running step."""
 
+    def log(self, line: str) -> None:
+        """Hear one line that an engine process printed."""
+
 
 class _SilentTask:
     def advance(self, done: int = 1) -> None: ...
@@ -42,3 +45,4 @@ class Silent:
         yield _SilentTask()
 
     def note(self, text: str) -> None: ...
+    def log(self, line: str) -> None: ...

@@ -61,7 +61,9 @@ class Cache:
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
             self._forget_others()
-        except (sqlite3.Error, OSError) as error:
+        except OSError as error:
+            raise CacheBroken(f"{path}: {error.strerror}") from error
+        except sqlite3.Error as error:
             raise CacheBroken(str(error)) from error
 
     def find(self, orders: Sequence[Order]) -> list[str | None]:

@@ -145,6 +145,8 @@ class Counter:
             if hash(item.path) not in self.settled:
                 self._settle(item.path)
                 self.mentioned.add(_identity(item))
+                if self._owns(item.path):  # an archive may have lost it before its items come
+                    self.paths.add(hash(item.path))
 
     def _seen(self, item: Item) -> Seen:
         seen = self.known.get(item)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from mmcalib.cli.check import check
+from mmcalib.cli.doctor import doctor
 from mmcalib.cli.merge import merge
+from mmcalib.cli.mistakes import Unparsed, flush, unexpected, unparsed
 from mmcalib.cli.models import models
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.report import report
 from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
+from mmcalib.cli.teaching import lesson
 from mmcalib.cli.validate import validate
 from mmcalib.errors import MmcalibError
 from mmcalib.version import __version__
@@ -25,20 +29,25 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="mmcalib",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     add_completion=True,
 )
-app.command("run")(run)
-app.command("rehearse")(rehearse)
-app.command("plan")(plan)
-app.command("validate")(validate)
-app.command("check")(check)
-app.command("scan")(scan)
-app.command("merge")(merge)
-app.command("report")(report)
-app.command("models")(models)
+# In the order in which they are met; what each is for, in words that fit one line of 80.
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "run": (run, "Calibrate vLLM for a corpus, write a config and prove it."),
+    "doctor": (doctor, "What is installed, what works here, what to type where not."),
+    "models": (models, "The models that calibrate offline and without weights."),
+    "rehearse": (rehearse, "The memory of any engine config on a GPU that need not be here."),
+    "plan": (plan, "It does not fit: the cheapest fixes with which it does."),
+    "validate": (validate, "Judge a vLLM config that somebody wrote."),
+    "check": (check, "Does new data fit a calibration? A gate for pipelines."),
+    "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
+    "merge": (merge, "Add up the scans of several machines."),
+    "report": (report, "Render the report of a calibration again."),
+}
+for _name, (_command, _purpose) in COMMANDS.items():
+    app.command(_name, short_help=_purpose)(_command)
 
 
 def _version(wanted: bool) -> None:
@@ -47,8 +56,9 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -57,6 +67,8 @@ def _root(
 
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media
     """
+    if context.invoked_subcommand is None:
+        print(lesson({name: purpose for name, (_, purpose) in COMMANDS.items()}))
 
 
 def main() -> None:
@@ -66,14 +78,29 @@ def main() -> None:
     # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        app()
-    except MmcalibError as error:
-        if os.environ.get("MMCALIB_DEBUG") == "1":
-            raise
-        print(f"error: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"  try: {error.hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+        code = app(standalone_mode=False)
+        flush()
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code or 0)
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        if os.environ.get("MMCALIB_DEBUG") == "1":
+            raise
+        known = _known(error)
+        print(f"error: {known.message}", file=sys.stderr)
+        if known.hint:
+            print(f"  try: {known.hint}", file=sys.stderr)
+        sys.exit(known.exit_code)
+
+
+def _known(error: Exception) -> MmcalibError:
+    if isinstance(error, MmcalibError):
+        return error
+    return (
+        unparsed(error, sys.argv[1:], COMMANDS)
+        if isinstance(error, Unparsed)
+        else unexpected(error)
+    )

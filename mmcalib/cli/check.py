@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from mmcalib.cli.shared import AllowedRoot, Requests
+
+T = TypeVar("T")
 
 
 def check(
@@ -21,7 +24,9 @@ def check(
     ] = None,
     calibration: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="The calibration.json that `mmcalib run` wrote."),
+        typer.Option(
+            metavar="FILE", help="The calibration.json that `mmcalib run` wrote, or its folder."
+        ),
     ] = Path("out/calibration.json"),
     requests: Requests = None,
     stdin: Annotated[
@@ -64,6 +69,8 @@ def check(
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
     console = Console(stderr=True, highlight=False)
+    if calibration.is_dir():
+        calibration /= "calibration.json"
     tally, known = Tally(), Calibration.load(calibration)
     if known.verdict == "fail" and not quiet:
         console.print("the calibration's own verdict is fail: see its checks", style="yellow")
@@ -76,7 +83,7 @@ def check(
     )
     progress = Silent() if quiet else Terminal(console)
     with progress.step("checking") as task:
-        for checked in answers:
+        for checked in _named_here(answers):
             task.advance()
             if isinstance(checked, Skipped):
                 tally.skipped += 1
@@ -100,6 +107,17 @@ def check(
             f"{offenders} of {tally.checked} do not fit {calibration}",
             hint="the remedies above, or mmcalib run on a corpus that has such media",
         )
+
+
+def _named_here(answers: Iterator[T]) -> Iterator[T]:
+    """What sources complain of is --data elsewhere, and NEW_DATA here."""
+    from mmcalib.errors import CorpusError
+
+    try:
+        yield from answers
+    except CorpusError as error:
+        hint = error.hint.replace("--data DIR", "NEW_DATA")
+        raise CorpusError(error.message, hint=hint) from error
 
 
 def _print(document: dict[str, object]) -> None:

@@ -9,7 +9,7 @@ from mmcalib.gpus.gpu import Gpu, described
 def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -> Gpu | str | None:
     """A name, a described GPU, or None where nothing is said. Raises UsageError."""
     if gpu_memory is not None and gpu is not None:
-        raise UsageError("--gpu and --gpu-memory are one or the other")
+        raise UsageError("--gpu and --gpu-memory are one or the other", hint="--gpu NAME")
     if (gpu_memory is None) != (capability is None):
         raise UsageError(
             "--gpu-memory and --capability go together",

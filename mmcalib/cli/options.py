@@ -48,11 +48,18 @@ def job_of(
     if not data and not requests:
         raise UsageError("nothing to calibrate for", hint="--data DIR or --requests FILE.jsonl")
     if allowed_root is not None and not allowed_root.is_dir():
-        raise UsageError(f"--allowed-local-media-path {allowed_root} is not a folder")
+        raise UsageError(
+            f"--allowed-local-media-path {allowed_root} is not a folder",
+            hint="the folder below which requests may name files",
+        )
     if not 0 <= startup_budget_s < math.inf:
-        raise UsageError("--startup-budget must be a number of seconds, 0 or more")
+        raise UsageError(
+            "--startup-budget must be a number of seconds, 0 or more", hint="--startup-budget 90"
+        )
     if sample < 1:
-        raise UsageError("--sample must be at least 1: the heaviest item is always measured")
+        raise UsageError(
+            "--sample must be at least 1: the heaviest item is always measured", hint="--sample 12"
+        )
     said = read_policy(policy) if policy is not None else {}
     named = gpu if gpu is not None else said.pop("gpu", None)
     said.pop("gpu", None)
@@ -111,13 +118,22 @@ def _check(given: Mapping[str, Any]) -> None:
             raise UsageError(f"--coverage {share} is not a share", hint="--coverage 0.99")
     for name in _POSITIVE:
         if given.get(name, 1) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {given[name]}")
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} must be at least 1, not {given[name]}",
+                hint=f"{option} N, or leave it out",
+            )
     if given.get("max_model_len", FIT) != FIT and given["max_model_len"] < 1:
-        raise UsageError(f"--max-model-len must be at least 1, not {given['max_model_len']}")
+        raise UsageError(
+            f"--max-model-len must be at least 1, not {given['max_model_len']}",
+            hint="--max-model-len 32768, or fit",
+        )
     if any(number < 0 for number in given.get("count", {}).values()):
         raise UsageError("a count must not be negative", hint="--count image=4")
     if given.get("text_reserve_tokens", 0) < 0:
-        raise UsageError("--text-reserve-tokens must not be negative")
+        raise UsageError(
+            "--text-reserve-tokens must not be negative", hint="--text-reserve-tokens 1024"
+        )
     if not 0 < given.get("gpu_memory_utilization", 1) <= 1:
         raise UsageError(
             f"--gpu-memory-utilization {given['gpu_memory_utilization']} is not a share",

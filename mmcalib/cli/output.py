@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,13 +13,16 @@ from rich.console import Console
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.job.spec import Outcome
 from mmcalib.report.calibration import Calibration
+from mmcalib.report.emit import FORMS
 from mmcalib.report.engine_yaml import engine_yaml
-from mmcalib.report.files import write_text
+from mmcalib.report.files import write_text, write_texts
 from mmcalib.report.html.report import Report
 from mmcalib.report.skipped import skipped_jsonl
 from mmcalib.report.terminal import summary
 
 FILES = ("engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl")
+# Written where `--emit` asks for them.
+OTHER_FORMS = tuple(form.file for form in FORMS.values() if form.file not in FILES)
 
 
 def claim(out: Path, *, force: bool) -> None:
@@ -44,12 +48,13 @@ def save(so_far: Outcome, out: Path) -> None:
 
     The first result of a run takes the place of all of an earlier one's.
     """
-    if so_far.calibration is None:
-        for name in FILES:
-            (out / name).unlink(missing_ok=True)
-    else:
+    if so_far.calibration is not None:
         so_far.calibration.save(out / "calibration.json")
     write_text(out / "skipped.jsonl", skipped_jsonl(so_far.skipped))
+    if so_far.calibration is None:
+        # Not before something could be written in their place: the disk may be full.
+        for name in {*FILES, *OTHER_FORMS} - {"skipped.jsonl"}:
+            (out / name).unlink(missing_ok=True)
 
 
 def finish(
@@ -62,19 +67,28 @@ def finish(
     strict: bool,
     thumbnails: bool = True,
     redact_paths: bool = False,
+    emit: Sequence[str] = (),
 ) -> None:
     """Write the final files, say what there is to say, and leave by the verdict's exit code.
 
-    `engine.yaml` is written only when the verdict is pass.
+    `engine.yaml`, and the other forms that `emit` names, are written only when the verdict is
+    pass.
     """
     written = ["report.html", "report.md", "calibration.json", "skipped.jsonl"]
+    texts: dict[Path, str] = {}
     serve = f"vllm serve --config {shlex.quote(str(out / 'engine.yaml'))}"
     if calibration.verdict == "pass":
-        write_text(out / "engine.yaml", engine_yaml(calibration, serve))
+        texts[out / "engine.yaml"] = engine_yaml(calibration, serve)
         written.insert(0, "engine.yaml")
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
-    write_text(out / "report.md", report.markdown())
-    write_text(out / "report.html", report.html())
+    texts[out / "report.md"] = report.markdown()
+    texts[out / "report.html"] = report.html()
+    write_texts(texts)
+    # Last, because not every form can carry every value.
+    for form in [FORMS[name] for name in dict.fromkeys(emit)]:
+        if calibration.verdict == "pass" and form.file not in written:
+            write_text(out / form.file, form.text(calibration))
+            written.insert(1, form.file)
     if as_json:
         sys.stdout.write(calibration.to_json() + "\n")
     if not quiet:

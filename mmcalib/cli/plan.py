@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import Capability, ConfigFile, GpuMemory, Quiet, VllmFlags
+from mmcalib.cli.completion import gpu_names, model_ids
+from mmcalib.cli.shared import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
 
 
 def plan(
@@ -18,6 +18,7 @@ def plan(
         typer.Option(
             metavar="MODEL",
             help="Checkpoint folder or hub id; may come from --config or --log instead.",
+            autocompletion=model_ids,
         ),
     ] = None,
     gpu: Annotated[
@@ -25,6 +26,7 @@ def plan(
         typer.Option(
             metavar="NAME",
             help="Such as H100-80G or L4; auto: the present one, and the default without --log.",
+            autocompletion=gpu_names,
         ),
     ] = None,
     gpu_memory: GpuMemory = None,
@@ -42,6 +44,7 @@ def plan(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the cheapest memory fixes with which a model fits a GPU, by rehearsing them.
@@ -50,6 +53,7 @@ def plan(
     """
     from rich.console import Console
 
+    from mmcalib.cli.document import print_json
     from mmcalib.cli.gpu import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
@@ -66,10 +70,10 @@ def plan(
         flags=flags or [],
         goal=goal,
         log=log,
-        progress=Silent() if quiet else Terminal(console),
+        progress=Silent() if quiet else Terminal(console, verbose=verbose),
     )
     if as_json:
-        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+        print_json(found)
     if not quiet:
         planned(found, console)
     if found.verdict == "out of reach":

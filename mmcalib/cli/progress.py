@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar per step on a TTY, a line per step elsewhere. On stderr."""
+"""Progress on the terminal: a bar per step on a TTY, lines elsewhere. On stderr."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
@@ -18,46 +17,119 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.progress import Task as Bar
+from rich.text import Text
 
 from mmcalib.progress import Task
 
+# Where nobody watches a bar, a line this often shows that a long step is alive.
+EVERY_S = 30.0
+# A rate over less is noise.
+_LEAST_S = 0.5
 
-class _BarTask:
-    def __init__(self, bars: Progress, task: TaskID) -> None:
-        self._bars, self._task = bars, task
+
+class _Done(ProgressColumn):
+    """`40/88 45%` where the total is known, `12,000` where it is not; the rate beside either."""
+
+    def render(self, task: Bar) -> Text:
+        if not task.completed and not task.total:
+            return Text()
+        return Text(_said(task.completed, task.total, task.elapsed or 0.0), style="cyan")
+
+
+class _Whole(BarColumn):
+    """A bar only where the total is known."""
+
+    def render(self, task: Bar) -> Text:  # type: ignore[override]
+        return super().render(task) if task.total else Text()  # type: ignore[return-value]
+
+
+class _Remaining(TimeRemainingColumn):
+    """The time that is left, only where the total is known."""
+
+    def render(self, task: Bar) -> Text:
+        return super().render(task) if task.total else Text()
+
+
+class _Step:
+    """One step under way, on the bar or in lines."""
+
+    def __init__(self, terminal: Terminal, title: str, total: int | None) -> None:
+        self._terminal, self._title, self._total = terminal, title, total
+        self._started = self._spoke = time.monotonic()
+        self._done = 0
+        self.bar: tuple[Progress, TaskID] | None = None
 
     def advance(self, done: int = 1) -> None:
-        self._bars.advance(self._task, done)
+        self._done += done
+        if self.bar is not None:
+            self.bar[0].advance(self.bar[1], done)
+        elif time.monotonic() - self._spoke >= EVERY_S:
+            self._spoke = time.monotonic()
+            self._terminal.say(f"{self._title}: {self._so_far()}")
 
     def total(self, total: int) -> None:
-        self._bars.update(self._task, total=total)
+        self._total = total
+        if self.bar is not None:
+            self.bar[0].update(self.bar[1], total=total)
+
+    def _so_far(self) -> str:
+        elapsed = time.monotonic() - self._started
+        said = _said(self._done, self._total, elapsed)
+        if self._total and 0 < self._done < self._total:
+            said += f", about {elapsed * (self._total / self._done - 1):.0f} s left"
+        return said
+
+    def over(self) -> str:
+        elapsed = time.monotonic() - self._started
+        count = f"{_said(self._done, None, elapsed)}, " if self._done > 1 else ""
+        return f"{self._title}: {count}{elapsed:.1f} s"
 
 
 class Terminal:
-    """Shows each step while it runs, and how long it took once it is over."""
+    """Shows each step while it runs, and how long it took once it is over; what the engine's
+    processes print only if it is `verbose`.
+    """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
-        self._said = ""
+        self.verbose = verbose
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Task]:
-        started = time.monotonic()
-        columns: list[ProgressColumn] = [
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            TimeElapsedColumn(),
-        ]
-        if total is not None:
-            columns += [BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-        with Progress(
-            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
-        ) as bars:
-            yield _BarTask(bars, bars.add_task(title, total=total))
-        self._say(f"{title}: {time.monotonic() - started:.1f} s")
+        step = _Step(self, title, total)
+        if self._console.is_terminal:
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                TimeElapsedColumn(),
+                _Whole(bar_width=20),
+                _Done(),
+                _Remaining(),
+            )
+            with Progress(*columns, console=self._console, transient=True) as bars:
+                step.bar = bars, bars.add_task(title, total=total)
+                yield step
+        else:
+            yield step
+        self.say(step.over())
 
     def note(self, text: str) -> None:
-        self._say(f"  {text}")
+        self.say(f"  {text}")
 
-    def _say(self, line: str) -> None:
+    def log(self, line: str) -> None:
+        if self.verbose:
+            shown = Text("  | ").append_text(Text.from_ansi(line))
+            self._console.print(shown, soft_wrap=True)
+
+    def say(self, line: str) -> None:
         self._console.print(line, style="dim", markup=False, highlight=False)
+
+
+def _said(done: float, total: float | None, elapsed_s: float) -> str:
+    """What is done, of how much, and how fast."""
+    said = f"{done:,.0f}/{total:,.0f} {done / total:.0%}" if total else f"{done:,.0f}"
+    if done and elapsed_s >= _LEAST_S:
+        rate = done / elapsed_s
+        said += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+    return said

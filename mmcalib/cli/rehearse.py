@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import Capability, ConfigFile, GpuMemory, Quiet, VllmFlags
+from mmcalib.cli.completion import gpu_names, model_ids
+from mmcalib.cli.shared import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
 
 
 def rehearse(
@@ -17,13 +16,17 @@ def rehearse(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Checkpoint folder or hub id; may come from --config instead."
+            metavar="MODEL",
+            help="Checkpoint folder or hub id; may come from --config instead.",
+            autocompletion=model_ids,
         ),
     ] = None,
     gpu: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Such as H100-80G or L4; auto: the present one, and the default."
+            metavar="NAME",
+            help="Such as H100-80G or L4; auto: the present one, and the default.",
+            autocompletion=gpu_names,
         ),
     ] = None,
     gpu_memory: GpuMemory = None,
@@ -39,6 +42,7 @@ def rehearse(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON; a list of two with --compare.")
     ] = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Rehearse vLLM's startup on a GPU that need not be there: memory, budget, and why.
@@ -47,6 +51,7 @@ def rehearse(
     """
     from rich.console import Console
 
+    from mmcalib.cli.document import print_json
     from mmcalib.cli.gpu import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import UsageError, VerdictError
@@ -56,7 +61,7 @@ def rehearse(
     from mmcalib.report.memory import comparison
 
     if config is not None and compare is not None:
-        raise UsageError("--config and --compare are one or the other")
+        raise UsageError("--config and --compare are one or the other", hint="--compare FILE FILE")
     where = gpu_named(gpu, gpu_memory, capability) or AUTO
     console = Console(stderr=True, highlight=False)
     found = rehearse_all(
@@ -64,12 +69,10 @@ def rehearse(
         gpu=where,
         configs=compare or (config,),
         flags=flags or [],
-        progress=Silent() if quiet else Terminal(console),
+        progress=Silent() if quiet else Terminal(console, verbose=verbose),
     )
     if as_json:
-        documents = [one.model_dump() for one in found]
-        whole = documents if compare else documents[0]
-        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+        print_json(found if compare else found[0])
     if not quiet:
         comparison(found, console)
     failed = [one for one in found if not one.starts]

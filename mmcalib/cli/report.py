@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.completion import one_of
+from mmcalib.cli.emit import Emit, emit_again
 from mmcalib.cli.shared import Quiet
 
 NoThumbnails = Annotated[
@@ -32,11 +34,20 @@ def report(
         typer.Option(metavar="FILE", help="Default: report.html beside the calibration."),
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="html or md.")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", help="html or md.", autocompletion=one_of("html", "md")
+        ),
     ] = "html",
+    emit: Emit = None,
     no_thumbnails: NoThumbnails = False,
     redact_paths: RedactPaths = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what --out names.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Overwrite what --out names; emit although the verdict is fail."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was written as JSON.")
     ] = False,
@@ -45,6 +56,8 @@ def report(
     """Render the report of a calibration, from calibration.json alone. Needs no vLLM.
 
     Example: mmcalib report out --out report.html
+
+    Example: mmcalib report out --emit args
     """
     import shlex
 
@@ -62,6 +75,11 @@ def report(
         raise UsageError(f"--out {out} exists", hint="--force, or another --out")
     if to.is_dir():
         raise UsageError(f"--out {to} is a folder", hint=f"--out {to / f'report.{format_}'}")
+    if emit is not None:
+        emit_again(
+            found, emit, out, redact_paths=redact_paths, force=force, as_json=as_json, quiet=quiet
+        )
+        return
     calibration = Calibration.load(found)
     made = Report(
         calibration,

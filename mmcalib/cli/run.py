@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.completion import gpu_names, model_ids, one_of
+from mmcalib.cli.emit import EmitToo
 from mmcalib.cli.report import NoThumbnails, RedactPaths
 from mmcalib.cli.shared import (
     AllowedRoot,
@@ -21,6 +23,7 @@ from mmcalib.cli.shared import (
     RayAddress,
     Requests,
     Strict,
+    Verbose,
     Workers,
 )
 
@@ -29,7 +32,9 @@ def run(
     model: Annotated[
         str,
         typer.Option(
-            metavar="MODEL", help="Checkpoint folder, or hub id such as `mmcalib models` lists."
+            metavar="MODEL",
+            help="Checkpoint folder, or hub id such as `mmcalib models` lists.",
+            autocompletion=model_ids,
         ),
     ],
     data: Data = None,
@@ -63,6 +68,7 @@ def run(
             metavar="WHAT",
             help="quality (default): downscale nothing unless context or memory force it. "
             "throughput: keep at least half of the items whole.",
+            autocompletion=one_of("quality", "throughput"),
         ),
     ] = None,
     max_tokens_per_item: Annotated[
@@ -129,7 +135,11 @@ def run(
     ] = False,
     validate: Annotated[
         str,
-        typer.Option(metavar="HOW", help="How far to prove it: none, budget, startup or replay."),
+        typer.Option(
+            metavar="HOW",
+            help="How far to prove it: none, budget, startup or replay.",
+            autocompletion=one_of("none", "budget", "startup", "replay"),
+        ),
     ] = "replay",
     startup_budget: Annotated[
         float,
@@ -147,9 +157,11 @@ def run(
             metavar="NAME",
             help="GPU that will serve, such as H100-80G: its memory is rehearsed. "
             "Default: the present one, if any.",
+            autocompletion=gpu_names,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the sample.")] = 0,
+    emit: EmitToo = None,
     no_thumbnails: NoThumbnails = False,
     redact_paths: RedactPaths = False,
     workers: Workers = None,
@@ -162,6 +174,7 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print calibration.json to standard output.")
     ] = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
@@ -217,7 +230,9 @@ def run(
     console = Console(stderr=True, highlight=False)
     outcome = Outcome(on_change=lambda so_far: save(so_far, out))
     try:
-        calibration = run_job(job, outcome, Silent() if quiet else Terminal(console))
+        calibration = run_job(
+            job, outcome, Silent() if quiet else Terminal(console, verbose=verbose)
+        )
     except KeyboardInterrupt:
         if outcome.skipped or outcome.calibration:
             console.print(f"interrupted; what was found so far is in {out}", markup=False)
@@ -231,4 +246,5 @@ def run(
         strict=strict,
         thumbnails=not no_thumbnails,
         redact_paths=redact_paths,
+        emit=emit or [],
     )

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.completion import one_of
+
 Data = Annotated[
     list[str] | None,
     typer.Option(
@@ -44,6 +46,9 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="What `vllm serve --config` reads."),
 ]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show what vLLM logs, on standard error.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 3 when anything had to be skipped.")]
@@ -62,7 +67,12 @@ ItemTimeout = Annotated[
 ]
 ExecutorName = Annotated[
     str,
-    typer.Option("--executor", metavar="WHERE", help="Where media are read: local or ray."),
+    typer.Option(
+        "--executor",
+        metavar="WHERE",
+        help="Where media are read: local or ray.",
+        autocompletion=one_of("local", "ray"),
+    ),
 ]
 RayAddress = Annotated[
     str | None,

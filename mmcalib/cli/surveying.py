@@ -23,9 +23,11 @@ def surveying_of(
             f"--executor {executor}: no such choice", hint=f"one of {', '.join(EXECUTORS)}"
         )
     if workers is not None and workers < 1:
-        raise UsageError(f"--workers must be at least 1, not {workers}")
+        raise UsageError(f"--workers must be at least 1, not {workers}", hint="--workers 4")
     if not 0 < item_timeout < math.inf:
-        raise UsageError("--item-timeout must be a number of seconds above 0")
+        raise UsageError(
+            "--item-timeout must be a number of seconds above 0", hint="--item-timeout 30"
+        )
     if ray_address is not None and where != "ray":
         raise UsageError("--ray-address is of a Ray cluster", hint="--executor ray")
     return Surveying(where, workers, item_timeout, ray_address, remembered=not no_cache)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import AllowedRoot, Quiet, Requests, VllmFlags
+from mmcalib.cli.completion import gpu_names, model_ids, one_of
+from mmcalib.cli.shared import AllowedRoot, Quiet, Requests, Verbose, VllmFlags
 
 
 def validate(
@@ -17,7 +17,9 @@ def validate(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Checkpoint folder or hub id; may come from --config instead."
+            metavar="MODEL",
+            help="Checkpoint folder or hub id; may come from --config instead.",
+            autocompletion=model_ids,
         ),
     ] = None,
     data: Annotated[
@@ -36,17 +38,23 @@ def validate(
             metavar="NAME",
             help="GPU that will serve, such as H100-80G: its memory is rehearsed. "
             "auto: the present one.",
+            autocompletion=gpu_names,
         ),
     ] = None,
     validate: Annotated[
         str,
-        typer.Option(metavar="HOW", help="How far to prove it: budget, startup or replay."),
+        typer.Option(
+            metavar="HOW",
+            help="How far to prove it: budget, startup or replay.",
+            autocompletion=one_of("budget", "startup", "replay"),
+        ),
     ] = "replay",
     startup_budget: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="What profile and replay may each take here."),
     ] = 90.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Judge a vLLM config written by hand: what it really does, and whether it survives.
@@ -57,6 +65,7 @@ def validate(
 
     from rich.console import Console
 
+    from mmcalib.cli.document import print_json
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import UsageError, VerdictError
     from mmcalib.job.validate.validate import validate as validate_config
@@ -64,7 +73,9 @@ def validate(
     from mmcalib.report.validation_terminal import validated
 
     if not 0 <= startup_budget < math.inf:
-        raise UsageError("--startup-budget must be a number of seconds, 0 or more")
+        raise UsageError(
+            "--startup-budget must be a number of seconds, 0 or more", hint="--startup-budget 90"
+        )
     console = Console(stderr=True, highlight=False)
     found = validate_config(
         config,
@@ -76,10 +87,10 @@ def validate(
         flags=flags or [],
         validate=validate,  # type: ignore[arg-type] # checked there
         startup_budget_s=startup_budget,
-        progress=Silent() if quiet else Terminal(console),
+        progress=Silent() if quiet else Terminal(console, verbose=verbose),
     )
     if as_json:
-        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+        print_json(found)
     if not quiet:
         validated(found, console)
     if found.verdict == "fail":

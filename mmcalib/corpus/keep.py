@@ -25,10 +25,13 @@ def keep(source: BinaryIO, path: Path) -> str:
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
-        with os.fdopen(handle, "wb") as file:
+        # What a buffer holds back would fail only when the file is closed.
+        with os.fdopen(handle, "wb", buffering=0) as file:
             while block := source.read(_BLOCK_BYTES):
                 try:
-                    file.write(block)
+                    left = memoryview(block)
+                    while left:
+                        left = left[file.write(left) :]
                 except OSError as error:
                     raise _unwritable(path, error) from error
         os.replace(partial, path)

@@ -30,7 +30,15 @@ class PathsSource:
         self._lines = lines
 
     def items(self) -> Iterator[Item | Skipped]:
-        yield from items_of(self._paths())
+        """Raise CorpusError, at the end, when there was no path at all."""
+        empty = True
+        for found in items_of(self._paths()):
+            empty = False
+            yield found
+        if empty:
+            raise CorpusError(
+                "no path in the list of paths", hint="one path or URL on each line of @FILE or -"
+            )
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Those of the archives."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.foreign import need, plain_errors
 from mmcalib.corpus.locations.location import BEHIND, Location, member_name
@@ -22,15 +23,8 @@ _MOST_LEVELS = 128
 
 _ANY_LEVELS = "**"
 
-
-def _parquet(url: str) -> Source:
-    from mmcalib.corpus.parquet import ParquetSource
-
-    return ParquetSource(url)
-
-
-# What is read as a corpus of its own, by the end of its name.
-_ARCHIVES: Mapping[str, Callable[[str], Source]] = {".parquet": _parquet, ".zip": ZipSource}
+# Schemes of what stands in an archive.
+_MEMBERS = ("zip", "tar", "parquet")
 
 _Info = dict[str, Any]
 
@@ -38,9 +32,9 @@ _Info = dict[str, Any]
 class RemoteSource:
     """Every object below `url`, in fsspec's spelling, in the order of sorted names, depth first.
 
-    As in a folder, names that begin with a dot are left out. Listed folder by folder; `.parquet`
-    and `.zip` are read as what they hold. `zip://*.jpg::/data/a.zip` names members of an archive.
-    Objects on a web server are named one by one. Raises UsageError for what nothing can open.
+    As in a folder, names that begin with a dot are left out, and archives are read as what they
+    hold. Listed folder by folder. `zip://*.jpg::/data/a.zip` names members of an archive. Objects
+    on a web server are named one by one. Raises UsageError for what nothing can open.
     """
 
     def __init__(self, url: str) -> None:
@@ -53,8 +47,19 @@ class RemoteSource:
             raise UsageError(
                 f"cannot list {one_line(url)}", hint=f"--data {one_line(location.archive)}"
             )
+        elif location.scheme in _MEMBERS:
+            raise UsageError(
+                f"cannot list {one_line(url)}: no archive behind it",
+                hint=f"--data {one_line(url.partition('://')[2])}",
+            )
         else:
-            self._fs, self._root = file_system(url)
+            try:
+                self._fs, self._root = file_system(url)
+            except (OSError, ValueError) as error:
+                raise CorpusError(
+                    f"cannot open {one_line(url)}: {reason(error)}",
+                    hint="--data s3://BUCKET/FOLDER, https://HOST/FILE and others: docs/sources.md",
+                ) from error
             self._matches: re.Pattern[str] | None = None
             self._levels = _MOST_LEVELS
 
@@ -71,7 +76,7 @@ class RemoteSource:
             )
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Those of the tables below the URL."""
+        """Those of the archives below the URL."""
         if self._inner:
             yield from self._inner.prompts()
             return
@@ -102,8 +107,7 @@ class RemoteSource:
         return Item(url, held=held(info) if "size" in info else None)
 
     def _archive(self, info: _Info) -> Source | None:
-        make = _ARCHIVES.get(posixpath.splitext(info["name"].partition("?")[0])[1].lower())
-        return make(self._url(info)) if make and info["type"] == "file" else None
+        return archive_at(self._url(info)) if info["type"] == "file" else None
 
     def _url(self, info: _Info) -> str:
         return str(self._fs.unstrip_protocol(info["name"]))
@@ -143,6 +147,10 @@ class RemoteSource:
                     root = self._narrow(root)
                 start = dict(self._fs.info(root))
                 return {**start, "type": "directory"} if self._fs.isdir(root) else start
+        except FileNotFoundError as error:
+            raise CorpusError(
+                f"nothing at {one_line(self.url)}", hint="a pattern stands in quotes"
+            ) from error
         except (OSError, ValueError) as error:
             raise CorpusError(
                 f"cannot list {one_line(self.url)}: {reason(error)}",

@@ -38,6 +38,11 @@ class RequestsSource:
         allow_url: bool = False,
     ) -> None:
         self.path = Path(path)
+        if self.path.is_dir():
+            raise CorpusError(
+                f"not a requests file but a folder: {one_line(str(path))}",
+                hint="--data names a folder of media, --requests a JSONL file of chat requests",
+            )
         if not self.path.is_file():
             raise CorpusError(
                 f"no such requests file: {one_line(str(path))}",

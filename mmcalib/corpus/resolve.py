@@ -20,6 +20,8 @@ from mmcalib.errors import UsageError
 STDIN = "-"
 _LIST = "@"
 _HF = "hf-dataset"
+# What an unset variable of a shell leaves; libraries take it for the working folder.
+_NOTHING = ("", "file://", "local://")
 
 # LAION-400M, a large data set, has 41,455 shards.
 _MOST_BRACES = 1_000_000
@@ -37,7 +39,8 @@ def resolve(data: str | Path) -> Iterator[Resolved]:
     """`-` is standard input, `@FILE` a list of paths, `scheme://` a URL; else a path, a pattern, or
     several in braces. What exists by this very name, and a `Path`, is that file or folder.
 
-    Raises CorpusError when there is no such thing, UsageError when reading it needs a library.
+    Raises CorpusError when there is no such thing, UsageError for no name at all and when reading
+    needs a library.
     """
     if isinstance(data, Path):
         yield _folder(os.fspath(data))
@@ -53,6 +56,8 @@ def resolve(data: str | Path) -> Iterator[Resolved]:
 
 def _one(data: str) -> Resolved:
     location = Location.of(data)
+    if data in _NOTHING:
+        raise UsageError(f"--data {data!r} names nothing", hint="--data . is the working folder")
     if location.scheme == _HF:
         from mmcalib.corpus.hf_dataset import HfDatasetSource
 

@@ -30,16 +30,20 @@ class ZipSource:
         except (OSError, ValueError) as error:
             yield Skipped(self.path, reason(error))
             return
+        empty = True
         for name, member in sorted(archive.directory.NameToInfo.items()):
             if member.is_dir() or any(_is_hidden(part) for part in name.split("/")):
                 continue
             if self._matches and not self._matches.match(name):
                 continue
+            empty = False
             location = inside("zip", name, self.path)
             if why := unreadable(member):
                 yield Skipped(location, why)
             else:
                 yield Item(location, held=Held(archive.version, member.file_size))
+        if empty and not self._matches:
+            yield Skipped(self.path, "archive without files")
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         yield from ()

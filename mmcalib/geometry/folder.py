@@ -23,7 +23,10 @@ def whole_folder(target: Path) -> Iterator[Path]:
         # mkdtemp's 0700 would hide the folder from a server that runs as another user.
         scratch.chmod(0o755)
     except OSError as error:
-        raise OutputError(f"{target.parent} cannot be written: {error}") from error
+        raise OutputError(
+            f"{target.parent} cannot be written: {error}",
+            hint="export MMCALIB_CACHE_DIR=/a/folder/that/is/yours",
+        ) from error
     try:
         yield scratch
         _swap_in(scratch, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from mmcalib.errors import ModelError
-from mmcalib.geometry.catalogue import find
+from mmcalib.geometry.catalogue import bundled, find
 from mmcalib.geometry.checkpoint import checkpoint_files, materialise
 from mmcalib.geometry.fact import Geometry
 from mmcalib.geometry.hub import Hub, HubUnavailable, HuggingFaceHub, cached_snapshot
@@ -62,10 +63,13 @@ def resolve(
         why = str(reason)
     geometry = find(model)
     if geometry is None:
+        close = difflib.get_close_matches(model, [one.id for one in bundled()], n=1)
         raise ModelError(
             f"{model} is not a local folder, not in the hub cache, the hub cannot be reached "
             f"and no geometry is bundled for it ({why})",
-            hint="mmcalib models (lists what is bundled), or --model ./folder",
+            hint="mmcalib models (lists what is bundled"
+            + (f", such as {close[0]}" if close else "")
+            + "), or --model ./folder",
         )
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
     note = f"using the bundled geometry, not the hub: {why}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.locations.opening import local_copy
+from mmcalib.errors import OutputError
 from mmcalib.media.failure import READ_ERRORS
 
 _URL_TYPES = ("image_url", "video_url", "audio_url")
@@ -28,11 +29,14 @@ def local(path: str) -> str:
     """The path of a file with the bytes of the item at `path`: itself, or a copy.
 
     Also itself where it cannot be copied any more: then vLLM cannot load it, and that is said.
+    Raises OutputError when there is no room for it.
     """
     if Location.of(path).is_file:
         return path
     try:
         return local_copy(path, Path(_folder().name))
+    except OutputError as error:
+        raise OutputError(error.message, hint="TMPDIR=DIR") from error
     except READ_ERRORS:
         return path
 

@@ -44,7 +44,9 @@ def read_policy(path: Path) -> dict[str, Any]:
     try:
         said = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"--policy {path}: {error.strerror}") from error
+        raise UsageError(
+            f"--policy {path}: {error.strerror}", hint="docs/run.md shows a policy"
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         line = str(error).splitlines()[0]
         raise UsageError(f"--policy {path}: not YAML: {line}", hint=_DOCS) from error

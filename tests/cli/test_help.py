@@ -46,12 +46,6 @@ def test_the_root_has_an_example(cli) -> None:
     assert "Example: mmcalib run" in cli("--help").out
 
 
-def test_without_words_the_help_is_shown(cli) -> None:
-    ended = cli()
-    assert "Usage: " in ended.out + ended.err
-    assert "run" in ended.out + ended.err
-
-
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     from mmcalib.cli.run import run
     from mmcalib.derive.policy import Policy

@@ -19,6 +19,7 @@ class Served:
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
     sent_bytes: int = 0
+    asked: int = 0
     # How the server differs from a good one.
     ranges: bool = True
     status: int = 200
@@ -41,6 +42,7 @@ def serving() -> Iterator[Served]:
             self.answer()
 
         def answer(self, *, head: bool = False) -> None:
+            served.asked += 1
             if served.hang:
                 served.hang.wait()
                 self.close_connection = True

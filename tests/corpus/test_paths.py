@@ -58,3 +58,9 @@ def test_a_line_that_is_too_long_is_skipped(size: int) -> None:
         assert first == second
         assert (first.reason, len(first.path)) == ("line of more than 64 KiB", 200)
         assert [good, *others] == [Item("/b.png"), Item("/a.png")][: 1 + bool(end)]
+
+
+@pytest.mark.parametrize("lines", [[], [b"\n", b"  \n"]])
+def test_a_list_without_a_path_is_an_error(lines: list[bytes]) -> None:
+    with pytest.raises(CorpusError, match="no path"):
+        list(PathsSource(lines).items())

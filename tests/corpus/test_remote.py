@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,14 @@ import pytest
 
 from mmcalib.census.shapes import AudioShape, ImageShape
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.probe import probe
 from tests.census.looking import survey
 from tests.corpus.media import png, wav
+from tests.corpus.tars import tar
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -116,6 +118,19 @@ def test_a_zip_among_the_objects_is_read_as_what_it_holds(memory, tmp_path: Path
     assert probe(item) == probe(Item(item.path)) == ImageShape(40, 24)
 
 
+@pytest.mark.parametrize("url", ["memory://bucket/shards", "memory://bucket/shards/*.tar"])
+def test_shards_among_the_objects_are_read_as_what_they_hold(memory, url: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shard = tar(Path(folder) / "0.tar", ("a.png", png(40, 24)), ("a.txt", b"words"))
+        memory.pipe("/bucket/shards/0.tar", shard.read_bytes())
+    source = RemoteSource(url)
+    (item,) = source.items()
+    assert isinstance(item, Item)
+    assert item.path == "tar://a.png::memory:///bucket/shards/0.tar"
+    assert probe(item) == ImageShape(40, 24)
+    assert [prompt.items for prompt in source.prompts() if isinstance(prompt, Prompt)] == [(item,)]
+
+
 def test_members_of_an_archive_by_a_pattern(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr("a.png", png(40, 24))
@@ -147,7 +162,7 @@ def test_a_pipe_by_url_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_an_error(memory) -> None:
-    with pytest.raises(CorpusError, match="cannot list memory://bucket/none"):
+    with pytest.raises(CorpusError, match="nothing at memory://bucket/none"):
         list(RemoteSource("memory://bucket/none").items())
     with pytest.raises(CorpusError, match="nothing below"):
         list(RemoteSource("memory://bucket/*.gif").items())
@@ -156,6 +171,13 @@ def test_nothing_there_is_an_error(memory) -> None:
 def test_an_unknown_scheme_is_a_mistake_of_the_user() -> None:
     with pytest.raises(UsageError, match="no file system for nosuch://"):
         RemoteSource("nosuch://bucket")
+
+
+@pytest.mark.parametrize("url", ["zip:///data/a.zip", "tar:///data/a.tar", "parquet:///a.parquet"])
+def test_an_archive_is_named_by_its_path(url: str) -> None:
+    with pytest.raises(UsageError, match="no archive behind it") as caught:
+        RemoteSource(url)
+    assert caught.value.hint == f"--data {url.partition('://')[2]}"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed")

@@ -87,6 +87,12 @@ def test_what_exists_by_its_very_name_is_that_file(folder: Path, name: str) -> N
     assert paths(name) == paths(Path(name)) == [name]
 
 
+@pytest.mark.parametrize("data", ["", "file://"])
+def test_no_name_at_all_is_not_the_working_folder(data: str) -> None:
+    with pytest.raises(UsageError, match="names nothing"):
+        paths(data)
+
+
 @pytest.mark.parametrize("data", ["none", "@none", "none/*.png", "{none,no}", "media/*.gif"])
 def test_what_is_missing(data: str) -> None:
     with pytest.raises(CorpusError):

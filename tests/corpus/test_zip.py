@@ -124,6 +124,13 @@ def test_an_archive_without_its_end_is_skipped(tmp_path: Path, share: float) -> 
     assert found.path == str(path)
 
 
+def test_an_archive_without_files_is_skipped(tmp_path: Path) -> None:
+    path = archive(tmp_path)
+    assert only(path) == Skipped(path, "archive without files")
+    path = archive(tmp_path, **{"a.png": png(1, 1)})
+    assert list(ZipSource(path, pattern="*.gif").items()) == []
+
+
 def test_a_directory_that_leads_nowhere_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as file:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import clip, photo
+from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -54,6 +55,8 @@ def test_new_data_is_told_apart(out: Path, engine_cache: Path, tmp_path: Path) -
         tmp_path / "new",
     )
     assert done.returncode == 3, done.stderr
+    for line in done.stdout.splitlines():
+        fits("check", line)
     *offenders, summary = [json.loads(line) for line in done.stdout.splitlines()]
     remedies = {Path(o["origin"]).name: o["remedy"] for o in offenders}
     assert set(remedies) == {"strip.png", "long.mp4"}

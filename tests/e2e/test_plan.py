@@ -9,6 +9,7 @@ import pytest
 
 from mmcalib.report.plan import Plan
 from tests.e2e.command import QWEN, mmcalib
+from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -18,6 +19,7 @@ SMALL = ("--gpu-memory", "12GiB", "--capability", "8.6")
 def test_what_does_not_fit_gets_the_cheapest_fixes_that_make_it_fit(engine_cache: Path) -> None:
     ended = mmcalib(engine_cache, "plan", "--model", QWEN, *SMALL, "--json")
     assert ended.returncode == 0, ended.stderr
+    fits("plan", ended.stdout)
     plan = Plan.model_validate_json(ended.stdout)
     assert plan.verdict == "reached"
     assert plan.memory.kv_cache_tokens is None

@@ -10,6 +10,7 @@ import pytest
 from mmcalib.report.rehearsal import Rehearsal
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo
+from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -20,6 +21,7 @@ def test_json_has_what_scripts_rely_on(engine_cache: Path) -> None:
         "--", "--max-model-len", "32768",
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
+    fits("rehearse", ended.stdout)
     found = Rehearsal.model_validate_json(ended.stdout)
     assert found.budget is not None
     assert found.budget.encoder_budget_tokens == 32_768
@@ -38,15 +40,17 @@ def test_side_by_side_on_a_gpu_that_is_too_small(engine_cache: Path, tmp_path: P
     )
     ended = mmcalib(
         engine_cache, "rehearse", "--gpu-memory", "12GiB", "--capability", "8.6", "--strict",
-        "--compare", default, capped, "--json",
+        "--compare", default, capped, "--json", "--verbose",
     )  # fmt: skip
     assert ended.returncode == 3
+    fits("rehearse", ended.stdout)
     before, after = (Rehearsal.model_validate(one) for one in json.loads(ended.stdout))
     assert (before.starts, after.starts) == (False, True)
     assert before.memory.kv_cache_bytes is not None
     assert before.memory.kv_cache_bytes < 0
     assert "default.yaml: it would not start" in " ".join(ended.stderr.split())
     assert "error: vLLM would not start" in ended.stderr
+    assert "  | rehearsal: " in ended.stderr, "what vLLM logs"
 
 
 @pytest.mark.parametrize(

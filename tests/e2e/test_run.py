@@ -15,6 +15,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import clip, photo, requests
+from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -53,6 +54,7 @@ def images_only(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) ->
         *("run", "--model", QWEN, "--data", media, "--requests", asked, "--out", out, "--json"),
     )
     assert done.returncode == 0, done.stderr
+    fits("calibration", done.stdout)
     printed = json.loads(done.stdout)
     return Ran(out, Calibration.load(out / "calibration.json"), printed, done.stderr)
 

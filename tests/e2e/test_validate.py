@@ -20,6 +20,7 @@ from mmcalib.report.calibration import CheckResult
 from mmcalib.report.validation import Validation
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests
+from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -295,6 +296,7 @@ def test_the_command_says_no_with_exit_3(engine_cache: Path, tmp_path: Path) -> 
         engine_cache, "validate", "--config", config, "--validate", "budget", "--json", "--quiet"
     )
     assert ended.returncode == 3
+    fits("validate", ended.stdout)
     found = Validation.model_validate_json(ended.stdout)
     assert found.verdict == "fail"
     assert bad(found) == {"false enable-prefix-caching", "every modality limited"}
@@ -313,6 +315,7 @@ def test_the_engine_starts_and_answers_made_up_items(engine_cache: Path, tmp_pat
     )
     ended = mmcalib(engine_cache, "validate", "--config", config, "--json")
     assert ended.returncode == 0, ended.stderr
+    fits("validate", ended.stdout)
     found = json.loads(ended.stdout)
     assert (found["verdict"], found["items"]) == ("pass", "made up")
     named = {check["name"]: check for check in found["checks"]}

@@ -53,6 +53,8 @@ def open_dataset(query: Query, start: int = 0) -> Iterator[Mapping[str, object]]
     datasets = need("datasets", "hf")
     with plain_errors("hf"):
         datasets.disable_progress_bars()
+        # What it says of each attempt, the error says once.
+        need("huggingface_hub.utils", "hf").logging.set_verbosity_error()
         rows = datasets.load_dataset(query.path, streaming=True, **query.options)
         rows = rows.decode(False)
         return _plain(iter(rows.skip(start) if start else rows))

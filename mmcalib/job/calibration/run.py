@@ -63,7 +63,7 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
             if job.gpu is not None:
                 predictor = children.enter_context(Predictor(job.gpu, resolved.path, progress))
                 predictor.begin(_given(job.policy))
-            host = children.enter_context(EngineHost(on_said=progress.note))
+            host = children.enter_context(EngineHost(on_said=progress.note, on_log=progress.log))
             return _calibrate(job, outcome, progress, Path(name), corpus, resolved, host, predictor)
 
 

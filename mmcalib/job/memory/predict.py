@@ -54,7 +54,7 @@ class Predictor:
     _asked: dict[str, Future[Rehearsed]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rehearsals = Rehearsals(self.gpu)
+        self._rehearsals = Rehearsals(self.gpu, on_log=self.progress.log)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rehearsal")
 
     def begin(self, args: Mapping[str, Any]) -> None:

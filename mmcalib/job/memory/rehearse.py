@@ -34,9 +34,15 @@ AUTO = "auto"
 class Rehearsals:
     """A process that lives on one imaginary GPU; ask it for any number of configurations."""
 
-    def __init__(self, gpu: Gpu, *, on_said: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        *,
+        on_said: Callable[[str], None] = lambda text: None,
+        on_log: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.gpu = gpu
-        self._host = EngineHost(on_said=on_said)
+        self._host = EngineHost(on_said=on_said, on_log=lambda line: on_log(f"rehearsal: {line}"))
 
     def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
         """What a config file and flags of `vllm serve` say, as engine arguments.
@@ -113,7 +119,7 @@ def rehearse(
     found = gpu_of(gpu) if isinstance(gpu, str) else gpu
     results = []
     resolved: dict[str, ResolvedModel] = {}
-    with Rehearsals(found, on_said=progress.note) as rehearsals:
+    with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
         for config in configs:
             path = None if config is None else Path(config)
             args = arguments(rehearsals, path, flags, model)
@@ -135,7 +141,9 @@ def arguments(
 ) -> dict[str, Any]:
     """What config file, flags and model say together, as engine arguments. Raises UsageError."""
     if config is not None and not config.is_file():
-        raise UsageError(f"--config {config}: no such file")
+        raise UsageError(
+            f"--config {config}: no such file", hint="--config names what vllm serve reads"
+        )
     args = {} if config is None and not flags else _parsed(rehearsals, config, flags, model)
     if model is not None:
         args["model"] = model

@@ -49,7 +49,9 @@ def read(path: Path) -> Read:
         with path.open(encoding="utf-8", errors="replace") as lines:
             log = read_log(lines)
     except OSError as error:
-        raise UsageError(f"--log {path}: {error.strerror}") from error
+        raise UsageError(
+            f"--log {path}: {error.strerror}", hint="vllm serve ... 2>&1 | tee server.log keeps one"
+        ) from error
     if not log.starts:
         raise UsageError(
             f"--log {path}: no line of it is of a vLLM server",

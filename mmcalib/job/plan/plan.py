@@ -52,7 +52,7 @@ def plan(
     read = from_log.read(Path(log)) if log is not None else None
     device = _gpu(gpu, read)
     path = None if config is None else Path(config)
-    with Rehearsals(device, on_said=progress.note) as rehearsals:
+    with Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals:
         args = arguments(rehearsals, path, flags, model)
         if read is not None:
             args = {**read.engine_args, **args}
@@ -133,7 +133,10 @@ def _resolved(args: dict[str, Any], read: from_log.Read | None) -> ResolvedModel
 
 def _opened(resolved: ResolvedModel, progress: Progress) -> ModelOpened:
     """What vLLM says of the model in a child of its own, which finds the processor's options."""
-    with progress.step("opening the model in vLLM"), EngineHost(on_said=progress.note) as host:
+    with (
+        progress.step("opening the model in vLLM"),
+        EngineHost(on_said=progress.note, on_log=progress.log) as host,
+    ):
         try:
             return host.ask(OpenModel(resolved.path), ModelOpened, "opening the model")
         except EngineError as error:

@@ -59,7 +59,7 @@ def start_default(job: Job, known: Findings, scratch: Path, progress: Progress) 
     args = {"max_model_len": known.opened.max_model_len}
     path, device = Path(known.resolved.path), known.opened.device
     try:
-        with EngineHost(on_said=progress.note) as host:
+        with EngineHost(on_said=progress.note, on_log=progress.log) as host:
             known.default_started = startup.start(
                 host, path, args, scratch / "default", job.startup_budget_s, device, progress
             )

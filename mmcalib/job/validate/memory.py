@@ -40,7 +40,9 @@ class Foresight:
     _rehearsals: Rehearsals = field(init=False)
 
     def __post_init__(self) -> None:
-        self._rehearsals = Rehearsals(self.gpu, on_said=self.progress.note)
+        self._rehearsals = Rehearsals(
+            self.gpu, on_said=self.progress.note, on_log=self.progress.log
+        )
 
     def begin(self, engine_args: Mapping[str, Any]) -> None:
         """Rehearse the configuration, and vLLM's defaults at the same context."""

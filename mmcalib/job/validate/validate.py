@@ -13,7 +13,7 @@ from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.file import ROUND_TRIP
 from mmcalib.derive.traps.reserve import RESERVED
 from mmcalib.engine.host import EngineHost
-from mmcalib.errors import UsageError
+from mmcalib.errors import CorpusError, UsageError
 from mmcalib.geometry import resolve
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.rehearse import gpu_of, on_gpu
@@ -66,9 +66,17 @@ def validate(
         startup_budget_s=startup_budget_s,
     )
     if not asked.config.is_file():
-        raise UsageError(f"--config {asked.config}: no such file")
+        raise UsageError(
+            f"--config {asked.config}: no such file", hint="--config names what vllm serve reads"
+        )
+    for option, path in [*(("data", p) for p in data), *(("requests", p) for p in requests)]:
+        if not os.path.exists(path):
+            raise CorpusError(
+                f"--{option} {path}: no such file or folder",
+                hint=f"ls {os.path.dirname(path) or '.'}",
+            )
     progress = progress or Silent()
-    with EngineHost(on_said=progress.note) as host:
+    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
         return judge(asked, host, progress)
 
 

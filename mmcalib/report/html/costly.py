@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmcalib.census.shapes import AudioShape, Shape
+from mmcalib.corpus.locations.location import Location, member_name
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.html.known import Costed, costed
 from mmcalib.report.html.redact import WITHHELD
@@ -61,7 +62,9 @@ def _item(one: Costed, with_picture: bool, names: Mapping[str, str] | None) -> C
 
 def _named(path: str, names: Mapping[str, str] | None) -> str:
     if names is None:
-        return os.path.basename(path) or path
+        location = Location.of(path)
+        name = os.path.basename(member_name(location.member or path)) or path
+        return f"{name} in {os.path.basename(location.archive)}" if location.archive else name
     return names.get(path, WITHHELD) if path else ""
 
 

@@ -10,46 +10,52 @@ from typing import cast
 
 from PIL import Image, ImageOps
 
+from mmcalib.corpus.item import Item
+from mmcalib.corpus.locations.location import Location
+from mmcalib.corpus.locations.opening import Opened, open_item
+from mmcalib.errors import UsageError
 from mmcalib.media.bounded import bounded
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import READ_ERRORS, Unreadable
 from mmcalib.media.image import MAX_PIXELS, open_image
+from mmcalib.media.probe import medium_of
 from mmcalib.media.video import video_stream
 
-_FAILURES: tuple[type[Exception], ...] = (Unreadable, *READ_ERRORS)
+_FAILURES: tuple[type[Exception], ...] = (Unreadable, UsageError, *READ_ERRORS)
 _SIDE_PX = 240
 _QUALITY = 72
 
 
 def thumbnail(path: str, modality: str) -> str | None:
     """A JPEG of at most 240 pixels a side: the image, or the first frame of the video. None for
-    audio and for whatever cannot be read here and now.
+    audio and for whatever cannot be read here and now; nothing is fetched from elsewhere.
     """
-    if modality not in ("image", "video") or not os.path.isfile(path):
+    archive = Location.of(path).archive
+    if modality not in ("image", "video") or not os.path.isfile(archive or path):
         return None
+    item = Item(path)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), open_item(item) as opened:
             # Pillow warns of large images; their size is checked.
             warnings.simplefilter("ignore")
-            picture = _image(path) if modality == "image" else _frame(path)
+            picture = _image(opened) if modality == "image" else _frame(item, opened)
             return _data_uri(picture) if picture is not None else None
     except _FAILURES:
         return None
 
 
-def _image(path: str) -> Image.Image:
-    with open(path, "rb") as file:
-        image = open_image(bounded(file, os.path.getsize(path)))
-        if image.width * image.height > MAX_PIXELS:
-            raise Unreadable("too large for a thumbnail")
-        # A JPEG can be decoded at an eighth of its size.
-        image.draft("RGB", (_SIDE_PX * 2, _SIDE_PX * 2))
-        image.load()
+def _image(opened: Opened) -> Image.Image:
+    image = open_image(bounded(opened.file, opened.size_bytes))
+    if image.width * image.height > MAX_PIXELS:
+        raise Unreadable("too large for a thumbnail")
+    # A JPEG can be decoded at an eighth of its size.
+    image.draft("RGB", (_SIDE_PX * 2, _SIDE_PX * 2))
+    image.load()
     return ImageOps.exif_transpose(image)
 
 
-def _frame(path: str) -> Image.Image | None:
-    with open_container(path) as container:
+def _frame(item: Item, opened: Opened) -> Image.Image | None:
+    with open_container(opened.path or medium_of(item, opened)) as container:
         stream = video_stream(container)
         if stream is None or stream.codec_context.width * stream.codec_context.height > MAX_PIXELS:
             return None

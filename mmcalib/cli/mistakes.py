@@ -1,0 +1,57 @@
+"""Every way for a command to end in one line: what is wrong, and the next thing to type."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Sequence
+
+import typer
+
+from mmcalib.errors import MmcalibError, OutputError, UsageError
+
+# What Typer raises for words that it cannot parse: BadParameter is the one that it exports.
+Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
+
+_PASSES_FLAGS_ON = ("rehearse", "plan", "validate")
+_TAKES_DATA = ("run", "scan", "validate")
+
+
+def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) -> UsageError:
+    """What Typer says of these `words`, and where the right ones are to be found."""
+    said = str(getattr(error, "message", "") or error)
+    if callable(whole := getattr(error, "format_message", None)):
+        said = str(whole())
+    command = next((word for word in words if word in commands), "")
+    hint = f"mmcalib {command} --help" if command else "mmcalib --help"
+    option = getattr(error, "option_name", None)
+    if said.startswith("No such option") and command in _PASSES_FLAGS_ON:
+        hint = f"flags of vllm serve go after --: mmcalib {command} ... -- {option} ..."
+    if "unexpected extra argument" in said and command in _TAKES_DATA:
+        hint = "--data names the media, each folder or file with a --data of its own"
+    return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
+
+
+def unexpected(error: Exception) -> MmcalibError:
+    """What nobody foresaw."""
+    said = " ".join(str(error).split())
+    bug = "" if isinstance(error, OSError) else "; it is a bug, please report it"
+    return MmcalibError(
+        f"unexpected {type(error).__name__}" + (f": {said}" if said else ""),
+        hint=f"MMCALIB_DEBUG=1 mmcalib ... shows where{bug}",
+    )
+
+
+def flush() -> None:
+    """Write out what was printed: at the end of the process nobody could say that it failed.
+
+    Raises OutputError; ends quietly where the reader has left, as `head` does.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
+        said = f"cannot write to standard output: {error.strerror}"
+        raise OutputError(said, hint="df -h .") from error

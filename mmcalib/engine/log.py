@@ -1,0 +1,34 @@
+"""The log of an engine process, read while it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+
+class LogTail:
+    """Hands every finished line that is written from now on to `on_line`, once."""
+
+    def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
+        self._path, self._on_line = path, on_line
+        self._read_to = path.stat().st_size if path.exists() else 0
+
+    def follow(self) -> None:
+        """Hand over what was written since. Of a bar that is drawn over itself the last state."""
+        with self._path.open("rb") as file:
+            file.seek(self._read_to)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read_to += len(whole) + len(newline)
+        for line in whole.decode("utf-8", "replace").split("\n"):
+            states = [state for state in line.split("\r") if state.strip()]
+            if states:
+                self._on_line(states[-1].rstrip())
+
+
+def last_line(log: Path) -> str:
+    """The last line of the log that says something, at most 300 characters."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 20_000))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    spoken = [line.strip() for line in lines if line.strip()]
+    return spoken[-1][:300] if spoken else ""

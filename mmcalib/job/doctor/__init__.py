@@ -1,0 +1,1 @@
+"""What is installed, what will work, and what to type where something will not."""

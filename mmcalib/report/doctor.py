@@ -1,0 +1,88 @@
+"""What `mmcalib doctor` found, as one document: `mmcalib doctor --json` prints it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from mmcalib.report.calibration import CheckResult
+
+Need = Literal["media", "engine", "optional"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Package(_Part):
+    """One package, by its name in the index; `version` is None where it is not installed.
+
+    `need`: media and engine are needed by the main job, the others by what `purpose` says.
+    """
+
+    name: str
+    version: str | None
+    need: Need
+    purpose: str
+    install: str
+
+
+class Backend(_Part):
+    """Where the installed vLLM would run: `device` is cuda, cpu or empty, None where it did not
+    answer within `seconds`.
+    """
+
+    device: str | None
+    vllm: str | None
+    torch: str | None
+    seconds: float
+
+
+class PresentGpu(_Part):
+    """The first GPU of this machine; `free_bytes` is None where vLLM does not run on it."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int | None
+    capability: str
+
+
+class Hub(_Part):
+    """Where models are fetched from, and whether it answers; `offline`: it was not asked."""
+
+    endpoint: str
+    state: Literal["reachable", "unreachable", "offline"]
+
+
+class Host(_Part):
+    """Memory that is free, and the open files that one process may have; None: unknown."""
+
+    platform: str
+    python: str
+    ram_available_bytes: int | None
+    shm_free_bytes: int | None
+    open_files: int | None
+
+
+class Folder(_Part):
+    """A folder that is written to, and what for."""
+
+    purpose: Literal["cache", "results", "temporary"]
+    path: str
+    writable: bool
+    free_bytes: int | None
+
+
+class Diagnosis(_Part):
+    """Everything that was looked at. `verdict` fail: `mmcalib run` cannot work here."""
+
+    mmcalib: str
+    packages: list[Package]
+    backend: Backend
+    gpu: PresentGpu | None
+    hub: Hub
+    host: Host
+    folders: list[Folder]
+    checks: list[CheckResult]
+    verdict: Literal["pass", "fail"]

@@ -1,0 +1,46 @@
+"""The configuration as arguments of `vllm serve`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mmcalib.report.calibration import Calibration
+
+
+def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
+    """The words that follow `vllm serve`, an option and its values at a time, the model first.
+
+    Mappings are JSON, a false is `--no-x`, and what is None is left to vLLM.
+    """
+    if config.get("model") is not None:
+        yield [str(config["model"])]
+    for name, value in config.items():
+        if name != "model" and value is not None:
+            yield _option(f"--{name.replace('_', '-')}", value)
+
+
+def _option(flag: str, value: Any) -> list[str]:
+    match value:
+        case True:
+            return [flag]
+        case False:
+            return [f"--no-{flag[2:]}"]
+        case list() | tuple():
+            return [flag, *map(plain, value)]
+    said = plain(value)
+    # Behind a space, a parser would take it for an option of its own.
+    return [f"{flag}={said}"] if said.startswith("-") else [flag, said]
+
+
+def plain(value: Any) -> str:
+    """A string as it is, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def arguments_text(calibration: Calibration) -> str:
+    """One option per line, quoted for a shell; the lines are one command."""
+    options = (shlex.join(option) for option in serve_arguments(calibration.engine_config))
+    return " \\\n    ".join(options) + "\n"

@@ -1,0 +1,69 @@
+"""The configuration as an environment file: vLLM reads no such variable, a shell hands it over."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mmcalib.errors import OutputError
+from mmcalib.report import words
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.emit.arguments import serve_arguments
+
+# Not VLLM_...: vLLM warns of such names that it does not know, or refuses them.
+VARIABLE = "ENGINE_ARGS"
+# Names and words that `--option.name word` carries as they are.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
+
+
+def environment_text(calibration: Calibration) -> str:
+    """`ENGINE_ARGS=` and the arguments of `vllm serve`, on one line without quotes around it.
+
+    Raises OutputError where a value has a line break, which no such file can carry.
+    """
+    line = f"{VARIABLE}={shlex.join(_words(calibration.engine_config))}"
+    if not line.isprintable() and re.search(r"[\n\r\0]", line):
+        raise OutputError("an environment file cannot carry a line break", hint="--emit yaml")
+    return (
+        f"# vLLM configuration for {words.plain(calibration.model.id)}, made by mmcalib.\n"
+        "# vLLM does not read this variable by itself. Start the server with\n"
+        f"#     sh -c 'eval \"exec vllm serve ${VARIABLE}\"'\n"
+        f"{line}\n"
+    )
+
+
+def _words(config: Mapping[str, Any]) -> Iterator[str]:
+    """As `serve_arguments`, but mappings as `--option.name.name value`, which needs no quotes."""
+    for option in serve_arguments({k: v for k, v in config.items() if not _dottable(v)}):
+        yield from option
+    for name, value in config.items():
+        if _dottable(value):
+            yield from _dotted(f"--{name.replace('_', '-')}", value)
+
+
+def _dottable(value: Any) -> bool:
+    """Whether every name of a mapping can stand between dots."""
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(_NAME.fullmatch(str(name)) for name in value)
+        and all(_dottable(inner) for inner in value.values() if isinstance(inner, Mapping))
+    )
+
+
+def _dotted(flag: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _dotted(f"{flag}.{name}", inner)
+    else:
+        yield from (flag, _word(value))
+
+
+def _word(value: Any) -> str:
+    """What vLLM reads back as this value: JSON, or a word that is none."""
+    bare = isinstance(value, str) and _NAME.fullmatch(value) and value not in _NUMBERS_AND_SUCH
+    return str(value) if bare else json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,55 @@
+"""One form: the file that it is kept in, its text, and how an engine is started from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mmcalib.report import words
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.emit.arguments import arguments_text
+from mmcalib.report.emit.environment import environment_text
+from mmcalib.report.emit.kubernetes import kubernetes_text
+from mmcalib.report.emit.python import python_text
+from mmcalib.report.engine_yaml import engine_yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`use` has the place `{file}` for the file's name. `comments` is false where a comment would
+    be in the way.
+    """
+
+    file: str
+    render: Callable[[Calibration], str]
+    use: str
+    comments: bool = True
+
+    def text(self, calibration: Calibration) -> str:
+        """The file's content. One that was emitted against the verdict says so on top.
+
+        Raises OutputError where the form cannot carry a value.
+        """
+        text = self.render(calibration)
+        if calibration.verdict == "fail" and self.comments:
+            failed = next(check for check in calibration.checks if check.status == "fail")
+            text = f"# The verdict is fail: {words.check_line(failed)}\n{text}"
+        return text
+
+
+def _yaml(calibration: Calibration) -> str:
+    return engine_yaml(calibration, "vllm serve --config engine.yaml")
+
+
+FORMS: dict[str, Form] = {
+    "yaml": Form("engine.yaml", _yaml, "vllm serve --config {file}"),
+    "args": Form("engine.args", arguments_text, 'eval "vllm serve $(cat {file})"', comments=False),
+    "env": Form(
+        "engine.env",
+        environment_text,
+        "docker run --env-file {file} --entrypoint sh IMAGE -c 'eval \"exec vllm serve "
+        "$ENGINE_ARGS\"'",
+    ),
+    "k8s": Form("engine.k8s.yaml", kubernetes_text, "paste into your Deployment what {file} says"),
+    "python": Form("engine.py", python_text, "LLM(**ENGINE_ARGS), as at the end of {file}"),
+}

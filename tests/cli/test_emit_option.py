@@ -1,0 +1,120 @@
+"""`--emit`: one configuration in the form that somebody needs, and none that failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from example import calibration
+from rich.console import Console
+
+from mmcalib.cli.output import finish, save
+from mmcalib.job.spec import Outcome
+from mmcalib.report.calibration import CheckResult
+from mmcalib.report.emit import FORMS
+
+FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The folder of a finished run."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    calibration().save(folder / "calibration.json")
+    return folder
+
+
+@pytest.fixture
+def failed(out: Path) -> Path:
+    """The folder of a run whose verdict is fail."""
+    found = calibration().model_copy(update={"verdict": "fail", "checks": [FAILED]})
+    found.save(out / "calibration.json")
+    return out
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_is_all_of_standard_output_and_its_use_is_on_the_other(
+    cli, out: Path, form: str
+) -> None:
+    said = cli("report", "out", "--emit", form)
+    assert said.code == 0
+    assert said.out == FORMS[form].text(calibration())
+    assert FORMS[form].file in said.err
+    assert not (out / "report.html").exists()
+
+
+def test_it_goes_to_a_file_that_json_names(cli, out: Path) -> None:
+    said = cli("report", "--emit", "env", "--out", "a b.env", "--json")
+    assert json.loads(said.out) == {
+        "written": "a b.env",
+        "format": "env",
+        "bytes": Path("a b.env").stat().st_size,
+    }
+    assert "--env-file 'a b.env'" in said.err
+
+
+def test_a_file_that_exists_stays(cli, out: Path) -> None:
+    Path("mine").write_text("mine")
+    assert cli("report", "--emit", "env", "--out", "mine").code == 2
+    assert Path("mine").read_text() == "mine"
+
+
+def test_one_that_failed_is_not_emitted(cli, failed: Path) -> None:
+    said = cli("report", "--emit", "args")
+    assert (said.code, said.out) == (3, "")
+    assert "prompts fit: too long" in said.err
+    assert "fewer items" in said.err
+
+
+def test_force_emits_it_with_a_warning(cli, failed: Path) -> None:
+    said = cli("report", "--emit", "k8s", "--force")
+    assert said.code == 0
+    assert said.out.startswith("# The verdict is fail: prompts fit")
+    assert "warning: the verdict of this configuration is fail" in said.err
+
+
+def test_without_names_the_reasons_name_no_file(cli, out: Path) -> None:
+    said = cli("report", "--emit", "yaml", "--redact-paths")
+    assert "page-7" not in said.out
+    assert "item-1" in said.out
+
+
+@pytest.mark.parametrize("words", [["report", "out"], ["run", "--model", "m", "--data", "x"]])
+def test_an_unknown_form_is_said_before_anything_else(cli, out: Path, words: list[str]) -> None:
+    said = cli(*words, "--emit", "toml")
+    assert said.code == 2
+    assert said.err.splitlines() == [
+        "error: --emit toml is none of yaml, args, env, k8s, python",
+        "  try: --emit args",
+    ]
+
+
+def test_json_and_the_text_do_not_share_standard_output(cli, out: Path) -> None:
+    said = cli("report", "--emit", "args", "--json")
+    assert (said.code, said.out) == (2, "")
+
+
+def test_a_run_writes_the_forms_beside_the_file(tmp_path: Path) -> None:
+    finish(
+        calibration(),
+        tmp_path,
+        Console(quiet=True),
+        as_json=False,
+        quiet=True,
+        strict=False,
+        thumbnails=False,
+        emit=["args", "yaml", "python", "args"],
+    )
+    assert (tmp_path / "engine.args").read_text() == FORMS["args"].text(calibration())
+    assert (tmp_path / "engine.py").exists()
+    assert not (tmp_path / "engine.env").exists()
+
+
+def test_a_later_run_removes_forms_that_it_does_not_write(tmp_path: Path) -> None:
+    """They would say something else than its engine.yaml."""
+    (tmp_path / "engine.args").write_text("of an earlier run")
+    (tmp_path / "mine.txt").write_text("mine")
+    save(Outcome(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "skipped.jsonl"]

@@ -1,0 +1,371 @@
+"""A corpus that means harm, and a user who types anything: headers only, no engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.corpus import tars
+from tests.corpus.serving import serving
+
+TREE_FILES = 200
+
+
+def started(cache: Path, *words: object, most_bytes: int | None = None) -> subprocess.Popen[str]:
+    def limit() -> None:
+        if most_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "mmcalib", *map(str, words)],
+        env={**os.environ, "MMCALIB_CACHE_DIR": str(cache), "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=limit,
+    )
+
+
+def processes(cache: Path) -> list[str]:
+    """Those that were started with this cache."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"MMCALIB_CACHE_DIR={cache}\0".encode() in variables:
+            found.append(entry.name)
+    return found
+
+
+def wait_until(true: object, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def one_error(err: str) -> tuple[str, str]:
+    """The error and its hint, which must be all there is."""
+    lines = err.splitlines()
+    assert "Traceback" not in err
+    assert lines[0].startswith("error: "), err
+    assert len(lines) == 2, err
+    assert lines[1].startswith("  try: "), err
+    return lines[0].removeprefix("error: "), lines[1].removeprefix("  try: ")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    for number in range(TREE_FILES):
+        Image.new("L", (10 + number % 7, 8)).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_scan_that_is_ended_leaves_no_worker_behind(
+    sign: signal.Signals, code: int, tree: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("aiohttp")
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    out.mkdir()
+    (out / "census.json").write_text("old")
+    with serving() as server:
+        server.hang = threading.Event()
+        slow = server.put("slow.png", tars.png())
+        words = ["scan", "--data", tree, "--data", slow, "--out", out, "--force", "--quiet"]
+        with started(cache, *words) as process:
+            # Its workers wait for an answer by now.
+            wait_until(lambda: server.asked)
+            assert len(processes(cache)) > 1
+            process.send_signal(sign)
+            _, err = process.communicate(timeout=10)
+        server.hang.set()
+    assert process.returncode == code
+    assert "Traceback" not in err
+    wait_until(lambda: not processes(cache), 5)
+    assert (out / "census.json").read_text() == "old"
+    if sign != signal.SIGKILL:
+        assert remembered(cache) >= TREE_FILES
+
+
+def remembered(cache: Path) -> int:
+    import sqlite3
+
+    with sqlite3.connect(cache / "census.sqlite3") as db:
+        return int(db.execute("SELECT count(*) FROM seen").fetchone()[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "hint"),
+    [
+        (["--workers", "0"], "--workers must be at least 1, not 0", ""),
+        (["--item-timeout", "-1"], "--item-timeout must be a number of seconds above 0", ""),
+        (["--item-timeout", "nan"], "--item-timeout must be a number of seconds above 0", ""),
+        (["--executor", "nope"], "--executor nope: no such choice", "one of local, ray"),
+        (["--ray-address", "x:1"], "--ray-address is of a Ray cluster", "--executor ray"),
+        (["--data", ""], "--data '' names nothing", "--data ."),
+        (["--data", "file://"], "--data 'file://' names nothing", "--data ."),
+        (["--data", "nope://b/x"], "no file system for nope://", "s3://"),
+        (["--data", "hf-dataset://"], "no name of a dataset", "hf-dataset://NAME"),
+        (["--data", "hf-dataset://a?b=c"], "no such option: b", "hf-dataset://NAME"),
+        (["--data", "tar://a::/b.tar"], "cannot list tar://a::/b.tar", "--data /b.tar"),
+        (["--shard", "0/3"], "no such shard: 0/3", "1/3 is the first"),
+    ],
+)
+def test_a_mistake_in_an_option_is_one_line(words, says: str, hint: str, cli, media) -> None:
+    given = words if "--data" in words else ["--data", media, *words]
+    ended = cli("scan", *given, "--out", "out")
+    assert ended.code == 2
+    assert ended.err.startswith("error: ")
+    assert says in ended.err
+    assert hint in ended.err
+    assert ended.err.count("\n") <= 2
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("@missing", "no such list of paths: missing"),
+        ("@empty.txt", "no path in the list of paths"),
+        ("x*", "no file matches: x*"),
+        ("file:///no/such", "nothing at file:///no/such"),
+        ("zip://*.gif::/dev/null", "not a regular file"),
+        ("words.tar", "words.tar: not a tar archive"),
+        ("words.zip", "words.zip: damaged: "),
+        ("words.parquet", "words.parquet: damaged: "),
+        ("locked.zip", "encrypted"),
+    ],
+)
+def test_a_source_that_is_none_is_one_line(data: str, says: str, cli, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("fsspec")
+    for ending in ("tar", "zip", "parquet"):
+        (tmp_path / f"words.{ending}").write_text("words\n" * 200)
+    (tmp_path / "empty.txt").write_text("\n")
+    locked(tmp_path / "locked.zip")
+    ended = cli("scan", "--data", data, "--out", "out", "--quiet")
+    assert (ended.code, ended.out) == (1, "")
+    assert says in one_error(ended.err)[0]
+
+
+def locked(path: Path) -> None:
+    """An archive whose member says that it is encrypted."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.png", tars.png())
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\3\4") + 6] |= 1
+    data[data.index(b"PK\1\2") + 8] |= 1
+    path.write_bytes(data)
+
+
+def test_nothing_on_standard_input_is_one_line() -> None:
+    words = [sys.executable, "-m", "mmcalib", "scan", "--data", "-", "--quiet"]
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert one_error(done.stderr)[0] == "no path in the list of paths"
+
+
+def harm(folder: Path, elsewhere: Path) -> None:
+    """What must be listed and do nothing; none of it is a medium by itself."""
+    folder.mkdir()
+    os.mkfifo(folder / "fifo.png")
+    with socket.socket(socket.AF_UNIX) as bound:
+        here = os.open(folder, os.O_RDONLY)
+        bound.bind(f"/proc/self/fd/{here}/socket.png")
+        os.close(here)
+    if os.geteuid() == 0:
+        os.mknod(folder / "zero.png", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    (folder / "zero-link.png").symlink_to("/dev/zero")
+    (folder / "self.png").symlink_to("self.png")
+    (folder / "loop").symlink_to(folder.parent)
+    deep = folder.joinpath(*["d"] * 100)
+    deep.mkdir(parents=True)
+    for name in (b"$(touch pwned).txt", b"new\nline.txt", b"\xff.png", b"-rf", b"e" * 255):
+        with open(os.path.join(os.fsencode(deep), name), "wb") as file:
+            file.write(b"words")
+    climbing = [("../../up.txt", b"w"), (f"{elsewhere}/abs.txt", b"w"), ("a/../../../b.txt", b"w")]
+    tars.tar(folder / "climbing.tar", *climbing)
+    link = tars.member("link.png", kind=tarfile.SYMTYPE, link="/etc/hostname")
+    device = tars.member("zero.png", kind=tarfile.CHRTYPE)
+    (folder / "links.tar").write_bytes(tars.blocks(link, device) + tars.END)
+    (folder / "header.tar").write_bytes(tars.blocks(tars.member("a.png", 1 << 40)))
+    with zipfile.ZipFile(folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("../../up.txt", "words")
+        with archive.open("bomb.png", "w", force_zip64=True) as file:
+            file.write(b"\x89PNG\r\n\x1a\n")
+            for _ in range(300):
+                file.write(bytes(1 << 20))
+    (folder / "broken.parquet").write_bytes(b"PAR1" + bytes(99) + b"PAR1")
+
+
+def below(folder: Path) -> dict[bytes, int]:
+    """Every name in a folder, with the size of what is a file."""
+    found = {}
+    for parent, folders, files in os.walk(os.fsencode(folder)):
+        for name in [*folders, *files]:
+            status = os.lstat(os.path.join(parent, name))
+            is_folder = stat.S_ISDIR(status.st_mode)
+            found[os.path.join(parent, name)] = 0 if is_folder else status.st_size
+    return found
+
+
+def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    out, cache, home = tmp_path / "out", tmp_path / "cache", tmp_path / "home"
+    home.mkdir()
+    harm(tree / "harm", home)
+    before = below(tmp_path)
+    began = time.monotonic()
+    process = started(cache, "scan", "--data", tree, "--out", out, "--json", "--quiet")
+    printed, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert time.monotonic() - began < 30
+    corpus = json.loads(printed)["corpus"]
+    assert corpus["items"] == TREE_FILES
+    assert corpus["files"] == corpus["items"] + corpus["skipped"]
+    reasons = {}
+    for line in (out / "skipped.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        reasons[os.path.basename(entry["path"].partition("::")[0])] = entry["reason"]
+    assert {"fifo.png", "socket.png", "zero-link.png", "self.png", "loop"} <= reasons.keys()
+    assert {"up.txt", "abs.txt", "b.txt", "link.png", "bomb.png", "new\nline.txt"} <= reasons.keys()
+    assert {"header.tar", "broken.parquet", "-rf", "e" * 255} <= reasons.keys()
+    after = {name: size for name, size in below(tmp_path).items() if name in before}
+    assert after == before
+    ours = (os.fsencode(out), os.fsencode(cache))
+    assert [
+        name for name in below(tmp_path) if name not in before and not name.startswith(ours)
+    ] == []
+    assert processes(cache) == []
+
+
+def test_a_corpus_may_change_while_it_is_read(tree: Path, tmp_path: Path) -> None:
+    ended = threading.Event()
+    chance = random.Random(5)
+
+    def change() -> None:
+        while not ended.wait(0.001):
+            path = tree / f"{chance.randrange(TREE_FILES)}.png"
+            try:
+                match chance.randrange(4):
+                    case 0:
+                        path.unlink()
+                    case 1:
+                        path.write_bytes(b"")
+                    case 2:
+                        path.write_bytes(tars.png(chance.randrange(1, 99)))
+                    case 3:
+                        samples = tars.samples(chance.randrange(1, 99))
+                        tars.tar(tree / f".{path.name}", *samples).rename(tree / "shard.tar")
+            except OSError:
+                continue
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        words = ["scan", "--data", tree, "--out", tmp_path / "out", "--json", "--quiet"]
+        process = started(tmp_path / "cache", *words)
+        printed, err = process.communicate(timeout=60)
+    finally:
+        ended.set()
+        changing.join()
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(printed)["corpus"]["items"] > 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of 128 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("needs root, and leave to mount")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Take what there is of the disk."""
+    with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 12))
+
+
+def test_results_that_do_not_fit_are_one_line_and_the_old_ones_stay(
+    tree: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    old = {"census.json": "old", "skipped.jsonl": "old"}
+    for name, text in old.items():
+        (out / name).write_text(text)
+    words = ["scan", "--data", tree, "--out", out, "--force", "--quiet", "--no-cache"]
+    process = started(tmp_path / "cache", *words, most_bytes=1024)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    says, hint = one_error(err)
+    assert says == f"cannot write {out}/census.json: File too large"
+    assert hint == "--out another folder"
+    assert {path.name: path.read_text() for path in out.iterdir()} == old
+
+
+def test_a_full_disk_for_results_is_one_line(tree: Path, tmp_path: Path, small_disk: Path) -> None:
+    words = ["scan", "--data", tree, "--out", small_disk / "out", "--force", "--quiet"]
+    assert started(tmp_path / "cache", *words).wait(60) == 0
+    old = below(small_disk / "out")
+    fill(small_disk / "full")
+    process = started(tmp_path / "cache", *words)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "No space left" in one_error(err)[0]
+    assert below(small_disk / "out") == old
+
+
+def test_a_full_disk_for_what_is_remembered_is_a_note(
+    tree: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    words = ["scan", "--data", tree, "--out", tmp_path / "out", "--force"]
+    # Room for the tables, not for what is seen.
+    (small_disk / "full").write_bytes(bytes(40 << 10))
+    process = started(small_disk / "cache", *words)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert err.count("remembered") == 1
+    assert f"{TREE_FILES} items" in err
+
+
+@pytest.mark.parametrize("cache", ["/proc/none", "/dev/null/none"])
+def test_a_cache_that_cannot_be_made_is_a_note(tree: Path, tmp_path: Path, cache: str) -> None:
+    words = ["scan", "--data", tree, "--out", tmp_path / "out", "--force"]
+    process = started(Path(cache), *words)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert err.count("nothing is remembered of this corpus") == 1
+    assert f"{TREE_FILES} items" in err

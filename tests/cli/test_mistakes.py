@@ -1,0 +1,179 @@
+"""The mistakes that are most likely, over all commands: what is wrong, what to type, exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from example import calibration
+from PIL import Image
+
+from mmcalib.cli.mistakes import unexpected
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
+RUN = f"run --model {MODEL}"
+ON_L4 = f"--model {MODEL} --gpu L4"
+
+# What is typed, the exit code, words of the error, words of the remedy.
+MISTAKES = [
+    ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
+    ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
+    ("run", 2, "missing option '--model'", "mmcalib run --help"),
+    (RUN, 2, "nothing to calibrate for", "--data DIR or --requests FILE.jsonl"),
+    (f"{RUN} --data", 2, "'--data' requires an argument", "mmcalib run --help"),
+    (f"{RUN} media", 2, "unexpected extra argument", "--data names the media"),
+    (f"{RUN} --data media --frobnicate", 2, "--frobnicate", "mmcalib run --help"),
+    (f"{RUN} --data media --sample many", 2, "invalid value for '--sample'", "run --help"),
+    (f"{RUN} --data media --workers 0", 2, "--workers must be at least 1", "--workers 4"),
+    (f"{RUN} --data media --max-num-seqs 0", 2, "--max-num-seqs must be", "--max-num-seqs N"),
+    (f"{RUN} --data media --max-model-len 32k", 2, "32k is no number", "--max-model-len 32768"),
+    (f"{RUN} --data media --prefer speed", 2, "no such choice", "quality, throughput"),
+    (f"{RUN} --data media --validate all", 2, "no such choice", "startup, replay"),
+    (f"{RUN} --data media --executor slurm", 2, "no such choice", "local, ray"),
+    (f"{RUN} --data media --gpu L44", 2, "close to it: L4", "--gpu-memory 24GiB"),
+    (f"{RUN} --data media --concurrency 4", 2, "none is named", "--gpu L4"),
+    (f"{RUN} --data media --count cats=4", 2, "--count cats=4", "--count image=4"),
+    (f"{RUN} --data media --policy bad.yaml", 2, "not YAML", "docs/run.md"),
+    (f"{RUN} --data media --policy none.yaml", 2, "No such file", "docs/run.md"),
+    (f"{RUN} --data media --out full", 2, "full is not empty", "--force, or --out another"),
+    (f"{RUN} --data media --out a.txt", 2, "a.txt is a file", "--out another folder"),
+    (f"{RUN} --data nowhere", 1, "no such folder", "--data DIR"),
+    (f"{RUN} --data empty", 1, "no files in folder", "--data DIR"),
+    (f"{RUN} --data texts", 1, "nothing to measure", "--data DIR"),
+    (f"{RUN} --data media/*.xyz", 1, "no file matches", "in quotes"),
+    (f"{RUN} --data @none.txt", 1, "no such list of paths", "@paths.txt"),
+    (f"{RUN} --requests none.jsonl", 1, "no such requests file", "--requests FILE"),
+    (f"{RUN} --requests media", 1, "a folder", "--data names a folder"),
+    (f"{RUN} --requests bad.jsonl", 1, "bad.jsonl:1: not JSON", '{"messages":'),
+    ("run --model gpt-4o --data media", 1, "no geometry is bundled", "mmcalib models"),
+    ("run --model Qwen/Qwen2.5-VL-3B --data media", 1, "not a local folder", f"such as {MODEL}"),
+    ("run --model ./none --data media", 1, "./none is not a folder", "ls ."),
+    ("run --model texts --data media", 1, "without config.json", "config.json, tokenizer"),
+    ("check", 2, "nothing to check", "name NEW_DATA"),
+    ("check media", 2, "cannot read out/calibration.json", "mmcalib run --model MODEL"),
+    ("check media --calibration bad.jsonl", 2, "is not a calibration", "mmcalib run"),
+    ("check nowhere --calibration kept", 1, "no such folder", "NEW_DATA"),
+    ("scan", 2, "nothing to scan", "--data DIR or --requests"),
+    ("scan --data media --shard 5/4", 2, "no such shard: 5/4", "1/4 is the first"),
+    ("merge", 2, "missing argument", "mmcalib merge --help"),
+    ("merge a.txt", 2, "not a census: a.txt", "mmcalib scan --data DIR"),
+    ("report nowhere", 2, "cannot read nowhere", "mmcalib run --model MODEL"),
+    ("report kept --format pdf", 2, "neither html nor md", "--format html"),
+    (f"rehearse --model {MODEL} --gpu H1000", 2, "no GPU called 'H1000'", "--gpu-memory"),
+    (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X has no CUDA", "--gpu H100-80G"),
+    (f"rehearse {ON_L4} --max-num-seqs 4", 2, "--max-num-seqs", "rehearse ... -- --max-num-seqs"),
+    (f"rehearse {ON_L4} --config none.yaml", 2, "no such file", "vllm serve"),
+    ("rehearse --gpu L4", 2, "no model is named", "--model MODEL"),
+    (f"plan {ON_L4} --goal fast", 2, "is not a goal", "concurrency>=16"),
+    (f"plan {ON_L4} --log none.log", 2, "No such file", "tee server.log"),
+    ("validate", 2, "missing option '--config'", "mmcalib validate --help"),
+    ("validate --config none.yaml", 2, "no such file", "vllm serve"),
+    ("validate --config c.yaml --data nowhere", 1, "nowhere: no such file", "ls ."),
+    ("validate --config c.yaml --max-num-seqs 4", 2, "--max-num-seqs", "validate ... -- --max-num"),
+    ("models extra", 2, "unexpected extra argument", "mmcalib models --help"),
+    ("doctor --fix", 2, "no such option: --fix", "mmcalib doctor --help"),
+]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, media: Path) -> Path:
+    """A working folder with something to go wrong with."""
+    (tmp_path / "empty").mkdir()
+    for folder, file in (("texts", "a.txt"), ("full", "engine.yaml"), (".", "a.txt")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / file).write_text("words")
+    (tmp_path / "bad.jsonl").write_text("{bad\n")
+    (tmp_path / "bad.yaml").write_text("prefer: [\n")
+    (tmp_path / "c.yaml").write_text("model: a/b\n")
+    (tmp_path / "kept").mkdir()
+    calibration().save(tmp_path / "kept" / "calibration.json")
+    return tmp_path
+
+
+def ends_well(err: str) -> bool:
+    """The last two lines are the error and the remedy, and no other line is of an error."""
+    *_, error, remedy = err.splitlines()
+    return (
+        error.startswith("error: ")
+        and remedy.startswith("  try: ")
+        and err.count("error: ") == 1
+        and "Traceback" not in err
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "says", "remedy"), MISTAKES, ids=[row[0] for row in MISTAKES]
+)
+def test_a_mistake_is_one_line_and_the_next_thing_to_type(
+    typed: str, code: int, says: str, remedy: str, cli, desk: Path
+) -> None:
+    ended = cli(*typed.split())
+    assert (ended.code, ended.out) == (code, "")
+    assert ends_well(ended.err), ended.err
+    *_, error, hint = ended.err.splitlines()
+    assert says in error
+    assert remedy in hint
+
+
+def test_the_table_has_every_command() -> None:
+    from mmcalib.cli.app import COMMANDS
+
+    assert {typed.split()[0] for typed, *_ in MISTAKES} >= set(COMMANDS)
+    assert len(MISTAKES) >= 40
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
+@pytest.mark.parametrize(
+    "typed",
+    [f"{RUN} --data media", f"rehearse {ON_L4}", f"plan {ON_L4}", "validate --config c.yaml"],
+)
+def test_without_vllm_the_doctor_is_named(typed: str, cli, desk: Path) -> None:
+    ended = cli(*typed.split())
+    assert (ended.code, ended.out) == (1, "")
+    assert ends_well(ended.err), ended.err
+    assert "vLLM is not installed" in ended.err
+    assert "try: mmcalib doctor" in ended.err
+
+
+def test_what_nobody_foresaw_is_one_line_too() -> None:
+    found = unexpected(ValueError("two\nlines"))
+    assert (found.message, found.exit_code) == ("unexpected ValueError: two lines", 1)
+    assert "MMCALIB_DEBUG=1" in found.hint
+
+
+def test_a_cache_that_cannot_be_written_names_its_variable(cli, desk: Path, monkeypatch) -> None:
+    monkeypatch.setenv("MMCALIB_CACHE_DIR", "a.txt")
+    ended = cli("run", "--model", MODEL, "--data", "media")
+    assert ended.code == 1
+    assert ends_well(ended.err), ended.err
+    assert "export MMCALIB_CACHE_DIR=" in ended.err
+
+
+def test_a_full_disk_behind_stdout_is_an_error() -> None:
+    shell = f"{sys.executable} -m mmcalib models --json > /dev/full"
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert ends_well(done.stderr)
+    assert "No space left on device" in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    """As in `mmcalib models --json | head -1`."""
+    shell = f"{sys.executable} -m mmcalib models --json | head -c 1"
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[", "")
+
+
+def test_check_takes_the_folder_of_a_run(cli, desk: Path) -> None:
+    Image.new("RGB", (20, 20)).save(desk / "media" / "b.png")
+    ended = cli("check", "media", "--calibration", "kept", "--json", "--quiet", "--allow-unknown")
+    assert json.loads(ended.out.splitlines()[-1])["kind"] == "summary"

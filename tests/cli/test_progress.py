@@ -1,0 +1,71 @@
+"""Progress with and without a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from rich.console import Console
+
+from mmcalib.cli.progress import Terminal
+
+
+def said(*, terminal: bool, verbose: bool = False, colour: bool = True) -> str:
+    """Everything that one known and one unknown step, a note and a log line print."""
+    page = io.StringIO()
+    console = Console(
+        file=page, width=80, force_terminal=terminal, no_color=not colour, highlight=False
+    )
+    shown = Terminal(console, verbose=verbose)
+    with shown.step("measuring", 4) as task:
+        task.advance(3)
+    with shown.step("reading") as task:
+        task.advance(12_000)
+        shown.note("a note")
+        shown.log("a line \x1b[31mof vLLM\x1b[0m [with brackets]")
+    with shown.step("thinking"):
+        pass
+    return page.getvalue()
+
+
+def test_without_a_terminal_it_is_plain_lines() -> None:
+    lines = said(terminal=False).splitlines()
+    assert re.fullmatch(r"measuring: 3, \d+\.\d s", lines[0])
+    assert lines[1] == "  a note"
+    assert re.fullmatch(r"reading: 12,000, \d+\.\d s", lines[2])
+    assert re.fullmatch(r"thinking: \d+\.\d s", lines[3])
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_terminal_sees_share_of_a_known_total_and_count_of_an_unknown_one() -> None:
+    page = said(terminal=True)
+    assert "3/4 75%" in page
+    assert "12,000" in page
+    assert page.count("━") > 0
+
+
+def test_no_color_is_heeded() -> None:
+    assert "\x1b[3" in said(terminal=True)
+    assert re.search(r"\x1b\[3\d", said(terminal=True, colour=False)) is None
+
+
+def test_the_engine_s_lines_are_for_those_who_ask() -> None:
+    assert "of vLLM" not in said(terminal=False)
+    assert "  | a line of vLLM [with brackets]\n" in said(terminal=False, verbose=True)
+
+
+def test_a_long_step_without_a_terminal_shows_that_it_lives(monkeypatch) -> None:
+    monkeypatch.setattr("mmcalib.cli.progress.EVERY_S", 0.0)
+    page = io.StringIO()
+    with Terminal(Console(file=page, width=80)).step("reading", 10) as task:
+        task.advance(5)
+    assert re.match(r"reading: 5/10 50%, about 0 s left\n", page.getvalue())
+
+
+def test_a_total_may_come_later() -> None:
+    page = io.StringIO()
+    with Terminal(Console(file=page, width=80, force_terminal=True)).step("reading") as task:
+        task.total(8)
+        task.advance(2)
+    assert "2/8 25%" in page.getvalue()

@@ -1,0 +1,76 @@
+"""Every command of README and docs that needs no vLLM is run; `commands.py` has the rule."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from .commands import ELSEWHERE, FAST, LINES, SLOW, check, commands, named
+from .pages import fenced, programs
+from .refresh import ROOT
+from .workspace import copy, execute, prepare
+
+# Library calls that need vLLM; tests/e2e makes them.
+CALLS_VLLM = re.compile(r"\bvllm\b|\bmmcalib\.(?:calibrate|rehearse|validate)\(")
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    prepare(folder)
+    return folder
+
+
+@pytest.fixture
+def workspace(template: Path, tmp_path: Path) -> Path:
+    copy(template, tmp_path / "w")
+    return tmp_path / "w"
+
+
+@pytest.mark.parametrize(("page", "line"), FAST, ids=[line for _, line in FAST])
+def test_command_runs(page: str, line: str, workspace: Path) -> None:
+    check(page, line, workspace)
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), [block for block in fenced("python") if not CALLS_VLLM.search(block[1])]
+)
+def test_python_runs(page: str, code: str, workspace: Path) -> None:
+    (workspace / "shown.py").write_text(code)
+    done = execute("python shown.py", workspace)
+    assert done.returncode == 0, f"{page}\n{done.stderr}"
+
+
+def test_no_line_of_the_docs_is_left_over() -> None:
+    """A line runs here, leads outside, or is of a program that is known to be run elsewhere."""
+    left = [
+        f"{page}: {line}"
+        for page, line in LINES
+        for words in programs(line)[:1]
+        if not commands(line) and named(words) not in ELSEWHERE
+    ]
+    assert left == []
+    assert len(FAST) >= 15
+    assert len(SLOW) >= 15
+
+
+def test_pip_installs_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {
+        extra
+        for _, line in LINES
+        if line.startswith("pip ")
+        for found in re.findall(r"(?:mmcalib|\.)\[([\w,]+)\]", line)
+        for extra in found.split(",")
+    }
+    assert asked
+    assert asked - set(project["optional-dependencies"]) == set()
+
+
+def test_scripts_that_are_shown_exist() -> None:
+    shown = {words[1] for _, line in LINES for words in programs(line) if "python" in words[0]}
+    assert shown
+    assert {name for name in shown if not (ROOT / name).is_file()} == set()

@@ -1,0 +1,110 @@
+"""docs/schemas against the code, and what the commands print against docs/schemas."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from PIL import Image
+
+from mmcalib.report.schemas import NAMES, schema
+from tests.schemas import SCHEMAS, file_of, fits
+
+from .refresh import EXAMPLE, ROOT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_published_schema_is_that_of_the_code(name: str) -> None:
+    Draft202012Validator.check_schema(schema(name))
+    text = json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
+    if os.environ.get("MMCALIB_UPDATE_GOLDENS") == "1":
+        file_of(name).write_text(text, encoding="utf-8")
+    assert file_of(name).read_text("utf-8") == text, "MMCALIB_UPDATE_GOLDENS=1 pytest tests/docs"
+
+
+def test_no_schema_is_left_over_and_the_page_links_each() -> None:
+    assert {path.name for path in SCHEMAS.iterdir()} == {file_of(name).name for name in NAMES}
+    page = (ROOT / "docs" / "json.md").read_text("utf-8")
+    assert [name for name in NAMES if f"(schemas/{file_of(name).name})" not in page] == []
+
+
+def test_the_example_s_calibration_fits() -> None:
+    fits("calibration", json.loads((EXAMPLE / "calibration.json").read_text("utf-8")))
+
+
+def test_a_document_with_another_key_does_not_fit() -> None:
+    whole = json.loads((EXAMPLE / "calibration.json").read_text("utf-8"))
+    broken = Draft202012Validator(schema("calibration"))
+    assert not broken.is_valid({**whole, "novelty": 1})
+    assert not broken.is_valid({key: value for key, value in whole.items() if key != "verdict"})
+
+
+def mmcalib(folder: Path, *words: str, code: int | None = 0) -> str:
+    """What the command prints on stdout; `code` None: its answer depends on the machine."""
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_OFFLINE": "1",
+        "MMCALIB_CACHE_DIR": str(folder / "cache"),
+        "NO_COLOR": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "mmcalib", *words],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert code in (None, done.returncode), done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with media and the scan of it, and what that printed."""
+    folder = tmp_path_factory.mktemp("scanned")
+    (folder / "media").mkdir()
+    Image.new("RGB", (56, 28)).save(folder / "media" / "a.png")
+    Image.new("RGB", (9000, 30)).save(folder / "media" / "slim.png")
+    return folder, mmcalib(folder, "scan", "--data", "media", "--out", "one", "--json")
+
+
+def test_scan_and_merge_print_counts_and_write_a_census(scanned: tuple[Path, str]) -> None:
+    folder, printed = scanned
+    fits("scan", json.loads(printed))
+    fits("scan", json.loads(mmcalib(folder, "merge", "one", "--out", "two", "--json")))
+    fits("census", json.loads((folder / "two" / "census.json").read_text("utf-8")))
+
+
+def test_check_prints_lines_that_fit_each(scanned: tuple[Path, str]) -> None:
+    calibration = str(EXAMPLE / "calibration.json")
+    words = ("check", "media", "nothing.png", "--calibration", calibration, "--json")
+    (scanned[0] / "nothing.png").write_bytes(b"")
+    lines = mmcalib(scanned[0], *words, code=3).splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert kinds == ["item", "item", "summary"]
+    for line in lines:
+        fits("check", json.loads(line))
+
+
+@pytest.mark.parametrize("words", [("--format", "md"), ("--emit", "args")])
+def test_report_prints_what_it_wrote(words: tuple[str, str], tmp_path: Path) -> None:
+    calibration = str(EXAMPLE / "calibration.json")
+    fits(
+        "report",
+        json.loads(mmcalib(tmp_path, "report", calibration, "--out", "o", *words, "--json")),
+    )
+
+
+def test_models_prints_a_list(tmp_path: Path) -> None:
+    fits("models", json.loads(mmcalib(tmp_path, "models", "--json")))
+
+
+def test_doctor_prints_its_diagnosis(tmp_path: Path) -> None:
+    printed = mmcalib(tmp_path, "doctor", "--json", "--quiet", code=None)
+    fits("doctor", json.loads(printed))

@@ -1,0 +1,112 @@
+"""A folder in which the commands of the docs find what they name: small, real, made on the spot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mmcalib.geometry import find, materialise
+
+from ..corpus.tars import png, tar
+from ..e2e.media import clip, photo, requests
+from .refresh import EXAMPLE, ROOT
+
+QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+SHARDS = 4
+TARS = 100
+# As a vLLM server prints it.
+LOG = """\
+(APIServer pid=7) INFO 07-01 10:00:00 non-default args: {'model': 'Qwen/Qwen2.5-VL-3B-Instruct'}
+"""
+# Absolute paths of the docs, and the folder that stands for each.
+MOUNTS = {"/data": "data", "/mnt/media": "media"}
+
+
+def prepare(folder: Path) -> None:
+    """Fill the folder. Its commands run with `run`, each in a copy of it."""
+    for name in ("media", "new-media", "photos", "data", "data/pets", "sample/image"):
+        for number in range(3):
+            photo(folder / name / f"{number}.jpg", 320 + 64 * number, 240, number)
+    photo(folder / "photo.jpg", 640, 480)
+    clip(folder / "media" / "clip.mp4", 160, 120, 20)
+    clip(folder / "sample" / "video" / "clip.mp4", 160, 120, 20)
+    for file, at in (
+        ("requests.jsonl", "media"),
+        ("new-requests.jsonl", "new-media"),
+        ("sample/requests.jsonl", "image"),
+    ):
+        requests(folder / file, [("image", f"{at}/0.jpg"), ("image", f"{at}/1.jpg")])
+    (folder / "shards").mkdir()
+    for number in range(TARS):
+        tar(folder / "shards" / f"train-{number:04}.tar", ("a.png", png()))
+    table = pa.table({"image": [{"bytes": png(), "path": "a.png"}], "text": ["Describe."]})
+    pq.write_table(table, folder / "train-00000-of-00004.parquet")
+    geometry = find(QWEN)
+    assert geometry is not None
+    materialise(geometry, folder / "checkpoint")
+    _results(folder)
+
+
+def _results(folder: Path) -> None:
+    """What earlier commands left: a calibration, a census, and the other parts of it."""
+    shutil.copytree(EXAMPLE, folder / "out")
+    shutil.copy(folder / "out" / "engine.yaml", folder)
+    (folder / "default.yaml").write_text(f"model: {QWEN}\n")
+    (folder / "server.log").write_text(LOG)
+    scan = "mmcalib scan --data media --requests requests.jsonl --quiet"
+    commands = [f"{scan} --shard {n}/{SHARDS} --out part-{n}" for n in range(1, SHARDS + 1)]
+    for command in [*commands, f"{scan} --out old"]:
+        done = execute(command, folder)
+        assert done.returncode == 0, done.stderr
+    for name in ("census.json", "skipped.jsonl"):
+        shutil.move(folder / "old" / name, folder / "out" / name)
+    (folder / "old").rmdir()
+
+
+def copy(template: Path, to: Path) -> None:
+    """A workspace of one's own; its media are newer than its results."""
+    left = shutil.ignore_patterns(".cache", ".bin")
+    shutil.copytree(template, to, copy_function=os.link, ignore=left)
+    for name in ("calibration.json", "census.json"):
+        _replace(to / "out" / name)
+
+
+def _replace(path: Path) -> None:
+    """A file of its own in place of a link, and as old as files get."""
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    os.utime(path, (0, 0))
+
+
+def execute(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The line in bash, with this checkout's `mmcalib`; a failure anywhere in a pipe counts."""
+    programs = folder / ".bin"
+    programs.mkdir(exist_ok=True)
+    for name, words in (("mmcalib", "-m mmcalib"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (programs / name).chmod(0o755)
+    for path, name in MOUNTS.items():
+        line = line.replace(path, str(folder / name))
+    env = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "MMCALIB_CACHE_DIR": str(folder / ".cache"),
+        "HF_HUB_OFFLINE": "1",
+        "NO_COLOR": "1",
+    }
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,150 @@
+"""What vLLM itself reads of every form of a configuration, field by field."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mmcalib.engine.environment import child_environment
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.geometry import find, materialise
+from mmcalib.report.calibration import Calibration
+from mmcalib.report.emit import FORMS
+
+pytestmark = pytest.mark.engine
+
+EXAMPLE = Path(__file__).resolve().parent.parent.parent / "docs" / "example" / "calibration.json"
+WORDS = 'words() { printf "%s\\0" "$@"; };'
+
+NASTY: dict[str, Any] = {
+    "model": "/models/it's a \"fine\" $(HOME) ü/*",
+    "limit_mm_per_prompt": {"image": {"count": 2, "width": 1316, "height": 756}, "video": 0},
+    "mm_processor_kwargs": {
+        "images_kwargs": {"size": {"longest_edge": 1003520, "shortest_edge": 3136}},
+        "mode": "a 'b' \"c\" $$ ü",
+        "do_pan_and_scan": False,
+        "number_like": "1k",
+        "fps": 0.5,
+        "tiles": [1, 2],
+        "nothing": None,
+    },
+    "media_io_kwargs": {"video": {"num_frames": -1, "fps": 2}},
+    "max_model_len": 32768,
+    "max_num_batched_tokens": 8192,
+    "max_num_seqs": None,
+    "gpu_memory_utilization": 0.85,
+    "mm_processor_cache_gb": 0,
+    "enable_prefix_caching": False,
+    "enforce_eager": True,
+    "kv_cache_dtype": "fp8",
+}
+
+
+def with_config(config: dict[str, Any]) -> Calibration:
+    return Calibration.load(EXAMPLE).model_copy(update={"engine_config": config})
+
+
+def shell(script: str, **variables: str) -> tuple[str, ...]:
+    command = ["/bin/sh", "-c", WORDS + script]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    return tuple(done.stdout.split("\0")[:-1])
+
+
+def read(host: EngineHost, words: tuple[str, ...], path: str = "") -> dict[str, Any]:
+    return dict(host.ask(ParseServeConfig(path, words), ServeConfig, "parsing").engine_args)
+
+
+def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, dict[str, Any]]:
+    """What vLLM's parser reads of each form that it is given on a command line."""
+    files = {name: folder / form.file for name, form in FORMS.items()}
+    for name, file in files.items():
+        file.write_text(FORMS[name].text(made), encoding="utf-8")
+    line = files["env"].read_text("utf-8").splitlines()[-1].removeprefix("ENGINE_ARGS=")
+    deployment, config_map, _ = yaml.safe_load_all(files["k8s"].read_text("utf-8"))
+    args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    mounted = folder / "mounted.yaml"
+    mounted.write_text(config_map["data"]["engine.yaml"], encoding="utf-8")
+    return {
+        "yaml": read(host, (), str(files["yaml"])),
+        "args": read(host, shell(f"eval \"words $(cat '{files['args']}')\"", PATH=os.defpath)),
+        "env": read(host, shell('eval "words $ENGINE_ARGS"', ENGINE_ARGS=line)),
+        "k8s args": read(host, tuple(word.replace("$$", "$") for word in args)),
+        "k8s file": read(host, (), str(mounted)),
+    }
+
+
+@pytest.mark.parametrize(
+    "config", [Calibration.load(EXAMPLE).engine_config, NASTY], ids=["example", "nasty"]
+)
+def test_vllm_reads_the_same_of_every_form(
+    host: EngineHost, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    # What is None is left to vLLM. All others differ from its defaults, which it does not list.
+    meant = {name: value for name, value in config.items() if value is not None}
+    for form, found in every_form(host, with_config(config), tmp_path).items():
+        assert {name: found.get(name) for name in meant} == meant, form
+        assert set(found) <= set(meant), form
+
+
+def test_the_python_snippet_makes_the_engine_arguments(tmp_path: Path, engine_cache: Path) -> None:
+    """vLLM's own EngineArgs, in a process of its own, as `LLM(...)` would build them."""
+    geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
+    assert geometry is not None
+    folder = materialise(geometry, engine_cache / "it's a model")
+    made = with_config({**NASTY, "model": str(folder)})
+    (tmp_path / "engine.py").write_text(FORMS["python"].text(made), encoding="utf-8")
+    code = (
+        "import dataclasses, json, runpy, sys; from vllm import EngineArgs; "
+        "found = EngineArgs(**runpy.run_path(sys.argv[1])['ENGINE_ARGS']); "
+        "print(json.dumps({f.name: getattr(found, f.name) for f in dataclasses.fields(found)}, "
+        "default=lambda one: getattr(one, '__dict__', None) or str(one)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "engine.py")],
+        env=child_environment(os.environ, offline=True),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    meant = made.engine_args()
+    for name in set(meant) - {"max_num_seqs", "limit_mm_per_prompt"}:
+        assert found[name] == meant[name], name
+    assert found["limit_mm_per_prompt"]["image"] == meant["limit_mm_per_prompt"]["image"]
+
+
+NAMES = st.from_regex(r"[a-z][a-z_.]{0,6}", fullmatch=True)
+LEAVES = st.booleans() | st.integers(-9, 10**9) | st.text(max_size=6) | st.none()
+KWARGS = st.dictionaries(
+    NAMES, LEAVES | st.dictionaries(NAMES, LEAVES, max_size=3), min_size=1, max_size=4
+)
+
+
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(KWARGS, st.booleans(), st.integers(1, 10**6))
+def test_vllm_reads_any_kwargs_as_they_were_meant(
+    host: EngineHost, tmp_path: Path, kwargs: dict[str, Any], eager: bool, length: int
+) -> None:
+    config = {
+        "model": "org/model",
+        "mm_processor_kwargs": kwargs,
+        "enforce_eager": eager,
+        "max_model_len": length,
+    }
+    for form, found in every_form(host, with_config(config), tmp_path).items():
+        assert found["mm_processor_kwargs"] == kwargs, form
+        assert found.get("enforce_eager", False) is eager, form
+        assert found["max_model_len"] == length, form

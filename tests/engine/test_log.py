@@ -1,0 +1,50 @@
+"""The log of an engine process, line by line while it grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.log import LogTail, last_line
+from mmcalib.engine.messages import Look, Looked
+from mmcalib.errors import EngineDied
+
+
+def test_every_finished_line_is_heard_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    heard: list[str] = []
+    tail = LogTail(log, heard.append)
+    with log.open("a") as file:
+        for text in ("one\ntw", "o\n\n", "loading 1%\rloading 100%\r\nrest"):
+            file.write(text)
+            file.flush()
+            tail.follow()
+    assert heard == ["one", "two", "loading 100%"]
+    assert last_line(log) == "rest"
+
+
+def test_bytes_of_any_kind_are_heard(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"")
+    heard: list[str] = []
+    tail = LogTail(log, heard.append)
+    log.write_bytes(b"\xff\n")
+    tail.follow()
+    assert heard == ["�"]
+    assert last_line(log) == "�"
+
+
+def test_a_process_that_dies_is_heard_to_its_end(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\necho loading\necho giving up >&2\nexit 7\n")
+    bare.chmod(0o755)
+    heard: list[str] = []
+    with (
+        EngineHost(python=str(bare), on_log=heard.append) as host,
+        pytest.raises(EngineDied, match="exit code 7 while looking: giving up"),
+    ):
+        host.ask(Look(), Looked, "looking")
+    assert heard == ["loading", "giving up"]
