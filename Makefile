@@ -7,11 +7,11 @@ GPU ?= L4
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all bench lint format docs clean
+.PHONY: help setup demo test test-long test-all bench lint format docs clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
-		| awk -F '\t' '{ printf "  make %-9s %s\n", $$1, $$2 }'
+		| awk -F '\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 
 setup: ## Install mmcalib and vLLM into .venv (VLLM=cpu|cuda|none, PYTHON=python3.12)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -30,9 +30,12 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 	exit $$status
 
 test: setup ## Run the tests, the engine ones included
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not long"
 
-test-all: lint test demo ## Run all that a release must pass: lint, test, demo
+test-long: setup ## Run the tests that take minutes: every command of the docs, among others
+	$(BIN)/pytest -m long
+
+test-all: lint test test-long demo ## Run all that a release must pass: lint, all tests, demo
 
 bench: setup ## Measure speed, the accuracy of rehearsals, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md

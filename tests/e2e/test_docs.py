@@ -9,7 +9,7 @@ import pytest
 from tests.docs.commands import PROVES, SLOW, check, commands
 from tests.docs.workspace import copy, prepare
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ EXAMPLE = Path(__file__).resolve().parent.parent.parent / "docs" / "example" / "
 WORDS = 'words() { printf "%s\\0" "$@"; };'
 
 NASTY: dict[str, Any] = {
-    "model": "/models/it's a \"fine\" $(HOME) ü/*",
+    "model": '/models/it\'s a "fine" $(HOME) ü/*',
     "limit_mm_per_prompt": {"image": {"count": 2, "width": 1316, "height": 756}, "video": 0},
     "mm_processor_kwargs": {
         "images_kwargs": {"size": {"longest_edge": 1003520, "shortest_edge": 3136}},

@@ -184,7 +184,13 @@ def test_one_that_failed_says_so_on_top() -> None:
         assert not form.comments or first.startswith("# The verdict is fail: memory on L4: would")
 
 
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
 )
