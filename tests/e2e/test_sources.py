@@ -120,7 +120,6 @@ def test_members_are_named_with_their_archive(shard: Ran) -> None:
     assert image in (shard.out / "report.md").read_text()
 
 
-@pytest.mark.slow
 def test_members_are_replayed(shard: Ran) -> None:
     assert shard.calibration.startup is not None
     replay = shard.calibration.startup.replay
