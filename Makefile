@@ -27,6 +27,11 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 		--requests sample/requests.jsonl --gpu $(GPU) --out out --force; \
 	{ status=$$?; set +x; } 2>/dev/null; \
 	echo "demo: the job took $$(($$(date +%s) - start)) s"; \
+	if [ -s out/report.html ]; then \
+		if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then xdg-open out/report.html; \
+		elif [ "$$(uname)" = Darwin ]; then open out/report.html; \
+		else echo "demo: open out/report.html in a browser"; fi; \
+	fi; \
 	exit $$status
 
 test: setup ## Run the tests, the engine ones included
@@ -37,13 +42,14 @@ test-long: setup ## Run the tests that take minutes: every command of the docs, 
 
 test-all: lint test test-long demo ## Run all that a release must pass: lint, all tests, demo
 
-bench: setup ## Measure speed, the accuracy of rehearsals, and what calibration gains on small GPUs
+bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
 	$(BIN)/python benchmarks/frontier_speed.py --out reports/frontier-speed.md
 	$(BIN)/python benchmarks/rehearsal_reality.py
 	$(BIN)/python benchmarks/memory_accuracy.py
 	$(BIN)/python benchmarks/mm_cache_speed.py --out reports/mm-cache-speed.md
 	$(BIN)/python datasets/materialise.py sample
+	$(BIN)/python benchmarks/scan.py --out reports/scan.md
 	$(BIN)/python benchmarks/small_gpus.py --out reports/small-gpus.md
 
 lint: setup ## Check style, format and types

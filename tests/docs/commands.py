@@ -31,7 +31,6 @@ ELSEWHERE = {
     "python": "scripts of this repository: below",
     ".venv/bin/python": "the same",
     ".venv/bin/pytest": "these tests",
-    "xdg-open": "opens a browser",
     "docker": "needs Docker",
     "kubectl": "needs a cluster",
     "eval": "tests/engine/test_emit.py hands these words to vLLM",
