@@ -15,12 +15,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers, one has all that runs vLLM: engines are shared, and hold gigabytes."""
-    for item in items:
-        if "rehearsal" in item.path.parts:
-            item.add_marker(pytest.mark.xdist_group("rehearsal"))
-        elif "e2e" in item.path.parts or item.get_closest_marker("engine") is not None:
-            item.add_marker(pytest.mark.xdist_group("engine"))
+    """With several workers, one has all that runs vLLM: engines are shared, and hold gigabytes.
+
+    That takes longest, so it is begun first.
+    """
+    groups = ("engine", "rehearsal", None)
+    found = {item: _group(item) for item in items}
+    items.sort(key=lambda item: groups.index(found[item]))
+    for item, group in found.items():
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    if "rehearsal" in item.path.parts:
+        return "rehearsal"
+    engine = "e2e" in item.path.parts or item.get_closest_marker("engine") is not None
+    return "engine" if engine else None
 
 
 @pytest.fixture(scope="session")
