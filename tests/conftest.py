@@ -14,6 +14,7 @@ from mmcalib.engine.host import EngineHost
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers, one has all that runs vLLM: engines are shared, and hold gigabytes.
 

@@ -52,7 +52,9 @@ def scan(tree: Path, out: Path, cache: Path) -> subprocess.Popen[bytes]:
 
 
 def written(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}
+    """The results; a kill may also leave the part of one that was being written, with a dot."""
+    results = [path for path in sorted(out.iterdir()) if not path.name.startswith(".")]
+    return {path.name: path.read_bytes() for path in results}
 
 
 def remembered(cache: Path) -> int:

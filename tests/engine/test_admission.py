@@ -79,7 +79,7 @@ def _calibrate(lab: Lab, media: Path) -> Calibrated:
         clip(media / "clip.mp4", 320, 240, 60)
     if "audio" in lab.opened.modalities:
         sound(media / "clip.wav", 12.3, 22050)
-    corpus = read([media], [], allowed_root=None, scratch=media, progress=Silent())
+    corpus = read([media], [], allowed_root=None, cache=media.parent / "cache", progress=Silent())
     budgets = Budgets(lab.host, lab.opened, str(lab.folder), Policy())
     sample = [(e.shape, e.exemplars[0]) for e in corpus.census.shapes()]
     decision = decide(corpus.census, corpus.prompts, sample, budgets, Silent())

@@ -219,7 +219,7 @@ def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(
         [],
         [requests_file(tmp_path / "requests.jsonl", *prompts)],
         allowed_root=None,
-        scratch=tmp_path / "scratch",
+        cache=tmp_path / "scratch",
         progress=Silent(),
     )
     sample = choose_sample(corpus.census, 12, 0)
