@@ -108,7 +108,7 @@ def test_lines_may_end_in_any_way(folder: Path) -> None:
 @pytest.mark.parametrize("target", ["/dev/zero", ".", "nowhere", "requests.jsonl"])
 def test_a_requests_file_that_is_no_file(tmp_path: Path, target: str) -> None:
     (tmp_path / "requests.jsonl").symlink_to(target)
-    with pytest.raises(CorpusError, match="(no such|not a) requests file"):
+    with pytest.raises(CorpusError, match=r"(no such|not a) requests file"):
         RequestsSource(tmp_path / "requests.jsonl", scratch=tmp_path)
 
 
