@@ -14,25 +14,14 @@ from mmcalib.engine.host import EngineHost
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers, one has all that runs vLLM: engines are shared, and hold gigabytes.
-
-    That takes longest, so it is begun first.
-    """
-    groups = ("engine", "rehearsal", None)
-    found = {item: _group(item) for item in items}
-    items.sort(key=lambda item: groups.index(found[item]))
-    for item, group in found.items():
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+    """What runs vLLM takes longest and is begun first; each file stays in one worker."""
+    items.sort(key=_is_light)
 
 
-def _group(item: pytest.Item) -> str | None:
-    if "rehearsal" in item.path.parts:
-        return "rehearsal"
-    engine = "e2e" in item.path.parts or item.get_closest_marker("engine") is not None
-    return "engine" if engine else None
+def _is_light(item: pytest.Item) -> bool:
+    heavy = {"e2e", "engine", "rehearsal"} & set(item.path.relative_to(ROOT).parts)
+    return not heavy and item.get_closest_marker("engine") is None
 
 
 @pytest.fixture(scope="session")
