@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 
 from mmcalib.census.executors.executor import Answer, Order
+from mmcalib.closing import Closing
 from mmcalib.corpus.locations.location import BEHIND
 
 # Raised with every change to what a probe says of the same bytes.
@@ -41,7 +41,7 @@ class CacheBroken(Exception):  # noqa: N818 - a value in flight, turned into a n
     """The file cannot be used; the message says why."""
 
 
-class Cache:
+class Cache(Closing):
     """Answers by path and version, in one file that several processes may use.
 
     The file is made anew where it was written by other versions of mmcalib or of the libraries that
@@ -115,17 +115,6 @@ class Cache:
             self.commit()
         finally:
             self._db.close()
-
-    def __enter__(self) -> Cache:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _rows(self, folder: str, names: list[str]) -> dict[tuple[str, str], tuple[str, str]]:
         """Version and line by name and how it was looked at."""

@@ -6,6 +6,7 @@ import os
 import stat
 
 from mmcalib.corpus.item import Item
+from mmcalib.corpus.locations.disk import version_of
 
 # A file may change again within one tick of the clock that its time is taken from: of the kernel,
 # some milliseconds; of file systems that keep whole seconds, two.
@@ -26,7 +27,7 @@ def version(item: Item) -> str:
         status = os.stat(item.path)
     except (OSError, ValueError):
         return ""
-    return of_status(status) if stat.S_ISREG(status.st_mode) else ""
+    return version_of(status) if stat.S_ISREG(status.st_mode) else ""
 
 
 def in_unicode(path: str) -> bool:
@@ -38,11 +39,6 @@ def in_unicode(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def of_status(status: os.stat_result) -> str:
-    """The version of a file by its status."""
-    return f"{status.st_size}:{status.st_mtime_ns}"
 
 
 def is_settled(version: str, now_ns: int) -> bool:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from mmcalib.corpus.parts import text_part, url_part
+
 
 class _Image(BaseModel):
     type: Literal["image"]
@@ -23,7 +25,7 @@ class _Content(BaseModel):
     def parts(self) -> Iterable[dict[str, object]]:
         for part in self.content:
             if part.get("type") == "image":
-                yield _url("image_url", _Image.model_validate(part).image)
+                yield url_part("image_url", _Image.model_validate(part).image)
             else:
                 yield part
 
@@ -33,7 +35,7 @@ class _Images(BaseModel):
     image_files: list[str] = Field(min_length=1)
 
     def parts(self) -> Iterable[dict[str, object]]:
-        return [_text(self.prompt), *(_url("image_url", file) for file in self.image_files)]
+        return [text_part(self.prompt), *(url_part("image_url", file) for file in self.image_files)]
 
 
 class _Audio(BaseModel):
@@ -41,14 +43,14 @@ class _Audio(BaseModel):
     audio: str
 
     def parts(self) -> Iterable[dict[str, object]]:
-        return [_text(self.prompt), _url("audio_url", self.audio)]
+        return [text_part(self.prompt), url_part("audio_url", self.audio)]
 
 
 class _Words(BaseModel):
     prompt: str
 
     def parts(self) -> Iterable[dict[str, object]]:
-        return [_text(self.prompt)]
+        return [text_part(self.prompt)]
 
 
 # A line is the first of these whose field it has.
@@ -69,11 +71,3 @@ def messages_of(line: Mapping[str, object]) -> list[dict[str, object]]:
     """The chat that vLLM makes of it: text first, then the media. Raises pydantic's errors."""
     kind = next(kind for field, kind in _BY_FIELD.items() if field in line)
     return [{"role": "user", "content": list(kind.model_validate(line).parts())}]
-
-
-def _text(words: str) -> dict[str, object]:
-    return {"type": "text", "text": words}
-
-
-def _url(part_type: str, path: str) -> dict[str, object]:
-    return {"type": part_type, part_type: {"url": path}}

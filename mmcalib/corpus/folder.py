@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mmcalib.corpus.archives import items_of, prompts_of
 from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.source import at_least_one
 from mmcalib.corpus.walk import walk
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import CorpusError
@@ -31,15 +32,11 @@ class FolderSource:
 
     def items(self) -> Iterator[Item | Skipped]:
         """Raise CorpusError, at the end, when there was nothing at all below `root`."""
-        empty = True
-        for found in items_of(walk(self.root)):
-            empty = False
-            yield found
-        if empty:
-            raise CorpusError(
-                f"no files in folder: {one_line(self.root)}",
-                hint="--data DIR names a folder of media; names with a leading dot do not count",
-            )
+        nothing = CorpusError(
+            f"no files in folder: {one_line(self.root)}",
+            hint="--data DIR names a folder of media; names with a leading dot do not count",
+        )
+        yield from at_least_one(items_of(walk(self.root)), nothing)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Those of the archives."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from mmcalib.corpus.archives import items_of, prompts_of
 from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.source import at_least_one
 from mmcalib.corpus.walk import Folders, is_listed_file, walk
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import CorpusError
@@ -37,15 +38,11 @@ class GlobSource:
 
     def items(self) -> Iterator[Item | Skipped]:
         """Raise CorpusError, at the end, when nothing matched."""
-        empty = True
-        for found in items_of(self._paths()):
-            empty = False
-            yield found
-        if empty:
-            raise CorpusError(
-                f"no file matches: {one_line(self.pattern)}",
-                hint="--data 'media/**/*.jpg', in quotes, so that the shell leaves it as it is",
-            )
+        nothing = CorpusError(
+            f"no file matches: {one_line(self.pattern)}",
+            hint="--data 'media/**/*.jpg', in quotes, so that the shell leaves it as it is",
+        )
+        yield from at_least_one(items_of(self._paths()), nothing)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Those of the archives that match."""

@@ -10,6 +10,7 @@ from typing import IO
 from mmcalib.corpus.archives import items_of, prompts_of
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.location import Location
+from mmcalib.corpus.source import at_least_one
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import CorpusError, OutputError
 
@@ -31,14 +32,10 @@ class PathsSource:
 
     def items(self) -> Iterator[Item | Skipped]:
         """Raise CorpusError, at the end, when there was no path at all."""
-        empty = True
-        for found in items_of(self._paths()):
-            empty = False
-            yield found
-        if empty:
-            raise CorpusError(
-                "no path in the list of paths", hint="one path or URL on each line of @FILE or -"
-            )
+        nothing = CorpusError(
+            "no path in the list of paths", hint="one path or URL on each line of @FILE or -"
+        )
+        yield from at_least_one(items_of(self._paths()), nothing)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Those of the archives."""

@@ -9,10 +9,11 @@ from typing import Any
 
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.foreign import need, plain_errors
 from mmcalib.corpus.locations.location import BEHIND, Location, member_name
 from mmcalib.corpus.locations.remote import extra_of, file_system, held
-from mmcalib.corpus.source import Source
+from mmcalib.corpus.source import Source, at_least_one
 from mmcalib.corpus.wording import one_line
 from mmcalib.corpus.zip_archive import ZipSource
 from mmcalib.errors import CorpusError, UsageError
@@ -65,15 +66,11 @@ class RemoteSource:
 
     def items(self) -> Iterator[Item | Skipped]:
         """Raise CorpusError when there is nothing at all."""
-        empty = True
-        for found in self._items():
-            empty = False
-            yield found
-        if empty:
-            raise CorpusError(
-                f"nothing below {one_line(self.url)}",
-                hint="names with a leading dot do not count; a pattern stands in quotes",
-            )
+        nothing = CorpusError(
+            f"nothing below {one_line(self.url)}",
+            hint="names with a leading dot do not count; a pattern stands in quotes",
+        )
+        yield from at_least_one(self._items(), nothing)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Those of the archives below the URL."""
@@ -103,7 +100,7 @@ class RemoteSource:
             return Skipped(url, f"a name with {BEHIND} cannot be told from a member of an archive")
         if info["type"] != "file" and not (info.get("islink") and self._fs.isfile(info["name"])):
             folder = info.get("islink") and self._fs.isdir(info["name"])
-            return Skipped(url, "link to a folder" if folder else "not a regular file")
+            return Skipped(url, "link to a folder" if folder else NOT_REGULAR)
         return Item(url, held=held(info) if "size" in info else None)
 
     def _archive(self, info: _Info) -> Source | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from mmcalib.corpus.chat import MODALITY_OF, BadRequest, Message, UrlType, parse_line
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.location import Location, url_of
+from mmcalib.corpus.parts import url_part
 from mmcalib.corpus.urls import (
     Outside,
     Unresolved,
@@ -91,12 +92,7 @@ def _with_file_urls(
     if not isinstance(raw, list):
         return written
     content: list[object] = [
-        _file_part(media[0], item) if media and item else part
+        url_part(media[0], url_of(item.path)) if media and item else part
         for part, media, item in zip(raw, message.media, items, strict=True)
     ]
     return {**written, "content": content}
-
-
-def _file_part(part_type: UrlType, item: Item) -> dict[str, object]:
-    url = url_of(item.path)
-    return {"type": part_type, part_type: {"url": url}}

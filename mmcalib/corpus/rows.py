@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from mmcalib.census.shapes import Modality
-from mmcalib.corpus.item import Held, Item, Prompt, Skipped
+from mmcalib.corpus.item import Held, Item, Prompt, Skipped, without_data
 from mmcalib.corpus.locations.cell import Cell
 from mmcalib.corpus.locations.location import inside, url_of
+from mmcalib.corpus.parts import text_part, url_part
 from mmcalib.corpus.wording import one_line
-from mmcalib.media.sniff import HEAD_BYTES, sniff
+from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
 
 # A table with a column of one of these names, holding strings, is a table of prompts.
 TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "instruction"))
@@ -62,8 +63,8 @@ class Table:
             if isinstance(medium.found, Skipped):
                 return Skipped(origin, one_line(f"{medium.found.path}: {medium.found.reason}"))
             items.append(without_data(medium.found))
-            parts.append(_part(medium.modality, medium.found))
-        content = [*parts, *({"type": "text", "text": text} for text in words)]
+            parts.append(url_part(f"{medium.modality}_url", url_of(medium.found.path)))
+        content = [*parts, *map(text_part, words)]
         message: dict[str, object] = {"role": "user", "content": content}
         return Prompt(origin, tuple(items), "\n".join(words), [message])
 
@@ -96,18 +97,13 @@ class Table:
 
     def _is_media(self, column: str, value: bytes) -> bool:
         if column not in self._binary:
-            self._binary[column] = sniff(value[:HEAD_BYTES]) in ("image", "container", "audio")
+            self._binary[column] = is_media(value)
         return self._binary[column]
 
     def _held(self, location: str, data: bytes, path: str) -> Medium:
         sent = data if len(data) <= MOST_SENT_BYTES else None
         held = Held(self.version, len(data), data=sent)
         return Medium(Item(location, held=held), _modality(data, path))
-
-
-def without_data(item: Item) -> Item:
-    """The same item, its bytes left where they are."""
-    return replace(item, held=replace(item.held, data=None)) if item.held else item
 
 
 def _modality(data: bytes, path: str) -> Modality:
@@ -120,8 +116,3 @@ def _modality(data: bytes, path: str) -> Modality:
         if kind == "container":
             return "video"
     return "image"
-
-
-def _part(modality: Modality, item: Item) -> dict[str, object]:
-    url = url_of(item.path)
-    return {"type": f"{modality}_url", f"{modality}_url": {"url": url}}

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.errors import CorpusError
+
+
+def at_least_one(found: Iterable[Item | Skipped], nothing: CorpusError) -> Iterator[Item | Skipped]:
+    """All that was found. Raises `nothing`, at the end, when nothing was."""
+    empty = True
+    for one in found:
+        empty = False
+        yield one
+    if empty:
+        raise nothing
 
 
 class Source(Protocol):

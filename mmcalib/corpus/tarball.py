@@ -13,12 +13,12 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import IO, BinaryIO, cast
 
+from mmcalib.closing import Closing
+from mmcalib.corpus.locations.disk import NOT_REGULAR, version_of
 from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.locations.window import Window
-from mmcalib.corpus.walk import NOT_REGULAR
 from mmcalib.corpus.wording import one_line
 
 # What `tarfile` raises on damaged headers, its own errors apart.
@@ -48,7 +48,7 @@ class Damaged(ValueError):  # noqa: N818 - a value in flight, turned into `Skipp
     """The archive cannot be read any further; the message says why."""
 
 
-class Tar:
+class Tar(Closing):
     """An archive that is open for one pass. Raises as `Archive` does.
 
     `version` changes when the archive does; `compressed` members have no place of their own.
@@ -64,17 +64,6 @@ class Tar:
         self.compressed = self._magic.startswith(_GZIP)
         inflated = cast("BinaryIO", gzip.GzipFile(fileobj=self._raw)) if self.compressed else None
         self._file = _Inflated(inflated, self._raw) if inflated else _Guarded(self._raw)
-
-    def __enter__(self) -> Tar:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._raw.close()
@@ -137,17 +126,17 @@ class Archive:
         self.file: BinaryIO | None = None
         self._reader: type[_Part | _RemotePart] = _Part
         if not Location.of(path).is_file:
-            from mmcalib.corpus.locations.remote import open_url, version_of
+            from mmcalib.corpus.locations import remote
 
-            self._reader, self.version = _RemotePart, version_of(path)
-            self.file, self.size_bytes = open_url(path)
+            self._reader, self.version = _RemotePart, remote.version_of(path)
+            self.file, self.size_bytes = remote.open_url(path)
             return
         # Opening a FIFO would wait for a writer.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OSError(None, NOT_REGULAR)
         self.file = cast("BinaryIO", open(path, "rb", buffering=0))  # noqa: SIM115
         status = os.fstat(self.file.fileno())
-        self.version = f"{status.st_size}:{status.st_mtime_ns}"
+        self.version = version_of(status)
         self.size_bytes = status.st_size
 
     def part(self, start: int, size_bytes: int) -> BinaryIO:

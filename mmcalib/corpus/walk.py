@@ -8,8 +8,7 @@ import stat
 from collections.abc import Iterator
 
 from mmcalib.corpus.item import Skipped
-
-NOT_REGULAR = "not a regular file"
+from mmcalib.corpus.locations.disk import NOT_REGULAR
 
 
 def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
@@ -62,6 +61,13 @@ class Folders:
             return Skipped(path, "folder already read under another name")
         self._read.add(identity)
         return entries
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a part of a member's name begins with a dot, as the system's clutter does."""
+    if not name.startswith(".") and "/." not in name:
+        return False
+    return any(step.startswith(".") and step not in (".", "..") for step in name.split("/"))
 
 
 def is_listed_file(entry: os.DirEntry[str]) -> bool:

@@ -10,11 +10,13 @@ from tarfile import TarInfo
 
 from mmcalib.corpus.chat import UrlType
 from mmcalib.corpus.item import Held, Item, Prompt, Skipped
+from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.location import inside
+from mmcalib.corpus.parts import text_part, url_part
 from mmcalib.corpus.tarball import Damaged, Tar, is_file
-from mmcalib.corpus.walk import NOT_REGULAR, why
+from mmcalib.corpus.walk import is_hidden, why
 from mmcalib.corpus.wording import one_line
-from mmcalib.media.sniff import HEAD_BYTES, sniff
+from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
 
 # Endings of the fields that webdataset/autodecode.py (1.0) decodes, and of what else models take.
 _IMAGES = {
@@ -109,7 +111,7 @@ class _File:
         """By the ending, so that a damaged one is missed, or else by content."""
         if self.ending in _MEDIA or self.ending in _TEXTS or self.ending in _VALUES:
             return self.ending in _MEDIA
-        return sniff(self.head[:HEAD_BYTES]) in ("image", "container", "audio")
+        return is_media(self.head)
 
     @property
     def part_type(self) -> UrlType:
@@ -150,11 +152,9 @@ class _Sample:
             words for file in texts if (words := _field(file))
         )
         media = self.media
-        parts: list[dict[str, object]] = [
-            {"type": file.part_type, file.part_type: {"url": file.item.path}} for file in media
-        ]
+        parts = [url_part(file.part_type, file.item.path) for file in media]
         if text:
-            parts.append({"type": "text", "text": text})
+            parts.append(text_part(text))
         items = tuple(file.item for file in media)
         return Prompt(origin, items, text, [{"role": "user", "content": parts}])
 
@@ -230,9 +230,7 @@ def _key(name: str) -> tuple[str, str]:
 def _is_left_out(name: str) -> bool:
     if name.startswith("__"):
         return _META.match(name) is not None
-    if not name.startswith(".") and "/." not in name:
-        return False
-    return any(step.startswith(".") and step not in (".", "..") for step in name.split("/"))
+    return is_hidden(name)
 
 
 def _unreadable(member: TarInfo) -> str:

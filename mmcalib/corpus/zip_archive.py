@@ -9,6 +9,7 @@ from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.locations.foreign import need
 from mmcalib.corpus.locations.location import inside
 from mmcalib.corpus.locations.zip import open_archive, unreadable
+from mmcalib.corpus.walk import is_hidden
 from mmcalib.media.failure import reason
 
 
@@ -32,7 +33,7 @@ class ZipSource:
             return
         empty = True
         for name, member in sorted(archive.directory.NameToInfo.items()):
-            if member.is_dir() or any(_is_hidden(part) for part in name.split("/")):
+            if member.is_dir() or is_hidden(name):
                 continue
             if self._matches and not self._matches.match(name):
                 continue
@@ -47,10 +48,6 @@ class ZipSource:
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         yield from ()
-
-
-def _is_hidden(part: str) -> bool:
-    return part.startswith(".") and part not in (".", "..")
 
 
 def _regex(pattern: str) -> str:

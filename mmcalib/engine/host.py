@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
+from mmcalib.closing import Closing
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.log import LogTail, last_line
 from mmcalib.engine.messages import REPLY, REQUEST, Failed, Measure, Measured, Said
@@ -29,7 +29,7 @@ _POLL_S = 0.2
 _TERM_GRACE_S = 2.0
 
 
-class EngineHost:
+class EngineHost(Closing):
     """One long-lived child process; ask it one thing at a time.
 
     `on_said` hears how far a request is, `on_log` every line that the child prints.
@@ -167,17 +167,6 @@ class EngineHost:
                 self._process.wait(timeout=_TERM_GRACE_S)
         if self._log_is_mine:
             self.log.unlink(missing_ok=True)
-
-    def __enter__(self) -> EngineHost:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _pipe() -> tuple[Connection, Connection]:

@@ -11,6 +11,11 @@ from PIL import Image
 
 from mmcalib.corpus.wording import one_line
 
+
+class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Skipped` by `probe`
+    """The bytes are not media, or are damaged; the message is the reason."""
+
+
 # What Pillow, PyAV and libsndfile let out of their header parsers on damaged input; the builtin
 # types are here because Pillow's plugins index, convert and compute on unchecked header fields.
 READ_ERRORS: tuple[type[Exception], ...] = (
@@ -31,6 +36,9 @@ READ_ERRORS: tuple[type[Exception], ...] = (
     soundfile.SoundFileError,
 )
 
+# All that a reader of media may raise.
+FAILURES: tuple[type[Exception], ...] = (Unreadable, *READ_ERRORS)
+
 
 _WORDS: dict[type[Exception], str] = {
     FileNotFoundError: "no such file any more",
@@ -46,12 +54,10 @@ _WORDS: dict[type[Exception], str] = {
 _TERSE = (LookupError, TypeError, ArithmeticError, AttributeError)
 
 
-class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Skipped` by `probe`
-    """The bytes are not media, or are damaged; the message is the reason."""
-
-
 def reason(error: Exception) -> str:
     """What is wrong with a file, in one line of at most 200 characters."""
+    if isinstance(error, Unreadable):
+        return str(error)
     for kind, words in _WORDS.items():
         if isinstance(error, kind):
             return words

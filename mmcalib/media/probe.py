@@ -9,6 +9,7 @@ from typing import BinaryIO, cast
 
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.item import Item, Skipped
+from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.locations.opening import Opened, open_item
 from mmcalib.media.audio import audio_shape
@@ -23,7 +24,7 @@ from mmcalib.media.bounded import (
     open_bounded,
 )
 from mmcalib.media.container import TIMEOUT_S
-from mmcalib.media.failure import READ_ERRORS, Unreadable, reason
+from mmcalib.media.failure import FAILURES, Unreadable, reason
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import HEAD_BYTES, Kind, sniff
 from mmcalib.media.video import container_shape
@@ -41,9 +42,7 @@ def probe(item: Item) -> Shape | Skipped:
     """
     try:
         shape = _of_file(item) if is_plain_file(item) else _of_bytes(item)
-    except Unreadable as error:
-        return Skipped(item.path, str(error))
-    except READ_ERRORS as error:
+    except FAILURES as error:
         return Skipped(item.path, reason(error))
     if item.declared not in (None, shape.modality):
         return Skipped(item.path, f"declared {item.declared}, is {shape.modality}")
@@ -59,7 +58,7 @@ def _of_file(item: Item) -> Shape:
     # Opening a FIFO would wait for a writer.
     status = os.stat(item.path)
     if not stat.S_ISREG(status.st_mode):
-        raise Unreadable("not a regular file")
+        raise Unreadable(NOT_REGULAR)
     with open_bounded(item.path, status.st_size) as file:
         kind = sniff(file.read(HEAD_BYTES))
         if kind == "image":

@@ -81,6 +81,11 @@ def sniff(head: bytes) -> Kind:
     return _by_weak_marks(head)
 
 
+def is_media(head: bytes) -> bool:
+    """Whether a file that begins with `head`, of which too much may be given, may hold media."""
+    return sniff(head[:HEAD_BYTES]) in ("image", "container", "audio")
+
+
 def _by_weak_marks(head: bytes) -> Kind:
     """Marks of a few bits, trusted only in files that are not text."""
     if head[:2] == b"BM":

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 import soundfile
 
 from mmcalib.media.bounded import Bounded, Medium
-from mmcalib.media.failure import READ_ERRORS, Unreadable
-
-_FAILURES: tuple[type[Exception], ...] = (Unreadable, *READ_ERRORS)
+from mmcalib.media.failure import FAILURES, READ_ERRORS
 
 
 @contextmanager
@@ -41,7 +39,7 @@ class _Quiet:
         if self.failure is None:
             try:
                 data = self._medium.read(len(buffer))
-            except _FAILURES as error:
+            except FAILURES as error:
                 self.failure = error
             else:
                 buffer[: len(data)] = data

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from mmcalib.census.outcome import Seen
+from mmcalib.closing import Closing
 from mmcalib.corpus.item import Item
 
 Look = Callable[[Item], Seen]
@@ -64,7 +64,7 @@ class _Done:
     orders: Sequence[Order]
 
 
-class Inline:
+class Inline(Closing):
     """Looks in this process, when it is asked for the result: for tests, and for trusted media."""
 
     ahead = 0
@@ -83,13 +83,3 @@ class Inline:
         return [answer(order, self._look) for order in ticket.orders]
 
     def close(self) -> None: ...
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...

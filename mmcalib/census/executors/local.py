@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
-from types import TracebackType
 
 from mmcalib.census.executors.executor import Answer, Look, Order, Ticket
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed
 from mmcalib.census.outcome import encode
+from mmcalib.closing import Closing
 from mmcalib.corpus.item import Skipped
 from mmcalib.errors import MmcalibError
 
@@ -68,7 +68,7 @@ class _Worker:
     since: float = field(default_factory=time.monotonic)
 
 
-class LocalPool:
+class LocalPool(Closing):
     """Spawns `workers` processes (default: one per CPU) with the first chunk.
 
     An item that takes longer than `timeout_s`, or after which a worker is dead, twice each, is
@@ -109,17 +109,6 @@ class LocalPool:
             worker.process.close()
         self._workers.clear()
         self._waiting.clear()
-
-    def __enter__(self) -> LocalPool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _hand_out(self) -> None:
         """Give everybody one chunk to do and one to go on with."""

@@ -12,13 +12,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from mmcalib.census.executors.executor import Answer, Look, Order, Ticket
 from mmcalib.census.executors.local import MEMORY_BYTES, TIMEOUT_S
 from mmcalib.census.executors.ray_task import Terms, Told, looked_at
 from mmcalib.census.executors.worker import packed
+from mmcalib.closing import Closing
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 
 # A cluster that is there says so within one second. Ray itself waits for minutes.
@@ -36,7 +37,7 @@ class _Chunk:
     reference: Any
 
 
-class RayExecutor:
+class RayExecutor(Closing):
     """Runs chunks as Ray tasks, which Ray runs again elsewhere when it loses a worker or a node.
 
     Connects with the first chunk: to `address`, `RAY_ADDRESS`, the cluster that runs here, or one
@@ -117,17 +118,6 @@ class RayExecutor:
             with contextlib.suppress(Exception):  # it ended meanwhile, or its node did
                 ray.cancel(reference, force=True)
         self._under_way.clear()
-
-    def __enter__(self) -> RayExecutor:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _connect(self) -> None:
         # A tool for machines without a network sends no statistics, unless it was asked to.

@@ -9,16 +9,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Protocol, cast
 
+from mmcalib.closing import Closing
 from mmcalib.corpus.item import Item
 from mmcalib.corpus.keep import keep
 from mmcalib.corpus.locations.location import BEHIND, Location
 
 
 @dataclass(slots=True)
-class Opened:
+class Opened(Closing):
     """The bytes of one item; `file` can be read and sought, and is closed with it.
 
     `path` is set where they are a file of their own, which C libraries open faster by name.
@@ -28,15 +28,7 @@ class Opened:
     size_bytes: int
     path: str | None = None
 
-    def __enter__(self) -> Opened:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.file.close()
 
 

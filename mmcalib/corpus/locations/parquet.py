@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import atexit
 import bisect
-import errno
 import io
 import itertools
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -16,6 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from mmcalib.corpus.item import Item
 from mmcalib.corpus.locations.cell import Cell, Cursor
+from mmcalib.corpus.locations.disk import regular_version
 from mmcalib.corpus.locations.foreign import need, plain_errors
 from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.locations.opening import Opened
@@ -40,11 +38,8 @@ def open_table(path: str) -> Iterator[tuple[str, Any]]:
 
 def _open(path: str) -> tuple[str, BinaryIO]:
     if Location.of(path).is_file:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed by `open_table`
-        return f"{status.st_size}:{status.st_mtime_ns}", file
+        version = regular_version(path)
+        return version, cast("BinaryIO", open(path, "rb"))
     from mmcalib.corpus.locations.remote import open_url, version_of
 
     return version_of(path), open_url(path)[0]

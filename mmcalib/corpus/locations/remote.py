@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 from mmcalib.corpus.item import Held, Item
+from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.foreign import foreign, missing, need, plain_errors
 from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.locations.opening import Opened
@@ -55,7 +56,7 @@ def open_url(url: str, size_bytes: int | None = None) -> tuple[BinaryIO, int]:
     with plain_errors(extra_of(url)):
         if scheme in _ON_DISK and not os.path.isfile(path):
             # A pipe would be waited for.
-            raise OSError(errno.EINVAL, "not a regular file")
+            raise OSError(errno.EINVAL, NOT_REGULAR)
         # Other file systems may not take a size.
         known = {"size": size_bytes} if size_bytes and _is_http(url) else {}
         file = fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead", **known)

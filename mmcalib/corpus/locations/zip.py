@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import stat
 import zipfile
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
 from mmcalib.corpus.item import Item
+from mmcalib.corpus.locations.disk import NOT_REGULAR, regular_version
 from mmcalib.corpus.locations.foreign import foreign, plain_errors
 from mmcalib.corpus.locations.location import Location, member_name
 from mmcalib.corpus.locations.opening import Opened
@@ -47,10 +47,7 @@ def open_archive(path: str, version: str | None = None) -> Archive:
     Raises OSError or ValueError, UsageError when a package is not installed.
     """
     if Location.of(path).is_file:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        return _open(path, f"{status.st_size}:{status.st_mtime_ns}")
+        return _open(path, regular_version(path))
     from mmcalib.corpus.locations.remote import version_of
 
     return _open(path, version or version_of(path))
@@ -93,7 +90,7 @@ def unreadable(member: zipfile.ZipInfo) -> str | None:
     """Why a member cannot be opened at all, or None."""
     mode = member.external_attr >> 16
     if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-        return "not a regular file"
+        return NOT_REGULAR
     if member.flag_bits & _ENCRYPTED:
         return "encrypted"
     if member.compress_type not in _METHODS:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from mmcalib.census.shapes import Modality
+from mmcalib.closing import Closing
 from mmcalib.engine.messages import ModelOpened, Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
@@ -39,7 +39,7 @@ class Predicted:
 
 
 @dataclass(slots=True)
-class Predictor:
+class Predictor(Closing):
     """One imaginary GPU in a process of its own, asked from a thread of its own."""
 
     gpu: Gpu
@@ -131,15 +131,7 @@ class Predictor:
             self._asked[key] = self._thread.submit(self._rehearsals.rehearse, full)
         return self._asked[key]
 
-    def __enter__(self) -> Predictor:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         # Nothing more is asked; what the thread still waits for ends with the child.
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._rehearsals.close()

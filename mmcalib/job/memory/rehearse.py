@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from mmcalib.closing import Closing
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     Done,
@@ -31,7 +31,7 @@ from mmcalib.report.rehearsal import Rehearsal
 AUTO = "auto"
 
 
-class Rehearsals:
+class Rehearsals(Closing):
     """A process that lives on one imaginary GPU; ask it for any number of configurations."""
 
     def __init__(
@@ -62,17 +62,6 @@ class Rehearsals:
 
     def close(self) -> None:
         self._host.close()
-
-    def __enter__(self) -> Rehearsals:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def gpu_of(name: str) -> Gpu:

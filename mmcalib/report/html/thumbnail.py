@@ -16,12 +16,12 @@ from mmcalib.corpus.locations.opening import Opened, open_item
 from mmcalib.errors import UsageError
 from mmcalib.media.bounded import bounded
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import READ_ERRORS, Unreadable
+from mmcalib.media.failure import FAILURES, Unreadable
 from mmcalib.media.image import MAX_PIXELS, open_image
 from mmcalib.media.probe import medium_of
 from mmcalib.media.video import video_stream
 
-_FAILURES: tuple[type[Exception], ...] = (Unreadable, UsageError, *READ_ERRORS)
+_FAILURES: tuple[type[Exception], ...] = (UsageError, *FAILURES)
 _SIDE_PX = 240
 _QUALITY = 72
 
