@@ -18,14 +18,23 @@ _REMOTE_TIMEOUT_S = 60.0
 # Protocols by which a medium may make FFmpeg open another: none.
 _NOTHING_ELSE = {"protocol_whitelist": "none"}
 
+# One packet, of any stream, is the least that FFmpeg looks at.
+_HEADER_ONLY = {"probesize": "32"}
+
 # What FFmpeg opens that is no medium, but names other files and hosts.
 _REFERENCES = ("sdp", "hls", "dash", "concat", "rtsp")
 
 
-def open_container(medium: Medium) -> InputContainer:
-    """Open for reading. Raises `Unreadable` or one of `READ_ERRORS`."""
+def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
+    """Open for reading. Raises `Unreadable` or one of `READ_ERRORS`.
+
+    `whole=False` reads the header only: what no header says is then unknown, or wrong.
+    """
+    options = {} if whole else _HEADER_ONLY
     if isinstance(medium, str):
-        container = av.open(medium, "r", metadata_errors="replace", timeout=TIMEOUT_S)
+        container = av.open(
+            medium, "r", metadata_errors="replace", timeout=TIMEOUT_S, options=options
+        )
     else:
         medium.seek(0)
         container = av.open(
@@ -33,7 +42,7 @@ def open_container(medium: Medium) -> InputContainer:
             "r",
             metadata_errors="replace",
             timeout=_REMOTE_TIMEOUT_S,
-            options=_NOTHING_ELSE,
+            options=_NOTHING_ELSE | options,
         )
     if container.format.name.startswith(_REFERENCES):
         container.close()

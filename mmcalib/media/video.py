@@ -12,9 +12,9 @@ from av.video.stream import VideoStream
 
 from mmcalib.census.shapes import AudioShape, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
-from mmcalib.media.bounded import Medium
+from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import Unreadable
+from mmcalib.media.failure import READ_ERRORS, Unreadable
 from mmcalib.media.image import MAX_PIXELS
 from mmcalib.media.rotation import may_be_turned
 
@@ -28,6 +28,9 @@ _COVER = Disposition.attached_pic.value
 # The container formats of FFmpeg that carry a display rotation.
 _ROTATABLE = ("mov", "matroska")
 
+# Decoders of FFmpeg that take the size from the stream also of frames that they are told to skip.
+_SIZED_WHEN_SKIPPED = ("h264", "hevc", "mpeg4")
+
 
 def container_shape(
     medium: Medium, file: BinaryIO, declared: Modality | None = None
@@ -37,10 +40,14 @@ def container_shape(
     `file` has the bytes of the medium, or is it. Cover art is not video. `declared="audio"` takes
     the sound track of a video, as vLLM does. Raises `Unreadable` or one of `READ_ERRORS`.
     """
+    if declared != "audio" and read_at(file, 4, 4) == b"ftyp" and not may_be_turned(file):
+        shape = _by_index(medium)
+        if shape is not None:
+            return shape
     with open_container(medium) as container:
         stream = video_stream(container)
         if stream is not None and not (declared == "audio" and container.streams.audio):
-            return _video_shape(container, stream, file)
+            return _video_shape(container, stream, _rotation(container, stream, file))
         if not container.streams.audio:
             raise Unreadable("container with neither video nor audio")
     return audio_shape(medium)
@@ -54,7 +61,29 @@ def video_stream(container: InputContainer) -> VideoStream | None:
     return None
 
 
-def _video_shape(container: InputContainer, stream: VideoStream, file: BinaryIO) -> VideoShape:
+def _by_index(medium: Medium) -> VideoShape | None:
+    """The shape of an MP4 whose index says all but the size of its frames, or None.
+
+    FFmpeg decodes some frames of every file to be sure, which takes most of the time; and believes
+    the size in the index where it does not. The first frame has it too, and need not be decoded.
+    """
+    with open_container(medium, whole=False) as container:
+        stream = video_stream(container)
+        if stream is None or not (stream.frames and stream.duration and stream.average_rate):
+            return None
+        codec = stream.codec_context
+        if codec is None or codec.name not in _SIZED_WHEN_SKIPPED:
+            return None
+        codec.skip_frame, codec.thread_count = "ALL", 1
+        try:
+            first = next(container.demux(stream))
+            codec.decode(first)
+        except READ_ERRORS:
+            return None
+        return _video_shape(container, stream, 0) if first.size else None
+
+
+def _video_shape(container: InputContainer, stream: VideoStream, turned: int) -> VideoShape:
     if stream.codec_context is None:
         raise Unreadable("no decoder for the video stream")
     width_px, height_px = stream.codec_context.width, stream.codec_context.height
@@ -62,7 +91,7 @@ def _video_shape(container: InputContainer, stream: VideoStream, file: BinaryIO)
         raise Unreadable(f"video of {width_px}×{height_px} pixels")
     if width_px * height_px > MAX_PIXELS:
         raise Unreadable(f"frames of more than the {MAX_PIXELS:,} pixels that vLLM opens")
-    if _rotation(container, stream, file) % 180:
+    if turned % 180:
         width_px, height_px = height_px, width_px
     rate = stream.average_rate or stream.guessed_rate
     seconds = _duration_s(container, stream)
