@@ -23,6 +23,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from memory.traces import block_peak, peak, traced  # noqa: E402
+
 from mmcalib.engine.environment import child_environment  # noqa: E402
 from mmcalib.geometry import find as find_geometry  # noqa: E402
 from mmcalib.gpus.catalogue import find as find_gpu  # noqa: E402
@@ -40,12 +42,6 @@ class Case:
     attention: str
     size: tuple[int, ...]
 
-
-# Address and bytes; these are below zero where it is given back.
-Event = tuple[int, int]
-# When, within which convolution (0: none), address, bytes.
-Timed = tuple[int, int, int, int]
-ONEDNN = "aten::mkldnn_convolution"
 
 # Patches (frames, rows, columns), tokens (sequences, length), clips of 30 s.
 CASES = (
@@ -108,11 +104,11 @@ def real(case: Case) -> Peaks:
     import torch
 
     with torch.inference_mode():
-        model, building = _traced(lambda: _build(case, "cpu"))
-        inputs, preparing = _traced(lambda: _inputs(case, "cpu"))
-        _, running = _traced(lambda: model(**inputs))
+        model, building = traced(lambda: _build(case, "cpu"))
+        inputs, preparing = traced(lambda: _inputs(case, "cpu"))
+        _, running = traced(lambda: model(**inputs))
     weights = sum(size for _, size in building)
-    return Peaks(weights, _peak(running), _block_peak([*building, *preparing], running))
+    return Peaks(weights, peak(running), block_peak([*building, *preparing], running))
 
 
 def imagined(case: Case) -> Peaks:
@@ -207,65 +203,6 @@ def _inputs(case: Case, device: str) -> dict[str, Any]:
         return {"input_ids": ids, "use_cache": False}
     (clips,) = case.size
     return {"input_features": torch.zeros(clips, 128, 3000, dtype=torch.bfloat16, device=device)}
-
-
-def _traced(run: Callable[[], Any]) -> tuple[Any, list[Event]]:
-    """The result, and every request to the CPU's allocator in their order."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        result = run()
-    found = []
-    waiting = [(e, 0) for e in trace.profiler.kineto_results.experimental_event_tree()]
-    while waiting:
-        event, within = waiting.pop()
-        if event.name == ONEDNN:
-            within = event.start_time_ns
-        waiting += [(child, within) for child in event.children]
-        if event.name == "[memory]":
-            fields = event.extra_fields
-            found.append((event.start_time_ns, within, fields.ptr, fields.alloc_size))
-    found.sort()
-    return result, [(address, size) for _, _, address, size in _without_reorders(found)]
-
-
-def _without_reorders(found: list[Timed]) -> list[Timed]:
-    """Without what one convolution of oneDNN takes and gives back: on some CPUs it reorders its
-    input and weights, which no GPU does.
-    """
-    taken: dict[tuple[int, int], int] = {}
-    dropped: set[int] = set()
-    for number, (_, within, address, size) in enumerate(found):
-        if within and size > 0:
-            taken[within, address] = number
-        elif within and (within, address) in taken:
-            dropped |= {number, taken.pop((within, address))}
-    return [one for number, one in enumerate(found) if number not in dropped]
-
-
-def _peak(events: list[Event]) -> int:
-    held = peak = 0
-    for _, size in events:
-        held += size
-        peak = max(peak, held)
-    return peak
-
-
-def _block_peak(before: list[Event], events: list[Event]) -> int:
-    """What the same requests would take of a GPU, above what those before them hold there."""
-    from mmcalib.rehearsal.device.allocator import CachingAllocator
-
-    allocator = CachingAllocator()
-    blocks: dict[int, int] = {}
-    for position, (address, size) in enumerate([*before, *events]):
-        if position == len(before):
-            held = allocator.allocated_bytes
-            allocator.reset_peak()
-        if size > 0:
-            blocks[address] = allocator.allocate(size)
-        else:
-            allocator.free(blocks.pop(address))
-    return allocator.allocated_peak_bytes - held
 
 
 def table(compared: list[Compared]) -> str:

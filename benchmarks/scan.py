@@ -36,7 +36,7 @@ from scanning.whole import Scans, scans  # noqa: E402
 ROUNDS, FILES, SCANNED, MOST = 7, 20, 50_000, 100_000
 QUICK_ROUNDS, QUICK_FILES, QUICK_SCANNED, QUICK_MOST = 1, 1, 200, 1000
 # A video takes a hundred times as long as an image.
-MIXED_SHARE = 10
+MIXED_SHARE = 2
 
 _LIBRARIES = {"pillow": "PIL", "av": "av", "soundfile": "soundfile", "imagesize": "imagesize"}
 

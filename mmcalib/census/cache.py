@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -55,16 +55,15 @@ class Cache(Closing):
         self._folders: dict[str, int] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CacheBroken(f"{path}: {error.strerror}") from error
+        with _as_broken():
             self._db = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
             # A power cut may lose what was committed last, and never more.
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
             self._forget_others()
-        except OSError as error:
-            raise CacheBroken(f"{path}: {error.strerror}") from error
-        except sqlite3.Error as error:
-            raise CacheBroken(str(error)) from error
 
     def find(self, orders: Sequence[Order]) -> list[str | None]:
         """Per order the line that was answered for the same bytes, None where none was."""
@@ -73,10 +72,8 @@ class Cache(Closing):
         for key in keys:
             if key is not None:
                 by_folder.setdefault(key[0], []).append(key[1])
-        try:
+        with _as_broken():
             rows = {folder: self._rows(folder, names) for folder, names in by_folder.items()}
-        except sqlite3.Error as error:
-            raise CacheBroken(str(error)) from error
         found: list[str | None] = []
         for order, key in zip(orders, keys, strict=True):
             version, line = rows[key[0]].get((key[1], _how(order)), _NONE) if key else _NONE
@@ -99,7 +96,7 @@ class Cache(Closing):
         self._committed = time.monotonic()
         if not rows:
             return
-        try:
+        with _as_broken():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?)", rows)
@@ -107,8 +104,6 @@ class Cache(Closing):
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise CacheBroken(str(error)) from error
 
     def close(self) -> None:
         try:
@@ -128,11 +123,9 @@ class Cache(Closing):
     def _folder(self, path: str) -> int:
         known = self._folders.get(path)
         if known is None:
-            try:
+            with _as_broken():
                 self._db.execute("INSERT OR IGNORE INTO folders (path) VALUES (?)", [path])
                 row = self._db.execute("SELECT id FROM folders WHERE path = ?", [path]).fetchone()
-            except sqlite3.Error as error:
-                raise CacheBroken(str(error)) from error
             known = self._folders[path] = int(row[0])
         return known
 
@@ -161,6 +154,14 @@ def opened(path: Path) -> Cache:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{path}{end}")
         return Cache(path)
+
+
+@contextlib.contextmanager
+def _as_broken() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise CacheBroken(str(error)) from error
 
 
 def _key(path: str) -> tuple[str, str]:

@@ -72,7 +72,7 @@ class Survey:
         if None not in known:
             return _Batch(orders, known, None)
         missing = [order for order, line in zip(orders, known, strict=True) if line is None]
-        return _Batch(orders, known, self.executor.submit(missing) if missing else None)
+        return _Batch(orders, known, self.executor.submit(missing))
 
     def _end(self, batch: _Batch) -> list[str]:
         if batch.ticket is None:

@@ -11,7 +11,7 @@ from mmcalib.census.contents import Contents
 from mmcalib.census.counter import Counter
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.survey import Survey
-from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.item import Item, Prompt, Skipped, carried_bytes
 from mmcalib.corpus.shard import Part
 from mmcalib.corpus.source import Source
 from mmcalib.corpus.wording import one_line
@@ -19,6 +19,10 @@ from mmcalib.errors import CorpusError
 from mmcalib.progress import Progress, Silent
 
 _Prompts = list[Prompt | Skipped]
+
+# Of bytes that only the source can get at: a group is closed when it carries as many. Two groups
+# per worker are under way.
+_FULL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +91,33 @@ def _wanted(
     """Prompts in groups, each with those of their items that must be looked at."""
     prompts: _Prompts = []
     items: list[Item] = []
+    carried = 0
     most = counter.survey.executor.chunk_items
     for prompt in source.prompts():
         prompts.append(prompt)
         items += counter.unseen(prompt)
-        if len(items) >= most or len(prompts) >= most:
+        if isinstance(prompt, Prompt):
+            carried += sum(map(carried_bytes, prompt.items))
+        if len(items) >= most or len(prompts) >= most or carried >= _FULL_BYTES:
             yield (prompts, items), items
-            prompts, items = [], []
+            prompts, items, carried = [], [], 0
     yield (prompts, items), items
 
 
 def _unseen(counter: Counter, source: Source) -> Iterator[tuple[list[Item], list[Item]]]:
     """The files that are still to be looked at, in groups."""
     items: list[Item] = []
+    carried = 0
     most = counter.survey.executor.chunk_items
     for item in source.items():
         if isinstance(item, Skipped):
             counter.listed(item)
         elif counter.is_new(item):
             items.append(item)
-            if len(items) >= most:
+            carried += carried_bytes(item)
+            if len(items) >= most or carried >= _FULL_BYTES:
                 yield items, items
-                items = []
+                items, carried = [], 0
     yield items, items
 
 

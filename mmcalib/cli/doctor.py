@@ -24,6 +24,7 @@ def doctor(
     from mmcalib.errors import VerdictError
     from mmcalib.job.doctor.examine import examine
     from mmcalib.progress import Silent
+    from mmcalib.report.calibration import first_failed
     from mmcalib.report.doctor_terminal import diagnosed
 
     console = Console(stderr=True, highlight=False)
@@ -33,7 +34,7 @@ def doctor(
     if not quiet:
         diagnosed(found, console)
     if found.verdict == "fail":
-        failed = next(check for check in found.checks if check.status == "fail")
+        failed = first_failed(found.checks)
         raise VerdictError(
             f"mmcalib run cannot work here: {failed.name}: {failed.detail}", hint=failed.remedy
         )

@@ -53,10 +53,11 @@ EmitToo = Annotated[
 
 def text_of(calibration: Calibration, form: str, *, force: bool = False) -> str:
     """The configuration in this form. Raises VerdictError for one that failed, unless `force`."""
+    from mmcalib.report.calibration import first_failed
     from mmcalib.report.emit import FORMS
 
     if calibration.verdict == "fail" and not force:
-        failed = next(check for check in calibration.checks if check.status == "fail")
+        failed = first_failed(calibration.checks)
         raise VerdictError(
             f"not emitted: the verdict is no: {failed.name}: {failed.detail}",
             hint=f"{failed.remedy or 'see the report'}; --force emits it all the same",

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.job.spec import Outcome
-from mmcalib.report.calibration import Calibration
+from mmcalib.report.calibration import Calibration, first_failed
 from mmcalib.report.emit import FORMS
 from mmcalib.report.engine_yaml import engine_yaml
 from mmcalib.report.files import write_text, write_texts
@@ -95,7 +95,7 @@ def finish(
         summary(calibration, console)
         console.print(f"written to {out}: {', '.join(written)}", markup=False, soft_wrap=True)
     if calibration.verdict == "fail":
-        failed = next(check for check in calibration.checks if check.status == "fail")
+        failed = first_failed(calibration.checks)
         raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
     if not quiet:
         console.print(f"serve with: {serve}", markup=False, style="bold", soft_wrap=True)

@@ -70,6 +70,7 @@ def validate(
     from mmcalib.errors import UsageError, VerdictError
     from mmcalib.job.validate.validate import validate as validate_config
     from mmcalib.progress import Silent
+    from mmcalib.report.calibration import first_failed
     from mmcalib.report.validation_terminal import validated
 
     if not 0 <= startup_budget < math.inf:
@@ -94,5 +95,5 @@ def validate(
     if not quiet:
         validated(found, console)
     if found.verdict == "fail":
-        failed = next(check for check in found.checks if check.status == "fail")
+        failed = first_failed(found.checks)
         raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)

@@ -35,6 +35,11 @@ class Item:
     held: Held | None = field(default=None, compare=False, repr=False)
 
 
+def carried_bytes(item: Item) -> int:
+    """How many bytes of the medium are in memory with it."""
+    return len(item.held.data) if item.held and item.held.data else 0
+
+
 def without_data(item: Item) -> Item:
     """The item to remember: the bytes themselves would fill the memory."""
     if item.held is None or item.held.data is None:

@@ -29,7 +29,7 @@ _COVER = Disposition.attached_pic.value
 _ROTATABLE = ("mov", "matroska")
 
 # Decoders of FFmpeg that take the size from the stream also of frames that they are told to skip.
-_SIZED_WHEN_SKIPPED = ("h264", "hevc", "mpeg4")
+_SIZED_WHEN_SKIPPED = ("h264", "hevc", "mjpeg", "mpeg4")
 
 
 def container_shape(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from operator import is_
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -196,6 +197,11 @@ class CheckResult(_Part):
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str
     remedy: str = ""
+
+
+def first_failed(checks: Iterable[CheckResult]) -> CheckResult:
+    """The one to name where the verdict is no."""
+    return next(check for check in checks if check.status == "fail")
 
 
 class Calibration(_Part):

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.census import Census
-from mmcalib.census.executors.executor import Inline
+from mmcalib.census.executors.executor import Inline, Order, Ticket
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape
 from mmcalib.census.survey import Survey
 from mmcalib.census.take import Taken
 from mmcalib.census.take import take as take_with
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.shard import Part, Shard
 from mmcalib.errors import CorpusError
@@ -180,6 +180,34 @@ def test_an_interrupt_passes(folder: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         take([Interrupted()])
+
+
+class Carried:
+    """Six items and then six requests, whose bytes only the source can get at."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.data = bytes(size_bytes)
+
+    def items(self) -> Iterator[Item | Skipped]:
+        for number in range(6):
+            held = Held("1", len(self.data), data=self.data)
+            yield Item(f"tar://{number}.png::/a.tgz", held=held)
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        for item in self.items():
+            yield Prompt(f"{item.path}#", (replace(item, path=f"{item.path}.gz"),), "")
+
+
+@pytest.mark.parametrize(("size_bytes", "together"), [(1, 6), (6 << 20, 3), (20 << 20, 1)])
+def test_few_large_items_are_under_way_at_once(size_bytes: int, together: int) -> None:
+    class Noting(Inline):
+        def submit(self, orders: Sequence[Order]) -> Ticket:
+            sizes.append(len(orders))
+            return super().submit(orders)
+
+    sizes: list[int] = []
+    take_with([Carried(size_bytes)], Survey(Noting(lambda item: A)))
+    assert sizes == [together] * (12 // together)
 
 
 def test_pipes_do_not_hang(folder: Path) -> None:

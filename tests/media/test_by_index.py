@@ -113,7 +113,7 @@ def test_a_size_in_the_index_that_is_not_the_frames_is_not_believed(
     assert (found.width_px, found.height_px) == (WIDTH, HEIGHT)
 
 
-@pytest.mark.parametrize("form", ["h264", "hevc", "mpeg4"])
+@pytest.mark.parametrize("form", ["h264", "hevc", "mjpeg", "mpeg4"])
 def test_the_index_is_enough(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.mp4", form)
     opened: list[bool] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mmcalib.report import words
-from mmcalib.report.calibration import Calibration
+from mmcalib.report.calibration import Calibration, first_failed
 from mmcalib.report.emit.arguments import arguments_text
 from mmcalib.report.emit.environment import environment_text
 from mmcalib.report.emit.kubernetes import kubernetes_text
@@ -32,7 +32,7 @@ class Form:
         """
         text = self.render(calibration)
         if calibration.verdict == "fail" and self.comments:
-            failed = next(check for check in calibration.checks if check.status == "fail")
+            failed = first_failed(calibration.checks)
             text = f"# The verdict is fail: {words.check_line(failed)}\n{text}"
         return text
 
