@@ -97,7 +97,7 @@ def read(pid: int, what: str) -> bytes:
         return b""
 
 
-def soon(what: Callable[[], bool], within_s: float = 20) -> bool:
+def soon(what: Callable[[], bool], within_s: float = 60) -> bool:
     deadline = time.monotonic() + within_s
     while not what() and time.monotonic() < deadline:
         time.sleep(0.1)

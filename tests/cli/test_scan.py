@@ -259,12 +259,13 @@ def test_a_request_outside_its_root_ends_the_scan(cli, corpus: Path) -> None:
     assert json.loads(ended.out)["corpus"]["items"] == 1
 
 
-def test_neither_torch_nor_vllm_is_needed(corpus: Path, tmp_path: Path) -> None:
+def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path, tmp_path: Path) -> None:
     words = ["mmcalib", "scan", "--data", str(corpus), "--out", str(tmp_path / "fresh")]
+    heavy = ("torch", "vllm", "transformers", "av", "PIL", "soundfile", "numpy")
     code = (
         f"import sys; from mmcalib.cli import main\nsys.argv = {words}\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "print([n for n in ('torch', 'vllm', 'transformers') if n in sys.modules])"
+        f"print([n for n in {heavy} if n in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

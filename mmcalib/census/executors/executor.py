@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import NamedTuple, Protocol
 
 from mmcalib.census.outcome import Seen
@@ -12,6 +13,25 @@ from mmcalib.corpus.item import Item
 
 Look = Callable[[Item], Seen]
 """Says what an item is; never raises for what is wrong with the item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A function by where it stands: whoever sends it to others need not import it."""
+
+    module: str
+    name: str
+
+    def __call__(self, item: Item) -> Seen:
+        return _found(self.module, self.name)(item)
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Look], tuple[str, str]]:
+        return _found, (self.module, self.name)
+
+
+def _found(module: str, name: str) -> Look:
+    look: Look = getattr(import_module(module), name)
+    return look
 
 
 class Order(NamedTuple):
