@@ -29,3 +29,20 @@ def test_an_error_without_words_says_where_it_was_raised() -> None:
     except AssertionError as caught:
         error = AssertionError().with_traceback(caught.__traceback__)
     assert what_failed(error) == 'AssertionError in test_causes.py: assert len("ab") == 3'
+
+
+TAKEN = (
+    "Free memory on device cuda:0 (9.53/139.72 GiB) on startup is less than desired GPU memory "
+    "utilization (0.92, 128.54 GiB). Decrease GPU memory utilization or reduce GPU memory used by "
+    "other processes."
+)
+
+
+def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type() -> None:
+    assert what_failed(ValueError(TAKEN)) == what_failed(chained("failed to start", TAKEN))
+    assert what_failed(ValueError(TAKEN)) == (
+        "9.53 of 139.72 GiB are free on cuda:0, and gpu_memory_utilization 0.92 wants 128.54 GiB: "
+        "nvidia-smi says who holds the rest; --gpu-memory-utilization 0.06 would fit"
+    )
+    full = TAKEN.replace("9.53", "0.01")
+    assert what_failed(ValueError(full)).endswith("nvidia-smi says who holds the rest")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.census.shapes import ImageShape
+from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure, ModelOpened, OpenModel
 from mmcalib.engine.setting import DEFAULT
@@ -83,6 +84,25 @@ def test_closing_leaves_no_process(tmp_path: Path) -> None:
     host.close()
     host.close()
     assert gone_within(pid, 5)
+
+
+def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
+    """As vLLM's workers are, of which one may hold a GPU's memory."""
+    parent = tmp_path / "python"
+    parent.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/worker\nwait\n")
+    parent.chmod(0o755)
+    worker = tmp_path / "worker"
+    with EngineHost(log=tmp_path / "log", python=str(parent)):
+        while not (worker.is_file() and worker.read_text().strip()):
+            time.sleep(0.02)
+        assert alive(int(worker.read_text()))
+    assert gone_within(int(worker.read_text()), 5)
+
+
+def test_the_child_sees_the_gpus_that_the_user_chose() -> None:
+    env = child_environment({"CUDA_VISIBLE_DEVICES": "3"}, offline=True)
+    assert env["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in child_environment({}, offline=True)
 
 
 def test_the_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:

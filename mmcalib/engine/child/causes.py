@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
 REFUSAL_CHARS = 300
 FAILURE_CHARS = 500
+
+# What vLLM says where others hold the memory that it was to have (0.10 to 0.32).
+_TAKEN = re.compile(
+    r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
+    r"is less than desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
+)
 
 
 def root_cause(error: BaseException) -> str:
@@ -19,9 +26,23 @@ def root_cause(error: BaseException) -> str:
 def what_failed(error: BaseException) -> str:
     """The outermost message, and the innermost where it says something else."""
     outer, inner = _line(error), root_cause(error)
+    if taken := _TAKEN.search(outer) or _TAKEN.search(inner):
+        return _no_room(taken)
     if inner in outer:
         return outer[:FAILURE_CHARS]
     return f"{inner} (in: {outer})"[:FAILURE_CHARS]
+
+
+def _no_room(found: re.Match[str]) -> str:
+    free, total = float(found["free"]), float(found["total"])
+    # Rounded down: what is free may shrink a little until the next start.
+    share = int(free / total * 100) / 100
+    less = f"; --gpu-memory-utilization {share:.2f} would fit" if share > 0 else ""
+    return (
+        f"{found['free']} of {found['total']} GiB are free on {found['device']}, and "
+        f"gpu_memory_utilization {found['share']} wants {found['wanted']} GiB: nvidia-smi says who "
+        f"holds the rest{less}"
+    )
 
 
 def _line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from vllm import SamplingParams
+from vllm.platforms import current_platform
 
 from mmcalib.engine.child.versions import RequestWatch
 from mmcalib.engine.messages import Answered, Replay, Replayed, ReplayPrompt
@@ -22,6 +23,7 @@ def replay(llm: Any, request: Replay) -> Replayed:
     queued: dict[str, ReplayPrompt] = {}
     answers: list[Answered] = []
     admitted: list[Answered] = []
+    held = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
             error = _enqueue(llm, prompt)
@@ -54,7 +56,16 @@ def replay(llm: Any, request: Replay) -> Replayed:
         time.perf_counter() - started,
         watch.largest_encoder_step_tokens,
         tuple(admitted),
+        peak_bytes=_peak(llm, held),
     )
+
+
+def _peak(llm: Any, start_bytes: int | None) -> int | None:
+    """What the first worker holds on its GPU, or peaked at above that; None without a GPU."""
+    if not current_platform.is_cuda():
+        return None
+    found: int = llm.collective_rpc("mmcalib_peak", args=(start_bytes,))[0]
+    return found
 
 
 def _enqueue(llm: Any, prompt: ReplayPrompt) -> str:

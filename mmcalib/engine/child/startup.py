@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -13,7 +14,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
-from mmcalib.engine.child.versions import weights_as_loaded
+from mmcalib.engine.child.versions import graphs_as_captured, weights_as_loaded
 from mmcalib.engine.child.weights import at_depth
 from mmcalib.engine.messages import EngineStarted, StartEngine
 
@@ -34,13 +35,15 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     The profile runs only where its estimate stays within the request's budget and free memory.
     """
     say("loading the model into the engine")
-    # The allocator's events are traced on the CPU; a GPU's allocator is read another way.
+    # The allocator's events are traced on the CPU; of a GPU vLLM's worker keeps figures itself.
     traced = current_platform.is_cpu()
     args = dict(request.engine_args)
     if traced:
         args["kv_cache_memory_bytes"] = _kv_cache_bytes(args)
+    else:
+        args = _as_served(args)
     started = time.perf_counter()
-    with weights_as_loaded() as sizes:
+    with weights_as_loaded() as sizes, graphs_as_captured() as graphs:
         llm = LLM(**args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
@@ -56,11 +59,18 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
         profile_s, peak = _ask(llm, "mmcalib_profile")
     text_layers, encoder_layers = request.true_layers
+    weights, full = sum(sizes.values()), at_depth(sizes, text_layers, encoder_layers)
+    gpu = None
+    if not traced:
+        say("reading the memory of the GPU")
+        gpu = replace(_ask(llm, "mmcalib_memory"), cudagraph_captured_bytes=graphs.nbytes)
+        peak, weights = gpu.activation_peak_bytes, gpu.weights_bytes
+        full = weights
     return llm, EngineStarted(
         device=str(llm.llm_engine.vllm_config.device_config.device_type),
         start_s=start_s,
-        weights_bytes=sum(sizes.values()),
-        weights_full_bytes=at_depth(sizes, text_layers, encoder_layers),
+        weights_bytes=weights,
+        weights_full_bytes=full,
         kv_bytes_per_token=round(kv_bytes_per_token),
         kv_full_bytes_per_token=round(kv_bytes_per_token / kv_layers * text_layers),
         encoder_seconds_per_token=seconds_per_token,
@@ -70,7 +80,21 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         budget_tokens=budget["tokens"],
         profiled_modality=budget["modality"],
         profiled_items=budget["items"],
+        gpu=gpu,
     )
+
+
+def _as_served(args: dict[str, Any]) -> dict[str, Any]:
+    """With the batch that `vllm serve` would have: on a GPU `LLM` has other defaults."""
+    if {"max_num_batched_tokens", "max_num_seqs"} <= args.keys():
+        return args
+    config = EngineArgs(**args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    scheduler = config.scheduler_config
+    served = {
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "max_num_seqs": scheduler.max_num_seqs,
+    }
+    return {**served, **args}
 
 
 def _kv_cache_bytes(args: dict[str, Any]) -> int:

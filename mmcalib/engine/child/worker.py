@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from mmcalib.engine.child.versions import encoder_inputs
+from mmcalib.engine.child.cuda import peak_above, phase_peaks, stay_on_card
+from mmcalib.engine.child.versions import encoder_budget, encoder_inputs, worker_memory
+from mmcalib.engine.messages import WorkerMemory
+from mmcalib.rehearsal.versions import subtracts_graphs
+
+# vLLM imports this module in each worker, before it looks at the GPU.
+stay_on_card()
 
 
 class Figures:
@@ -22,7 +29,7 @@ class Figures:
 
     def mmcalib_budget(self) -> dict[str, Any]:
         """The encoder budget that this worker really has."""
-        budget = self.model_runner.mm_budget
+        budget = encoder_budget(self)
         if budget is None or not budget.mm_max_toks_per_item:
             return {"tokens": 0, "modality": None, "items": 0, "max_tokens": 0}
         modality = budget.get_modality_with_max_tokens()
@@ -32,6 +39,15 @@ class Figures:
             "items": budget.mm_max_items_per_batch[modality],
             "max_tokens": budget.mm_max_toks_per_item[modality],
         }
+
+    def mmcalib_memory(self) -> WorkerMemory:
+        """What the CUDA worker measured and decided, and the peaks of a second profile."""
+        found = worker_memory(self, subtracts_graphs=subtracts_graphs())
+        return replace(found, phases=phase_peaks(self.model_runner))
+
+    def mmcalib_peak(self, start_bytes: int | None) -> int:
+        """Bytes held on the GPU now (None), or at most since then above so many."""
+        return peak_above(start_bytes)
 
     def mmcalib_encode(self, modality: str, media: Any) -> tuple[int, float, int]:
         """Encode one item: (embeds, seconds as in `_traced`, peak bytes above the start)."""

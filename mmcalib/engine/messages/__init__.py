@@ -50,6 +50,7 @@ from mmcalib.engine.messages.serving import (
     ServeConfig,
     ServeOptions,
     StartEngine,
+    WorkerMemory,
 )
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "ServeConfig",
     "ServeOptions",
     "StartEngine",
+    "WorkerMemory",
 ]
 
 Request = Annotated[

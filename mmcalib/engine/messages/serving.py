@@ -58,11 +58,39 @@ class StartEngine:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """What vLLM's CUDA worker measured of its GPU at a start, and decided; bytes. None where the
+    installed release keeps no such figure.
+
+    `kv_cache_bytes` = requested − weights − beside − activation peak − CUDA graphs, as vLLM
+    computed it. `beside_bytes` is what it counts beside the weights, in torch and outside it, and
+    `non_torch_bytes` the part outside. `cudagraph_bytes` is the estimate that was subtracted,
+    `cudagraph_captured_bytes` what the graphs then took. `phases` are peaks of a second profile
+    above its start, by the names that a rehearsal has for them.
+    """
+
+    runner: str
+    total_bytes: int | None = None
+    free_before_bytes: int | None = None
+    requested_bytes: int | None = None
+    weights_bytes: int | None = None
+    activation_peak_bytes: int | None = None
+    phases: dict[str, int] = field(default_factory=dict)
+    beside_bytes: int | None = None
+    non_torch_bytes: int | None = None
+    cudagraph_bytes: int | None = None
+    cudagraph_captured_bytes: int | None = None
+    kv_cache_bytes: int | None = None
+    kv_cache_tokens: int | None = None
+    max_concurrency: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStarted:
     """Figures read from inside the worker; bytes and seconds. None where not measured.
 
-    `*_full_*` figures are scaled to the true depth: computed where the depth was cut. The peak is
-    read on the CPU backend only.
+    `*_full_*` figures are scaled to the true depth: computed where the depth was cut. `gpu` is
+    None on the CPU backend, where the peak is traced; elsewhere the peak is the worker's own.
     """
 
     device: str
@@ -78,6 +106,7 @@ class EngineStarted:
     budget_tokens: int
     profiled_modality: str | None
     profiled_items: int
+    gpu: WorkerMemory | None = None
     kind: Literal["engine_started"] = "engine_started"
 
 
@@ -114,11 +143,13 @@ class Answered:
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """All answers of one burst, the seconds it took, and its largest encoder step in tokens; and
-    what became of the prompts that were admitted only.
+    what became of the prompts that were admitted only. `peak_bytes` is the most that torch held on
+    a GPU above what it held before; None without one.
     """
 
     answers: tuple[Answered, ...]
     seconds: float
     largest_encoder_step_tokens: int
     admitted: tuple[Answered, ...] = ()
+    peak_bytes: int | None = None
     kind: Literal["replayed"] = "replayed"

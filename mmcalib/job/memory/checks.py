@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from mmcalib.derive.checks import Check, Status
-from mmcalib.engine.messages import Rehearsed
+from mmcalib.engine.messages import EngineStarted, Rehearsed
 from mmcalib.job.calibration.findings import RESERVED
 from mmcalib.job.configuration import Configuration
+from mmcalib.job.memory.accuracy import Component, components, misses
 from mmcalib.job.memory.cross_check import disagreement
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.worst_steps import configurations, shortfall
@@ -97,17 +98,21 @@ def reserved_check(
 def _true(after: Rehearsed, started: Started) -> Check:
     """Weights and KV bytes per token do not depend on the device; the peak does, on its kernels."""
     figures = started.figures
+    found = components(after, figures)
     off = after.weights_bytes / figures.weights_full_bytes - 1
-    pairs = [
-        f"weights {gib(after.weights_bytes)} against {gib(figures.weights_full_bytes)}",
-        f"KV {after.kv_bytes_per_token:,} B per token against {figures.kv_full_bytes_per_token:,}",
-    ]
     wrong = after.kv_bytes_per_token != figures.kv_full_bytes_per_token
-    if figures.activation_peak_bytes is not None:
-        kernels = f" ({figures.device} kernels)" if figures.device == "cpu" else ""
-        pairs.append(
-            f"activation peak {gib(after.activation_peak_bytes)} against "
-            f"{gib(figures.activation_peak_bytes)}{kernels}"
-        )
-    status: Status = "warn" if wrong or abs(off) > _WEIGHTS_OFF else "pass"
-    return Check("predicted against measured", status, "; ".join(pairs))
+    missed = misses(found)
+    detail = "; ".join([*missed, *(_pair(one, figures) for one in found)])
+    status: Status = "warn" if wrong or missed or abs(off) > _WEIGHTS_OFF else "pass"
+    return Check("predicted against measured", status, detail)
+
+
+def _pair(one: Component, figures: EngineStarted) -> str:
+    match one.name:
+        case "KV bytes per token":
+            return f"KV {one.predicted:,} B per token against {one.measured:,}"
+        case "KV pool, tokens":
+            return f"{one.name} {one.predicted:,} against {one.measured:,}"
+    kernels = one.name == "activation peak" and figures.device == "cpu"
+    where = f" ({figures.device} kernels)" if kernels else ""
+    return f"{one.name} {gib(one.predicted)} against {gib(one.measured)}{where}"

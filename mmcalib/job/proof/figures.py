@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmcalib.engine.messages import Replayed
+from mmcalib.engine.messages import Replayed, WorkerMemory
 from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.replay import mismatched, rejected
 from mmcalib.job.proof.startup import Started
@@ -22,7 +22,7 @@ def measured_memory(started: Started | None, *, own: bool) -> c.Memory:
     if peak is not None:
         labels["activation_peak_bytes"] = "measured"
         notes.append(f"activation peak of {figures.device} kernels")
-    return c.Memory(
+    found = c.Memory(
         weights_bytes=figures.weights_full_bytes,
         kv_bytes_per_token=figures.kv_full_bytes_per_token,
         activation_peak_bytes=peak,
@@ -30,6 +30,33 @@ def measured_memory(started: Started | None, *, own: bool) -> c.Memory:
         labels=labels,
         note="; ".join(notes),
     )
+    return found.model_copy(update=_of_gpu(figures.gpu)) if own and figures.gpu else found
+
+
+def _of_gpu(gpu: WorkerMemory) -> dict[str, int | float | None]:
+    """The fields of `Memory` that only a start on a GPU has."""
+    outside = gpu.non_torch_bytes or 0
+    return {
+        "total_bytes": gpu.total_bytes,
+        "requested_bytes": gpu.requested_bytes,
+        "buffers_bytes": None if gpu.beside_bytes is None else gpu.beside_bytes - outside,
+        "encoder_peak_bytes": gpu.phases.get("encoder"),
+        "language_model_peak_bytes": gpu.phases.get("language model"),
+        "sampler_peak_bytes": gpu.phases.get("sampler"),
+        "non_torch_bytes": gpu.non_torch_bytes,
+        "cudagraph_bytes": gpu.cudagraph_bytes,
+        "kv_cache_bytes": gpu.kv_cache_bytes,
+        "kv_cache_tokens": gpu.kv_cache_tokens,
+        "max_concurrency": None if gpu.max_concurrency is None else round(gpu.max_concurrency, 2),
+    }
+
+
+def _beyond_memory(gpu: WorkerMemory, replayed: Replayed | None) -> dict[str, int | None]:
+    return {
+        "free_before_bytes": gpu.free_before_bytes,
+        "cudagraph_captured_bytes": gpu.cudagraph_captured_bytes,
+        "replay_peak_bytes": replayed.peak_bytes if replayed else None,
+    }
 
 
 def startup_figures(
@@ -53,6 +80,7 @@ def startup_figures(
             "encoder_budget_tokens": figures.budget_tokens,
             "profiled_items": figures.profiled_items,
             "encoder_seconds_per_token": figures.encoder_seconds_per_token,
+            **(_beyond_memory(figures.gpu, replayed) if figures.gpu else {}),
         },
         replay=_replay(burst, replayed),
     )

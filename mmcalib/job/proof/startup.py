@@ -9,11 +9,12 @@ from typing import Any
 
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import EngineStarted, StartEngine
+from mmcalib.engine.messages import EngineStarted, StartEngine, WorkerMemory
 from mmcalib.geometry import cut_checkpoint, depths, read_config
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.decision.decision import Decision
 from mmcalib.progress import Progress
+from mmcalib.report.words import gib
 
 # Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
 # the peak of activations does not depend on depth.
@@ -93,9 +94,8 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
             + ("" if found == computed else f", computed {computed}"),
         )
     ]
-    if figures.device != "cpu":
-        detail = f"the activation peak is not read on {figures.device} yet"
-        checks.append(Check("memory profile", "skip", detail))
+    if figures.gpu is not None:
+        checks.append(_gpu_check(figures.gpu))
     elif figures.activation_peak_bytes is None:
         estimate = figures.profile_estimate_s or 0.0
         checks.append(
@@ -111,3 +111,18 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
         gib = figures.activation_peak_bytes / 2**30
         checks.append(Check("memory profile", "pass", f"activation peak {gib:.2f} GiB, measured"))
     return checks
+
+
+def _gpu_check(gpu: WorkerMemory) -> Check:
+    """What vLLM found on the GPU that it started on."""
+    name = "memory profile"
+    if gpu.activation_peak_bytes is None:
+        return Check(name, "skip", "this release of vLLM keeps no figure of its profile")
+    tokens = "" if gpu.kv_cache_tokens is None else f", {gpu.kv_cache_tokens:,} tokens"
+    pool = f"; KV cache {gib(gpu.kv_cache_bytes)}{tokens}" if gpu.kv_cache_bytes else ""
+    peak = f"activation peak {gib(gpu.activation_peak_bytes)}{pool}, measured"
+    if gpu.phases and "encoder" not in gpu.phases:
+        blind = f"model runner {gpu.runner} profiles no encoder: nothing is reserved for it"
+        remedy = "VLLM_USE_V2_MODEL_RUNNER=0 in the environment of vllm serve"
+        return Check(name, "warn", f"{peak}; {blind}", remedy)
+    return Check(name, "pass", peak)

@@ -1,0 +1,83 @@
+"""Results as JSON lines, one a case, written as they come: a stop loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One case that was tried. `failed` maps a step (rehearsal, start, burst) to its error's line.
+
+    `components` are dicts of name, predicted and measured; `rehearsed` and `started` are the raw
+    answers, None where there is none.
+    """
+
+    key: str
+    model: str
+    kind: str
+    device: str
+    gpu: str
+    vllm: str
+    seconds: float
+    engine_args: dict[str, Any]
+    components: list[dict[str, Any]]
+    rehearsed: dict[str, Any] | None = None
+    started: dict[str, Any] | None = None
+    burst: dict[str, Any] | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    used_before_bytes: int | None = None
+    used_after_bytes: int | None = None
+
+
+class Results:
+    """The file of one GPU and one vLLM; what others wrote into it is left alone and not seen."""
+
+    def __init__(self, path: Path, gpu: str, vllm: str) -> None:
+        self._path, self._of = path, (gpu, vllm)
+
+    def __iter__(self) -> Iterator[Result]:
+        """The last result of each case, in the order in which cases were first tried."""
+        last: dict[str, Result] = {}
+        for one in read(self._path):
+            if (one.gpu, one.vllm) == self._of:
+                last[one.key] = one
+        return iter(last.values())
+
+    def done(self, *, retry: bool = False) -> set[str]:
+        """Cases not to be tried again; with `retry` only those without a failure."""
+        return {one.key for one in self if not (retry and one.failed)}
+
+    def add(self, result: Result) -> None:
+        """Append, so that it is on disk when this returns."""
+        with self._path.open("ab") as file:
+            # A line that a kill cut short must not swallow this one.
+            if file.tell() and not _ends_line(self._path):
+                file.write(b"\n")
+            fields = {name: getattr(result, name) for name in Result.__slots__}
+            file.write(json.dumps(fields).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read(path: Path) -> Iterator[Result]:
+    """Every whole line of the file; none where it is not there."""
+    if not path.is_file():
+        return
+    for line in path.read_bytes().splitlines():
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            continue
+        yield Result(**fields)
+
+
+def _ends_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -1,0 +1,128 @@
+"""The parts of the GPU benchmark that need none: which case is next, what is kept, what is said."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from gpu.cases import cases, next_case, wanted
+from gpu.report import CPU_MARK, render
+from gpu.results import Result, Results
+from gpu.scores import disagreed, scores
+
+ALL = list(cases())
+GIB = 1 << 30
+
+
+def result(key: str = "3b:default", **changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "key": key,
+        "model": "m",
+        "kind": "default",
+        "device": "cuda",
+        "gpu": "NVIDIA H200",
+        "vllm": "0.26.0",
+        "seconds": 30.0,
+        "engine_args": {},
+        "components": [part("KV pool", 102, 100), part("encoder peak", 95, 100)],
+        "rehearsed": {"kv_cache_tokens": 5},
+        "started": {},
+    }
+    return Result(**{**fields, **changes})
+
+
+def part(name: str, predicted: int, measured: int) -> dict[str, Any]:
+    return {"name": name, "predicted": predicted * GIB, "measured": measured * GIB}
+
+
+def test_no_two_cases_have_one_key_and_each_model_has_three() -> None:
+    assert len({case.key for case in ALL}) == len(ALL)
+    kinds = [case.kind for case in ALL if "gemma" in case.key]
+    assert kinds == ["default", "hint-only", "calibrated"]
+
+
+def test_a_smaller_card_takes_its_share_and_has_keys_of_its_own() -> None:
+    small = list(cases(card_gib=16, utilization=0.1))
+    assert {case.engine_args["gpu_memory_utilization"] for case in small} == {0.1}
+    assert {case.key for case in small}.isdisjoint(case.key for case in ALL)
+
+
+def test_the_next_case_is_the_first_that_ends_in_time() -> None:
+    assert next_case(ALL, (), 1000) is ALL[0]
+    # The trap's burst takes longer than is left; the plain start after it does not.
+    found = next_case(ALL, {ALL[0].key}, 70)
+    assert found is not None
+    assert found.burst is None
+    assert not found.graphs
+    assert next_case(ALL, (), 50) is None
+    assert next_case(ALL, (), 50, took_s=[20.0, 30.0]) is ALL[0]
+    assert next_case(ALL, {case.key for case in ALL}, 1000) is None
+
+
+def test_only_takes_what_is_named() -> None:
+    assert {case.kind for case in wanted(ALL, ["hint-only"])} == {"hint-only"}
+    assert wanted(ALL, []) == ALL
+
+
+def test_a_second_call_goes_on_where_the_first_was_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    Results(path, "NVIDIA H200", "0.26.0").add(result("a"))
+    with path.open("ab") as file:
+        file.write(b'{"key": "cut of')
+    again = Results(path, "NVIDIA H200", "0.26.0")
+    again.add(result("b", failed={"start": "no room"}))
+    assert [one.key for one in again] == ["a", "b"]
+    assert again.done() == {"a", "b"}
+    assert again.done(retry=True) == {"a"}
+    again.add(result("b"))
+    assert again.done(retry=True) == {"a", "b"}
+    assert Results(path, "NVIDIA H200", "0.32.0").done() == set()
+
+
+@pytest.mark.parametrize(
+    ("pools", "verdicts"),
+    [
+        ([(100, 100), (98, 100)], ["pass", "pass", "pass"]),
+        ([(102, 100)], ["pass", "fail", "pass"]),
+        ([(90, 100)], ["fail", "pass", "pass"]),
+    ],
+)
+def test_scores_are_of_the_pool_both_ways_and_of_the_encoder(
+    pools: list[tuple[int, int]], verdicts: list[str]
+) -> None:
+    encoder = part("encoder peak", 95, 100)
+    found = [result(components=[part("KV pool", *pool), encoder]) for pool in pools]
+    assert [score.verdict for score in scores(found)] == verdicts
+
+
+def test_without_a_case_nothing_passes() -> None:
+    assert [score.verdict for score in scores([])] == ["no case"] * 3
+
+
+def test_a_start_that_was_not_predicted_is_named() -> None:
+    fell = result("x", started=None, failed={"start": "no KV cache"})
+    (said,) = disagreed([result(), fell])
+    assert said == "x: rehearsed, it would start; it did not: no KV cache"
+
+
+def test_the_page_has_both_figures_and_the_burst_s_own_error() -> None:
+    burst = {"items": 12, "survived": False}
+    page = render(
+        [result(burst=burst, failed={"burst": "CUDA out of memory | tried 2 GiB"})],
+        "NVIDIA H200", "0.26.0", "command",
+    )  # fmt: skip
+    assert "| 3b:default | KV pool | 102.000 | 100.000 | +2.00% |" in page
+    assert "KV pool, worst over-promise: 2.00% of at most 1%, 1 cases: fail" in page
+    assert "CUDA out of memory \\| tried 2 GiB" in page
+    assert CPU_MARK not in page
+
+
+def test_a_page_of_the_cpu_says_that_it_compares_nothing() -> None:
+    page = render([result(device="cpu")], "L4", "0.32.0", "command")
+    assert CPU_MARK in page
+    assert "pass" not in page

@@ -1,0 +1,105 @@
+"""What vLLM's CUDA worker keeps of its start, by the attributes that two releases give it."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from mmcalib.engine.child.versions import encoder_budget, graphs_as_captured, worker_memory
+
+pytestmark = pytest.mark.engine
+
+MIB = 1 << 20
+
+
+def worker(**attributes: Any) -> SimpleNamespace:
+    """The attributes that every release tried has; `attributes` are one release's own."""
+    cache = SimpleNamespace(num_gpu_blocks=1000, block_size=16, kv_cache_memory_bytes=None)
+    return SimpleNamespace(
+        model_runner=SimpleNamespace(model_memory_usage=7000 * MIB),
+        vllm_config=SimpleNamespace(cache_config=cache),
+        init_snapshot=SimpleNamespace(total_memory=24_000 * MIB, free_memory=23_500 * MIB),
+        requested_memory=22_000 * MIB,
+        cudagraph_memory_estimate=100 * MIB,
+        **attributes,
+    )
+
+
+# gpu_worker.py of 0.26: peak and what is outside torch, each by itself.
+OF_0_26 = {
+    "peak_activation_memory": 2000 * MIB,
+    "non_torch_memory": 150 * MIB,
+    "available_kv_cache_memory_bytes": (22_000 - 7000 - 2000 - 150 - 100) * MIB,
+    "use_v2_model_runner": True,
+}
+# Of 0.32: all that was consumed, weights included, and the graphs within the peak.
+OF_0_32 = {
+    "peak_activation_memory": (2000 + 100) * MIB,
+    "total_consumed": (7000 + 150) * MIB,
+    "available_kv_cache_memory_bytes": (22_000 - 7150 - 2000 - 100) * MIB,
+    "use_v2_model_runner": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "outside", "runner"), [(OF_0_26, 150 * MIB, "V2"), (OF_0_32, None, "V1")]
+)
+def test_the_parts_add_up_to_the_kv_cache_in_either_release(
+    attributes: dict[str, Any], outside: int | None, runner: str
+) -> None:
+    found = worker_memory(worker(**attributes), subtracts_graphs=True)
+    assert found.kv_cache_bytes == (
+        found.requested_bytes
+        - found.weights_bytes
+        - found.beside_bytes
+        - found.activation_peak_bytes
+        - found.cudagraph_bytes
+    )
+    assert (found.activation_peak_bytes, found.non_torch_bytes) == (2000 * MIB, outside)
+    assert (found.runner, found.kv_cache_tokens) == (runner, 16_000)
+    assert found.free_before_bytes == 23_500 * MIB
+
+
+def test_graphs_that_were_not_subtracted_cost_nothing() -> None:
+    found = worker_memory(worker(**OF_0_26), subtracts_graphs=False)
+    assert found.cudagraph_bytes == 0
+
+
+def test_a_release_that_keeps_nothing_gives_none_and_no_error() -> None:
+    bare = worker()
+    del bare.init_snapshot, bare.requested_memory, bare.cudagraph_memory_estimate
+    found = worker_memory(bare, subtracts_graphs=True)
+    assert (found.total_bytes, found.requested_bytes, found.activation_peak_bytes) == (None,) * 3
+    assert (found.cudagraph_bytes, found.kv_cache_bytes, found.weights_bytes) == (
+        None,
+        None,
+        7000 * MIB,
+    )
+
+
+def test_tokens_are_vllm_s_own_count_where_it_keeps_one() -> None:
+    counting = worker(**OF_0_32)
+    counting.vllm_config.cache_config.kv_cache_size_tokens = 15_990
+    assert worker_memory(counting, subtracts_graphs=True).kv_cache_tokens == 15_990
+
+
+def test_what_graphs_took_is_heard_from_vllm_s_log() -> None:
+    with graphs_as_captured() as graphs:
+        logging.getLogger("vllm.v1.worker.gpu_model_runner").info("Capturing")
+        assert graphs.nbytes is None
+        logging.getLogger("vllm.v1.worker.gpu.model_runner").info(
+            "Graph capturing finished in %.0f secs, took %.2f GiB", 3.2, 0.5
+        )
+    assert graphs.nbytes == 1 << 29
+
+
+def test_a_runner_that_keeps_no_budget_has_none_for_text_alone() -> None:
+    config = SimpleNamespace(model_config=SimpleNamespace(is_multimodal_model=False))
+    second = SimpleNamespace(model_runner=SimpleNamespace(), vllm_config=config)
+    first = SimpleNamespace(model_runner=SimpleNamespace(mm_budget="its own"))
+    assert (encoder_budget(second), encoder_budget(first)) == (None, "its own")
