@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("vllm")
-
-from mmcalib.engine.child.versions import encoder_budget, graphs_as_captured, worker_memory
-
-pytestmark = pytest.mark.engine
+from mmcalib.engine.child.kept import graphs_as_captured, worker_memory
 
 MIB = 1 << 20
 
@@ -88,7 +84,8 @@ def test_tokens_are_vllm_s_own_count_where_it_keeps_one() -> None:
     assert worker_memory(counting, subtracts_graphs=True).kv_cache_tokens == 15_990
 
 
-def test_what_graphs_took_is_heard_from_vllm_s_log() -> None:
+def test_what_graphs_took_is_heard_from_vllm_s_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="vllm")
     with graphs_as_captured() as graphs:
         logging.getLogger("vllm.v1.worker.gpu_model_runner").info("Capturing")
         assert graphs.nbytes is None
@@ -96,10 +93,3 @@ def test_what_graphs_took_is_heard_from_vllm_s_log() -> None:
             "Graph capturing finished in %.0f secs, took %.2f GiB", 3.2, 0.5
         )
     assert graphs.nbytes == 1 << 29
-
-
-def test_a_runner_that_keeps_no_budget_has_none_for_text_alone() -> None:
-    config = SimpleNamespace(model_config=SimpleNamespace(is_multimodal_model=False))
-    second = SimpleNamespace(model_runner=SimpleNamespace(), vllm_config=config)
-    first = SimpleNamespace(model_runner=SimpleNamespace(mm_budget="its own"))
-    assert (encoder_budget(second), encoder_budget(first)) == (None, "its own")

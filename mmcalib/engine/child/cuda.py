@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -32,8 +33,8 @@ def stay_on_card() -> None:
 
 
 def phase_peaks(model_runner: Any) -> dict[str, int]:
-    """vLLM's own `profile_run` once more: bytes that each phase, and all of it ("profile"), peaks
-    at above the start. Empty where there is no room left for it.
+    """vLLM's own `profile_run` once more: the bytes above its start that each phase peaks at. Empty
+    where it fails, as for want of room.
 
     A release whose profile leaves the encoder out has no such phase.
     """
@@ -63,7 +64,8 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
                 undo.callback(owner.__dict__.pop, method, None)
                 owner.__dict__[method] = watching(name, getattr(owner, method))
             model_runner.profile_run()
-    except torch.OutOfMemoryError:
+    except Exception:  # noqa: BLE001 - the engine has started, whatever a second profile does
+        traceback.print_exc()
         peaks.clear()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

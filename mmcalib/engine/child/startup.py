@@ -14,7 +14,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
-from mmcalib.engine.child.versions import graphs_as_captured, weights_as_loaded
+from mmcalib.engine.child.kept import graphs_as_captured
+from mmcalib.engine.child.versions import weights_as_loaded
 from mmcalib.engine.child.weights import at_depth
 from mmcalib.engine.messages import EngineStarted, StartEngine
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from mmcalib.engine.child.cuda import peak_above, phase_peaks, stay_on_card
-from mmcalib.engine.child.versions import encoder_budget, encoder_inputs, worker_memory
+from mmcalib.engine.child.kept import worker_memory
+from mmcalib.engine.child.versions import encoder_budget, encoder_inputs
 from mmcalib.engine.messages import WorkerMemory
 from mmcalib.rehearsal.versions import subtracts_graphs
 

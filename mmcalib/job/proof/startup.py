@@ -71,6 +71,9 @@ def default_seconds(started: Started, decision: Decision) -> float | None:
     nothing was timed. A lower bound where attention is quadratic in the item.
     """
     figures, budget = started.figures, decision.default_budget
+    if figures.gpu is not None:
+        # vLLM profiles there at every start, and tells no seconds.
+        return 0.0
     tokens = budget.encoder_budget_tokens
     if figures.encoder_seconds_per_token is not None:
         return figures.encoder_seconds_per_token * tokens
