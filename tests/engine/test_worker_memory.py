@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.engine.child.kept import graphs_as_captured, worker_memory
+from mmcalib.engine.child.kept import graphs_as_captured, with_phases, worker_memory
 
 MIB = 1 << 20
 
@@ -82,6 +82,23 @@ def test_tokens_are_vllm_s_own_count_where_it_keeps_one() -> None:
     counting = worker(**OF_0_32)
     counting.vllm_config.cache_config.kv_cache_size_tokens = 15_990
     assert worker_memory(counting, subtracts_graphs=True).kv_cache_tokens == 15_990
+
+
+@pytest.mark.parametrize(
+    ("second", "encoder"),
+    [(1968, 2000), (2000, 2000), (2100, 2100), (1500, 1500)],
+)
+def test_a_second_profile_is_raised_by_what_the_first_left_in_torch(
+    second: int, encoder: int
+) -> None:
+    found = worker_memory(worker(**OF_0_26), subtracts_graphs=True)
+    peaks = {"encoder": second * MIB, "sampler": 100 * MIB}
+    raised = (encoder - second) * MIB
+    assert with_phases(found, peaks).phases == {
+        "encoder": encoder * MIB,
+        "sampler": 100 * MIB + raised,
+    }
+    assert with_phases(found, {}).phases == {}
 
 
 def test_what_graphs_took_is_heard_from_vllm_s_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,9 +6,13 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from mmcalib.engine.messages import WorkerMemory
+
+# cuBLAS takes 32 MiB on Hopper, cublasLt as much; more was taken by something else.
+_LEFT_BY_PROFILE_BYTES: Final = 128 << 20
 
 
 def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
@@ -52,6 +56,16 @@ def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
         kv_cache_tokens=None if tokens is None else int(tokens),
         max_concurrency=getattr(cache, "kv_cache_max_concurrency", None),
     )
+
+
+def with_phases(found: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory:
+    """With the peaks of a second profile. It finds what the first left in torch (workspaces of
+    matrix products) already there; where vLLM's own peak has it, all are raised by it.
+    """
+    own, highest = found.activation_peak_bytes or 0, max(peaks.values(), default=0)
+    left = own - highest if own - highest <= _LEFT_BY_PROFILE_BYTES else 0
+    raised = {name: peak + max(0, left) for name, peak in peaks.items()}
+    return replace(found, phases=raised)
 
 
 _GRAPHS_TOOK = re.compile(r"Graph capturing finished in \S+ secs, took (\S+) GiB")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from mmcalib.engine.child.cuda import peak_above, phase_peaks, stay_on_card
-from mmcalib.engine.child.kept import worker_memory
+from mmcalib.engine.child.kept import with_phases, worker_memory
 from mmcalib.engine.child.versions import encoder_budget, encoder_inputs
 from mmcalib.engine.messages import WorkerMemory
 from mmcalib.rehearsal.versions import subtracts_graphs
@@ -44,7 +43,7 @@ class Figures:
     def mmcalib_memory(self) -> WorkerMemory:
         """What the CUDA worker measured and decided, and the peaks of a second profile."""
         found = worker_memory(self, subtracts_graphs=subtracts_graphs())
-        return replace(found, phases=phase_peaks(self.model_runner))
+        return with_phases(found, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:
         """Bytes held on the GPU now (None), or at most since then above so many."""
