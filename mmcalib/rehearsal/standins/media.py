@@ -21,10 +21,19 @@ def install() -> None:
     replace(f"vllm.multimodal.{_BUILDERS}.np", _WhiteFrames())
     replace(
         "vllm.multimodal.hasher.MultiModalHasher.hash_kwargs",
-        classmethod(lambda cls, *args, **kwargs: f"imaginary-{next(_hashes)}"),
+        classmethod(_hash),
     )
     # A long clip's features are a large host tensor.
     replace("torch._subclasses.fake_tensor.FakeTensor.numpy", _untouched)
+
+
+def _hash(cls: type, *args: Any, **kwargs: Any) -> str:
+    """A hash of its own for every item. What items share is compared by one too, so that those that
+    differ in it are not batched (0.26): there one object is one hash.
+    """
+    if kwargs.keys() == {"data"}:
+        return f"shared-{id(kwargs['data'])}"
+    return f"imaginary-{next(_hashes)}"
 
 
 def _untouched(self: torch.Tensor, **kwargs: Any) -> npt.NDArray[Any]:

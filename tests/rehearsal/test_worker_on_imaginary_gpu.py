@@ -1,0 +1,73 @@
+"""What the engine child reads from a CUDA worker, read from vLLM's own on an imaginary GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.engine.environment import child_environment
+from mmcalib.geometry import find, materialise
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+HERE = Path(__file__).resolve().parent
+# What a profile leaves in torch: workspaces of matrix products.
+LEFT_BYTES = 64 << 20
+
+
+@pytest.fixture(scope="module", params=["0", "1"])
+def found(request: pytest.FixtureRequest, engine_cache: Path) -> dict[str, Any]:
+    """The figures under either of vLLM's model runners."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("needs vLLM: make setup")
+    geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
+    assert geometry is not None
+    folder = materialise(geometry, engine_cache / "worker-on-imaginary-gpu")
+    done = subprocess.run(
+        [sys.executable, str(HERE / "worker_on_imaginary_gpu.py"), str(folder)],
+        env={
+            **child_environment(os.environ, offline=True),
+            "VLLM_USE_V2_MODEL_RUNNER": request.param,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert answer["memory"]["runner"] == ("V2" if request.param == "1" else "V1")
+    return answer
+
+
+def test_the_worker_s_figures_add_up_to_what_it_left_for_the_kv_cache(
+    found: dict[str, Any],
+) -> None:
+    memory = found["memory"]
+    parts = ("weights_bytes", "beside_bytes", "activation_peak_bytes", "cudagraph_bytes")
+    left = memory["requested_bytes"] - sum(memory[part] for part in parts)
+    assert left == memory["kv_cache_bytes"] == found["available_bytes"]
+
+
+def test_a_second_profile_peaks_as_the_first_but_for_what_that_left(found: dict[str, Any]) -> None:
+    assert (
+        found["again"].keys()
+        == found["phases"].keys()
+        == {
+            "encoder",
+            "language model",
+            "sampler",
+        }
+    )
+    for name in ("encoder", "language model"):
+        assert 0 <= found["phases"][name] - found["again"][name] <= LEFT_BYTES
+
+
+def test_either_runner_tells_its_encoder_budget(found: dict[str, Any]) -> None:
+    assert found["budget"] == {"tokens": 8192, "modality": "image", "items": 6, "max_tokens": 1280}

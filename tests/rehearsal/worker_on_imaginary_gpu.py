@@ -1,0 +1,42 @@
+"""Run as a program: bring vLLM's own worker up and print what the engine child reads from it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from mmcalib.gpus.catalogue import find
+from mmcalib.rehearsal.install import install
+
+stage = install(find("H100-80G"))
+
+from vllm.engine.arg_utils import EngineArgs  # noqa: E402 - only after the stand-ins
+
+from mmcalib.engine.child.cuda import phase_peaks  # noqa: E402
+from mmcalib.engine.child.kept import worker_memory  # noqa: E402
+from mmcalib.engine.child.worker import Figures  # noqa: E402
+from mmcalib.rehearsal import versions  # noqa: E402
+from mmcalib.rehearsal.startup import brought_up  # noqa: E402
+
+config = EngineArgs(
+    model=sys.argv[1],
+    load_format="dummy",
+    dtype="bfloat16",
+    enforce_eager=True,
+    limit_mm_per_prompt={"image": 1, "video": 0},
+    mm_processor_kwargs={"max_pixels": 1_003_520},
+    max_num_batched_tokens=8192,
+    max_num_seqs=64,
+).create_engine_config()
+with brought_up(stage, config, 72 << 20) as brought:
+    found = {
+        "memory": asdict(
+            worker_memory(brought.worker, subtracts_graphs=versions.subtracts_graphs())
+        ),
+        "budget": Figures.mmcalib_budget(brought.worker),
+        "again": phase_peaks(brought.worker.model_runner),
+        "phases": {one.name: one.peak_bytes - one.start_bytes for one in brought.phases},
+        "available_bytes": brought.available_bytes,
+    }
+print(json.dumps(found))
