@@ -37,8 +37,8 @@ def installed(package: str) -> str:
 
 
 # Each is the first release tried that has what is dated by it: of 0.9.0, 0.10.2, 0.11.0, 0.15.1,
-# 0.23.0 and 0.32.0 (torch 2.7, 2.8, 2.8, 2.9, 2.11, 2.13). Those in between were not tried.
-TRIED = ("0.9", "0.10", "0.11", "0.15", "0.23", "0.32")
+# 0.23.0, 0.26.0 and 0.32.0 (torch 2.7, 2.8, 2.8, 2.9, 2.11, 2.11, 2.13). Those in between were not.
+TRIED = ("0.9", "0.10", "0.11", "0.15", "0.23", "0.26", "0.32")
 VLLM_0_10 = Release("vllm", 0, 10)
 VLLM_0_11 = Release("vllm", 0, 11)
 VLLM_0_15 = Release("vllm", 0, 15)

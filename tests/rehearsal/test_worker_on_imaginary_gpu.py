@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 LEFT_BYTES = 64 << 20
 
 
-@pytest.fixture(scope="module", params=["0", "1"])
+@pytest.fixture(scope="module", params=[pytest.param("0", marks=pytest.mark.long), "1"])
 def found(request: pytest.FixtureRequest, engine_cache: Path) -> dict[str, Any]:
     """The figures under either of vLLM's model runners."""
     if importlib.util.find_spec("vllm") is None:
