@@ -154,7 +154,7 @@ def _arguments() -> argparse.Namespace:
     add("--device", choices=("cuda", "cpu"), default="cuda")
     add("--only", action="append", default=[], metavar="CASE", help="keys that hold this; repeat")
     add("--limit-s", type=float, default=470.0, help="begin no case that would end later (470)")
-    add("--step-s", type=float, default=240.0, help="silence of an engine that ends it (240)")
+    add("--step-s", type=float, default=150.0, help="silence of an engine that ends it (150)")
     add("--runner", choices=("auto", "v1", "v2"), default="auto", help="vLLM's model runner")
     add("--card", type=float, metavar="GIB", help="behave as on a card of so many GiB")
     add("--utilization", type=float, default=UTILIZATION, help=f"share asked for ({UTILIZATION})")

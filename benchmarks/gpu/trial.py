@@ -36,8 +36,8 @@ WORKER = "mmcalib.engine.child.worker.Figures"
 CARD = "MMCALIB_CARD_BYTES"
 # Enough of the largest images that each step of either configuration is full more than once.
 BURST_ITEMS = 12
-# Rehearsals are single-threaded; a machine with fewer cores does them one after the other.
-CORES_PER_REHEARSAL = 3
+# Rehearsals are single-threaded; the starts beside them take cores too.
+CORES_PER_REHEARSAL = 2
 PROFILE_S = 60.0
 
 
@@ -50,13 +50,14 @@ class Bench:
     device: str
     scratch: Path
     logs: Path
-    step_s: float = 240.0
+    step_s: float = 150.0
     _pool: ThreadPoolExecutor = field(init=False)
     _warming: ThreadPoolExecutor = field(init=False)
+    _rehearsing: list[EngineHost] = field(init=False, default_factory=list)
     _warm: tuple[str, EngineHost, Future[Any]] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        workers = max(1, min(4, (os.cpu_count() or 1) // CORES_PER_REHEARSAL))
+        workers = max(1, (os.cpu_count() or 1) // CORES_PER_REHEARSAL)
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rehearsal")
         self._warming = ThreadPoolExecutor(max_workers=1, thread_name_prefix="warm")
 
@@ -81,6 +82,7 @@ class Bench:
 
     def _rehearsed(self, cases: list[Case], futures: dict[str, Future[Rehearsed]]) -> None:
         with self._host("rehearsal") as host:
+            self._rehearsing.append(host)
             for case in cases:
                 try:
                     args = {**_args(case), "model": str(self.checkpoint(case, cut=False))}
@@ -183,10 +185,13 @@ class Bench:
         self._warm = (case.key, host, asked)
 
     def close(self) -> None:
-        """End every process. Rehearsals that did not begin are dropped."""
+        """End every process. Rehearsals that nobody waits for are dropped."""
         self._drop_warm()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for host in list(self._rehearsing):
+            host.close()
+        self._pool.shutdown(wait=True)
         self._warming.shutdown(wait=True)
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _host(self, name: str) -> EngineHost:
         return EngineHost(log=self.logs / f"{name}.log", silence_s=self.step_s)

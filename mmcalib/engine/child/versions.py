@@ -1,4 +1,6 @@
-"""Where vLLM's versions differ, and where mmcalib reaches into it. Nothing else does."""
+"""Where vLLM's versions differ, and where mmcalib reaches into it. Nothing else does, but for what
+a CUDA worker keeps (`kept`), which is read without importing it.
+"""
 
 from __future__ import annotations
 
