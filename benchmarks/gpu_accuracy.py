@@ -67,25 +67,27 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mmcalib-benchmark-") as scratch:
         bench = Bench(gpu, vllm, given.device, Path(scratch), given.out, given.step_s)
         try:
-            _run(bench, found, results, time.monotonic() + given.limit_s, retry=given.retry)
+            _run(bench, found, results, time.monotonic() + given.limit_s, given)
         finally:
             bench.close()
     return _pages(path, given.out)
 
 
 def _run(
-    bench: Bench, found: Sequence[Case], results: Results, deadline: float, *, retry: bool
+    bench: Bench,
+    found: Sequence[Case],
+    results: Results,
+    deadline: float,
+    given: argparse.Namespace,
 ) -> None:
     """One case after the other, until all are done or the next would not end in time."""
-    done = results.done(retry=retry)
+    done = results.done(retry=given.retry)
     rehearsals = bench.rehearse([case for case in found if case.key not in done])
     took_s: list[float] = []
     while (case := next_case(found, done, deadline - time.monotonic(), took_s)) is not None:
         done.add(case.key)
-        result = bench.run(
-            case, rehearsals[case.key],
-            then=next_case(found, done, deadline - time.monotonic(), took_s),
-        )  # fmt: skip
+        then = next_case(found, done, deadline - time.monotonic(), took_s)
+        result = bench.run(case, rehearsals[case.key], then=None if given.cold else then)
         results.add(result)
         if not case.extra_s:
             took_s.append(result.seconds)
@@ -159,6 +161,7 @@ def _arguments() -> argparse.Namespace:
     add("--card", type=float, metavar="GIB", help="behave as on a card of so many GiB")
     add("--utilization", type=float, default=UTILIZATION, help=f"share asked for ({UTILIZATION})")
     add("--retry", action="store_true", help="try failed cases again")
+    add("--cold", action="store_true", help="import vLLM for no case before its turn")
     add("--render", action="store_true", help="only write the pages again")
     return parser.parse_args()
 

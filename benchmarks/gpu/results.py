@@ -15,7 +15,7 @@ class Result:
     """One case that was tried. `failed` maps a step (rehearsal, start, burst) to its error's line.
 
     `components` are dicts of name, predicted and measured; `rehearsed` and `started` are the raw
-    answers, None where there is none.
+    answers, None where there is none. `seconds` are those of start and burst.
     """
 
     key: str

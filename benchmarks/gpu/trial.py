@@ -103,6 +103,7 @@ class Bench:
                 self.warm(then)
             started, burst = self._start(host, case, failed)
         after = nvml.settled_bytes(before)
+        seconds = round(time.monotonic() - began, 1)
         rehearsed: Rehearsed | None = None
         try:
             rehearsed = rehearsal.result(timeout=self.step_s)
@@ -116,7 +117,7 @@ class Bench:
             device=self.device,
             gpu=self.gpu.name,
             vllm=self.vllm,
-            seconds=round(time.monotonic() - began, 1),
+            seconds=seconds,
             engine_args=dict(case.engine_args),
             components=[asdict(one) for one in both],
             rehearsed=None if rehearsed is None else _short(rehearsed),
