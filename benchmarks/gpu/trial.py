@@ -74,6 +74,9 @@ class Bench:
         """Begin to rehearse every case, those of one model in one process; returns at once."""
         by_model: dict[str, list[Case]] = {}
         for case in cases:
+            # Before anything reads them: two that write one folder would be in each other's way.
+            self.checkpoint(case)
+            self.checkpoint(case, cut=False)
             by_model.setdefault(case.model, []).append(case)
         futures: dict[str, Future[Rehearsed]] = {case.key: Future() for case in cases}
         for group in by_model.values():
@@ -107,8 +110,8 @@ class Bench:
         rehearsed: Rehearsed | None = None
         try:
             rehearsed = rehearsal.result(timeout=self.step_s)
-        except (MmcalibError, TimeoutError) as error:
-            failed["rehearsal"] = str(error) or "it took too long"
+        except Exception as error:  # noqa: BLE001 - the start's figures are worth keeping
+            failed["rehearsal"] = str(error) or type(error).__name__
         both = components(rehearsed, started) if rehearsed and started else []
         return Result(
             key=case.key,
