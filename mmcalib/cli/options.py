@@ -41,6 +41,7 @@ def job_of(
     gpu: str | None,
     allow_url: bool = False,
     surveying: Surveying = DEFAULT,
+    encoder_sweep: bool = False,
     policy: Path | None = None,
     **flags: Any,
 ) -> Job:
@@ -76,6 +77,7 @@ def job_of(
         gpu=_gpu(named),
         allow_url=allow_url,
         surveying=surveying,
+        encoder_sweep=encoder_sweep,
     )
 
 

@@ -145,6 +145,13 @@ def run(
         float,
         typer.Option(metavar="SECONDS", help="What profile and replay may each take here."),
     ] = 90.0,
+    encoder_sweep: Annotated[
+        bool,
+        typer.Option(
+            "--encoder-sweep",
+            help="Measure the encoder's memory over sizes, within --startup-budget again.",
+        ),
+    ] = False,
     sample: Annotated[
         int,
         typer.Option(
@@ -222,6 +229,7 @@ def run(
         allow_under_reserve=allow_under_reserve,
         validate=validate,
         startup_budget_s=startup_budget,
+        encoder_sweep=encoder_sweep,
         sample=sample,
         seed=seed,
         gpu=gpu,

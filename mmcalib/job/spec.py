@@ -29,7 +29,8 @@ STARTUP_BUDGET_S = 90.0
 @dataclass(frozen=True, slots=True)
 class Job:
     """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
-    policy that asks for concurrency raises UsageError then.
+    policy that asks for concurrency raises UsageError then, and so does an encoder sweep without
+    an engine start.
     """
 
     model: str
@@ -45,11 +46,17 @@ class Job:
     gpu: Gpu | None = None
     allow_url: bool = False
     surveying: Surveying = DEFAULT
+    encoder_sweep: bool = False
 
     def __post_init__(self) -> None:
         if self.policy.concurrency is not None and self.gpu is None:
             raise UsageError(
                 "--concurrency is of a GPU's memory, and none is named", hint="--gpu L4"
+            )
+        if self.encoder_sweep and self.validate not in ("startup", "replay"):
+            raise UsageError(
+                f"--encoder-sweep needs an engine, which --validate {self.validate} does not start",
+                hint="--validate startup, or replay",
             )
 
 

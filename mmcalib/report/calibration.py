@@ -19,6 +19,7 @@ from mmcalib.derive.remedies import with_remedy
 from mmcalib.errors import UsageError
 from mmcalib.report.cache import ProcessorCache
 from mmcalib.report.costs import Costs, gate_of
+from mmcalib.report.encoder_sweep import EncoderSweep
 from mmcalib.report.files import write_text
 from mmcalib.report.frontier import FrontierPoint
 
@@ -222,6 +223,7 @@ class Calibration(_Part):
     verdict: Literal["pass", "fail"]
     costs: Costs | None = None
     cache: ProcessorCache | None = None
+    encoder_sweep: EncoderSweep | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 

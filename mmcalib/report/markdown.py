@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mmcalib.report import words
+from mmcalib.report import encoder_words, words
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.engine_yaml import engine_yaml
 
@@ -26,6 +26,7 @@ def markdown(calibration: Calibration, serve_with: str) -> str:
         kv=any(point.kv_cache_bytes is not None for point in calibration.frontier),
         labels=" or ".join(sorted({point.label for point in calibration.frontier}, reverse=True)),
         bleeding={p.knob: " and ".join(p.bleeds) for p in calibration.frontier if p.bleeds}.items(),
+        sweep=encoder_words,
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )

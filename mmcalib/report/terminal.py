@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmcalib.report import words
+from mmcalib.report import encoder_words, words
 from mmcalib.report.calibration import Calibration, CheckResult
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
@@ -23,15 +23,18 @@ def summary(calibration: Calibration, console: Console) -> None:
     console.print()
     title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
     console.print(Text(words.plain(title), style="bold"))
+    reserved = _reserved(calibration)
     for heading, table in (
         (_heading(calibration), _corpus(calibration)),
-        ("What vLLM reserves", _reserved(calibration)),
+        ("What vLLM reserves", reserved),
         ("Settings, and why", _settings(calibration)),
         ("Checks", checks_table(calibration.checks)),
     ):
         console.print()
         console.print(Text(heading, style="bold"))
         console.print(table)
+        if table is reserved and calibration.encoder_sweep:
+            console.print(Text(words.plain(encoder_words.line(calibration.encoder_sweep))))
     style = "bold green" if calibration.verdict == "pass" else "bold red"
     console.print(Text(f"verdict: {calibration.verdict}", style=style))
 

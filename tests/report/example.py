@@ -7,6 +7,14 @@ from mmcalib.derive.bounds import Area
 from mmcalib.report import calibration as c
 from mmcalib.report.cache import CachePoint, ProcessorCache
 from mmcalib.report.costs import Costs, KnownCost, ModalityCosts, RefusedShape
+from mmcalib.report.encoder_sweep import (
+    EncoderCurve,
+    EncoderPoint,
+    EncoderSweep,
+    ModalitySweep,
+    RehearsedEncoder,
+    UnsweptSize,
+)
 from mmcalib.report.frontier import FrontierPoint
 
 AREA = "images_kwargs.size.longest_edge"
@@ -43,6 +51,68 @@ def calibration() -> c.Calibration:
         verdict="pass",
         costs=_costs(),
         cache=_cache(),
+        encoder_sweep=_encoder_sweep(),
+    )
+
+
+def _encoder_sweep() -> EncoderSweep:
+    """Images along a line; clips of which two were encoded, and one was too slow."""
+    sizes = [(140, 140, 1, 25), (420, 420, 1, 225), (420, 420, 2, 450), (1316, 756, 1, 1269)]
+    return EncoderSweep(
+        device="cpu",
+        depth=2,
+        true_depth=32,
+        cache_tokens=2538,
+        cache_bytes=10_395_648,
+        modalities={
+            "image": ModalitySweep(
+                cap_tokens=1269,
+                cache_bytes_per_token=4096.0,
+                points=[_swept(f"{w}×{h}", n, tokens, tokens * 7) for w, h, n, tokens in sizes],
+                curve=EncoderCurve(
+                    constant_bytes=2_000_000,
+                    bytes_per_token=350_000.0,
+                    bytes_per_token_squared=0.0,
+                    worst_residual=0.00002,
+                ),
+                rehearsed=RehearsedEncoder(
+                    gpu="A100-40G",
+                    items=2,
+                    tokens=2538,
+                    peak_bytes=912_680_960,
+                    curve_bytes=902_000_000,
+                ),
+                not_encoded=[],
+            ),
+            "video": ModalitySweep(
+                cap_tokens=1020,
+                cache_bytes_per_token=4096.0,
+                points=[_swept("320×180, 4 frames, 2.0 s", 1, 154, None)],
+                curve=None,
+                rehearsed=None,
+                not_encoded=[
+                    UnsweptSize(
+                        shape="640×360, 16 frames, 8.0 s",
+                        items=1,
+                        tokens=1020,
+                        reason="it would take longer than --startup-budget",
+                    )
+                ],
+            ),
+        },
+    )
+
+
+def _swept(shape: str, items: int, tokens: int, residual: int | None) -> EncoderPoint:
+    return EncoderPoint(
+        shape=shape,
+        items=items,
+        tokens=tokens,
+        output_bytes=tokens * 4096,
+        input_bytes=tokens * 9408,
+        peak_bytes=2_000_000 + tokens * 350_000 + (residual or 0),
+        residual_bytes=residual,
+        seconds=round(tokens * 0.0011, 3),
     )
 
 

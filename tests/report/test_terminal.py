@@ -12,7 +12,7 @@ from rich.console import Console
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.terminal import summary
 
-SCREEN = 48
+SCREEN = 51
 
 
 def shown(found: Calibration, width: int = 80, *, colour: bool = False) -> str:

@@ -76,6 +76,10 @@ class Service:
                 from mmcalib.engine.child.replay import replay
 
                 return replay(self._engine, request)
+            case m.Encode():
+                from mmcalib.engine.child.sweep import encode
+
+                return encode(self.model, self._engine, request)
             case m.Imagine():
                 self._imagine(request.gpu)
                 return m.Done()

@@ -106,23 +106,42 @@ def blank_videos(shape: VideoShape) -> Iterator[None]:
         vllm_video.decode_video = original
 
 
-def encoder_inputs(model_runner: Any, modality: str, media: Any) -> tuple[dict[str, Any], int]:
-    """One processed item batched as the model runner batches it for the encoder, and its embeds."""
+def encoder_batches(
+    worker: Any, modality: str, media: Any, items: int
+) -> tuple[list[dict[str, Any]], int]:
+    """One processed item, `items` times over, batched as the model runner batches them for the
+    encoder; and the embeds of one.
+    """
     from vllm.multimodal.utils import group_and_batch_mm_kwargs
 
-    processor = model_runner.mm_budget.processor
+    runner, processor = worker.model_runner, encoder_budget(worker).processor
     text = processor.dummy_inputs.get_dummy_text({modality: 1})
     ids = processor.info.get_tokenizer().encode(text)
     output = apply_processor(processor, ids, {modality: [media]})
-    items = [(modality, output["mm_kwargs"][modality][0])]
-    batch = next(
-        kwargs
-        for _, _, kwargs in group_and_batch_mm_kwargs(
-            items, device=model_runner.device, pin_memory=False
-        )
+    equal = [(modality, output["mm_kwargs"][modality][0])] * items
+    # As in `_execute_mm_encoder` (vllm/v1/worker/gpu_model_runner.py, 0.32).
+    alone = modality == "video" and (
+        getattr(runner, "is_multimodal_pruning_enabled", False)
+        or getattr(runner, "requires_sequential_video_encoding", False)
     )
+    batches = [
+        kwargs
+        for group in ([[one] for one in equal] if alone else [equal])
+        for _, _, kwargs in group_and_batch_mm_kwargs(
+            group, device=runner.device, pin_memory=False
+        )
+    ]
     placeholders = output["mm_placeholders"][modality]
-    return batch, sum(p.get_num_embeds() for p in placeholders)
+    return batches, sum(p.get_num_embeds() for p in placeholders)
+
+
+def item_bytes(kwargs: Any) -> int:
+    """Bytes of all tensors that go to the encoder together, as vLLM's caches count them."""
+    try:
+        from vllm.multimodal.cache.base import MultiModalCache
+    except ImportError:  # before 0.32
+        from vllm.multimodal.cache import MultiModalCache
+    return int(MultiModalCache.get_item_size(kwargs))
 
 
 class RequestWatch:

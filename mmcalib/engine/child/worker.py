@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
 
 from mmcalib.engine.child.cuda import peak_above, phase_peaks, stay_on_card
 from mmcalib.engine.child.kept import with_phases, worker_memory
-from mmcalib.engine.child.versions import encoder_budget, encoder_inputs
+from mmcalib.engine.child.peak import traced
+from mmcalib.engine.child.versions import encoder_batches, encoder_budget, item_bytes
 from mmcalib.engine.messages import WorkerMemory
 from mmcalib.rehearsal.versions import subtracts_graphs
 
@@ -50,32 +50,29 @@ class Figures:
         return peak_above(start_bytes)
 
     def mmcalib_encode(self, modality: str, media: Any) -> tuple[int, float, int]:
-        """Encode one item: (embeds, seconds as in `_traced`, peak bytes above the start)."""
-        batch, embeds = encoder_inputs(self.model_runner, modality, media)
-        with torch.inference_mode():
-            seconds, peak = _traced(lambda: self.model_runner.model.embed_multimodal(**batch))
+        """Encode one item: (embeds, seconds as in `traced`, peak bytes above the start)."""
+        embeds, _, _, peak, seconds = self.mmcalib_encode_batch(modality, media, 1)
         return embeds, seconds, peak
+
+    def mmcalib_encode_batch(
+        self, modality: str, media: Any, items: int
+    ) -> tuple[int, int, int, int, float]:
+        """Encode one item so many times in one batch: the fields of `EncoderRun`."""
+        runner = self.model_runner
+        batches, embeds = encoder_batches(self, modality, media, items)
+        model = runner.get_model()
+
+        def run() -> list[Any]:
+            return [out for batch in batches for out in model.embed_multimodal(**batch)]
+
+        with torch.inference_mode():
+            outputs, seconds, peak = traced(run, runner.device)
+        output_bytes = sum(out.numel() * out.element_size() for out in outputs)
+        input_bytes = sum(item_bytes(batch) for batch in batches)
+        return embeds, output_bytes, input_bytes, peak, seconds
 
     def mmcalib_profile(self) -> tuple[float, int]:
         """Trace vLLM's own `profile_run`: (seconds, peak bytes above what was held before)."""
         with torch.inference_mode():
-            return _traced(self.model_runner.profile_run)
-
-
-def _traced(run: Any) -> tuple[float, int]:
-    """Run under the allocator's event trace: (seconds, peak of bytes allocated since the start).
-
-    Seconds are processor time over threads, which other programs on the machine do not inflate.
-    """
-    from torch.profiler import ProfilerActivity, profile
-
-    started = time.process_time()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        run()
-    seconds = (time.process_time() - started) / torch.get_num_threads()
-    held = peak = 0
-    for event in trace.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return seconds, peak
+            _, seconds, peak = traced(self.model_runner.profile_run, self.model_runner.device)
+        return seconds, peak

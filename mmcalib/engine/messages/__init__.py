@@ -52,6 +52,7 @@ from mmcalib.engine.messages.serving import (
     StartEngine,
     WorkerMemory,
 )
+from mmcalib.engine.messages.sweeping import Encode, Encoded, EncoderRun
 
 __all__ = [
     "REPLY",
@@ -65,6 +66,9 @@ __all__ = [
     "Counted",
     "Done",
     "Dummy",
+    "Encode",
+    "Encoded",
+    "EncoderRun",
     "EngineStarted",
     "Failed",
     "File",
@@ -102,6 +106,7 @@ Request = Annotated[
     | ListServeOptions
     | StartEngine
     | Replay
+    | Encode
     | Imagine
     | Rehearse,
     Field(discriminator="kind"),
@@ -116,6 +121,7 @@ Reply = Annotated[
     | ServeOptions
     | EngineStarted
     | Replayed
+    | Encoded
     | Rehearsed
     | Said
     | Done

@@ -24,8 +24,10 @@ from mmcalib.job.memory.fallback import by_formula
 from mmcalib.job.memory.figures import encoder_budget, memory
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.proof.burst import Burst
+from mmcalib.job.proof.curves import encoder_sweep
 from mmcalib.job.proof.figures import measured_memory, startup_figures
 from mmcalib.job.proof.startup import Started
+from mmcalib.job.proof.sweep import Sweep
 from mmcalib.job.read import Corpus
 from mmcalib.report import calibration as c
 from mmcalib.version import __version__
@@ -46,6 +48,7 @@ class Findings:
     default_started: Started | None = None
     burst: Burst | None = None
     replayed: Replayed | None = None
+    sweep: Sweep | None = None
     predicted: Predicted | None = None
     gpu: Gpu | None = None
     rules: Mapping[Modality, Proven] = field(default_factory=dict)
@@ -97,6 +100,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         verdict=verdict(checks),
         costs=costs(decision, known.policy, known.rules),
         cache=cache_report(decision),
+        encoder_sweep=encoder_sweep(known.sweep, known.started, decision.budget, known.predicted),
     )
 
 

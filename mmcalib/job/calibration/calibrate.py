@@ -26,6 +26,7 @@ def calibrate(
     startup_budget_s: float = STARTUP_BUDGET_S,
     seed: int = 0,
     gpu: str | Gpu | None = None,
+    encoder_sweep: bool = False,
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests` and return the result.
@@ -47,6 +48,7 @@ def calibrate(
         startup_budget_s=startup_budget_s,
         seed=seed,
         gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
+        encoder_sweep=encoder_sweep,
     )
     return run(job, Outcome(), progress or Silent())
 

@@ -9,6 +9,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.calibration.assemble import Findings
 from mmcalib.job.proof import replay, startup
+from mmcalib.job.proof.sweep import sweep, sweep_check
 from mmcalib.job.spec import Job
 from mmcalib.progress import Progress
 
@@ -43,6 +44,10 @@ def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: 
         remedy = error.hint if isinstance(error, EngineDied) else "--validate budget starts nothing"
         name = "replay" if known.started else "engine start"
         known.checks.append(Check(name, "fail", error.message, remedy))
+        return
+    if job.encoder_sweep:
+        known.sweep = sweep(host, known.opened, known.decision, job.startup_budget_s, progress)
+        known.checks.append(sweep_check(known.sweep))
 
 
 def start_default(job: Job, known: Findings, scratch: Path, progress: Progress) -> Check:

@@ -14,6 +14,7 @@ from mmcalib.report.html.adequacy import adequacy
 from mmcalib.report.html.cache import cache
 from mmcalib.report.html.costly import CostlyItem
 from mmcalib.report.html.distribution import distributions
+from mmcalib.report.html.encoder import encoders
 from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.html.headline import facts, headlines
 from mmcalib.report.html.memory import memory
@@ -64,6 +65,7 @@ def page(
         memory=memory(shown),
         adequacy=adequacy(shown),
         cache=cache(shown.cache) if shown.cache else None,
+        encoders=list(encoders(shown.encoder_sweep)) if shown.encoder_sweep else [],
         items=items,
         thumbnails=thumbnails,
         redacted=redacted,

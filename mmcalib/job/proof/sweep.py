@@ -1,0 +1,181 @@
+"""The encoder's cost curve: items of many sizes through the started engine's own encoder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mmcalib.census.shapes import Modality, Shape
+from mmcalib.derive.checks import Check
+from mmcalib.derive.encoder_sizes import Batch, Sized, batches, candidates, sizes
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    Blank,
+    Count,
+    Counted,
+    Encode,
+    Encoded,
+    EncoderRun,
+    Measure,
+    ModelOpened,
+)
+from mmcalib.errors import EngineDied, EngineError
+from mmcalib.job.decision.decision import Decision
+from mmcalib.progress import Progress, Task
+
+NAME = "encoder sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """One batch: its run, and the wall seconds of making, processing and encoding it."""
+
+    batch: Batch
+    run: EncoderRun
+    wall_s: float
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Per modality what was encoded, fewest tokens first, what was left out for time, and what
+    failed with which reason; `ended` says why the sweep broke off.
+    """
+
+    swept: dict[Modality, list[Swept]] = field(default_factory=dict)
+    left_out: dict[Modality, list[Batch]] = field(default_factory=dict)
+    failed: dict[Modality, list[tuple[Batch, str]]] = field(default_factory=dict)
+    ended: str = ""
+
+
+def sweep(
+    host: EngineHost,
+    opened: ModelOpened,
+    decision: Decision,
+    budget_s: float,
+    progress: Progress,
+) -> Sweep:
+    """Encode sizes of every served modality in the engine that was started with this decision,
+    within about `budget_s` seconds. An end of the engine ends the sweep, and not the job.
+    """
+    found = Sweep()
+    with progress.step("sweeping the encoder") as task:
+        try:
+            _sweep(host, opened, decision, found, time.monotonic() + budget_s, task)
+        except EngineError as error:
+            found.ended = error.message
+    return found
+
+
+def _sweep(
+    host: EngineHost,
+    opened: ModelOpened,
+    decision: Decision,
+    found: Sweep,
+    until_s: float,
+    task: Task,
+) -> None:
+    served = [
+        m
+        for m, count in decision.counts.items()
+        if count.value and decision.budget.max_tokens_per_item.get(m)
+    ]
+    planned = [(m, batch) for m in served for batch in _planned(host, opened, decision, m)]
+    # What is cut off for time are then the largest of all.
+    planned.sort(key=lambda pair: pair[1].tokens)
+    task.total(len(planned))
+    for modality, batch in planned:
+        done = found.swept.setdefault(modality, [])
+        if not done:
+            # The first run of a kind makes what later ones find made.
+            _encode(host, decision, modality, batch, 0)
+        per_token_s, per_token_bytes = _rates(done)
+        if time.monotonic() + per_token_s * batch.tokens > until_s:
+            found.left_out.setdefault(modality, []).append(batch)
+        else:
+            started = time.monotonic()
+            expected = round(per_token_bytes * batch.tokens)
+            answer = _encode(host, decision, modality, batch, expected)
+            if answer.run is None:
+                found.failed.setdefault(modality, []).append((batch, answer.error))
+            else:
+                done.append(Swept(batch, answer.run, time.monotonic() - started))
+        task.advance()
+
+
+def _rates(done: Sequence[Swept]) -> tuple[float, float]:
+    """Seconds and bytes per token, of the last that was encoded: the costliest so far."""
+    if not done:
+        return 0.0, 0.0
+    last = done[-1]
+    nbytes = last.run.peak_bytes + last.run.input_bytes
+    return last.wall_s / last.batch.tokens, nbytes / last.batch.tokens
+
+
+def _encode(
+    host: EngineHost, decision: Decision, modality: Modality, batch: Batch, expected_bytes: int
+) -> Encoded:
+    request = Encode(decision.setting, modality, batch.sized.shape, batch.items, expected_bytes)
+    return host.ask(request, Encoded, "sweeping the encoder")
+
+
+def _planned(
+    host: EngineHost, opened: ModelOpened, decision: Decision, modality: Modality
+) -> list[Batch]:
+    """Sizes up to the largest item that the calibrated configuration admits."""
+    dummy = decision.unhinted.dummies.get(modality)
+    shapes = (
+        candidates(
+            modality, dummy.size, audio_rate_hz=opened.audio_rate_hz, tiled=opened.tiles_images
+        )
+        if dummy
+        else []
+    )
+    tried = _sized(host, decision, shapes)
+    if heaviest := decision.table.heaviest(modality):
+        tried.append(Sized(heaviest.shape, heaviest.embeds))
+    step = decision.budget.encoder_budget_tokens
+    cap = min(decision.budget.max_tokens_per_item[modality], step)
+    return batches(sizes(tried, cap), step)
+
+
+def _sized(host: EngineHost, decision: Decision, shapes: Sequence[Shape]) -> list[Sized]:
+    """By vLLM's own count, and processed where it has none; what is refused is left out."""
+    blanks = tuple(Blank(shape.modality, shape) for shape in shapes)
+    embeds: Sequence[int | None] = (None,)
+    try:
+        embeds = host.ask(Count(decision.setting, blanks), Counted, "counting").embeds
+    except EngineDied:
+        raise
+    except EngineError:
+        pass
+    if None in embeds:
+        answers = host.measure(Measure(decision.setting, blanks), "measuring sizes")
+        embeds = [answer.cost.embeds if answer.cost else None for answer in answers]
+    return [Sized(s, n) for s, n in zip(shapes, embeds, strict=True) if n]
+
+
+def sweep_check(found: Sweep) -> Check:
+    """Whether every size was encoded. It cannot fail: what is missing is only not known."""
+    done = [
+        f"{len(swept)} {modality} batches of up to {swept[-1].batch.tokens:,} tokens"
+        for modality, swept in found.swept.items()
+        if swept
+    ]
+    detail = f"encoded {' and '.join(done) or 'nothing'}"
+    missing = [
+        f"left out for time, {m}: {_tokens(several)}" for m, several in found.left_out.items()
+    ]
+    for modality, failed in found.failed.items():
+        said = _tokens([batch for batch, _ in failed])
+        missing.append(f"failed, {modality}: {said}: {failed[0][1]}")
+    if found.ended:
+        missing.append(f"broke off: {found.ended}")
+    if missing:
+        remedy = "--startup-budget SECONDS allows more" if found.left_out else ""
+        return Check(NAME, "warn", "; ".join([detail, *missing]), remedy)
+    return Check(NAME, "pass", detail)
+
+
+def _tokens(several: Sequence[Batch]) -> str:
+    return ", ".join(f"{b.items} × {b.sized.embeds:,}" for b in several) + " tokens"

@@ -1,0 +1,98 @@
+"""What the encoder took over sizes of items, as `calibration.json` keeps it, and in words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EncoderPoint(_Part):
+    """One batch of `items` equal stand-ins; `tokens` and bytes are of all of them.
+
+    `output_bytes` go into the encoder cache. `peak_bytes` are held at most above `input_bytes`,
+    outputs included; `residual_bytes` of them are not in the fitted curve. Seconds are at the depth
+    that was started.
+    """
+
+    shape: str
+    items: int
+    tokens: int
+    output_bytes: int
+    input_bytes: int
+    peak_bytes: int
+    residual_bytes: int | None
+    seconds: float
+
+
+class UnsweptSize(_Part):
+    """A batch that was not encoded, and why."""
+
+    shape: str
+    items: int
+    tokens: int
+    reason: str
+
+
+class EncoderCurve(_Part):
+    """Least squares: peak = constant + per token · tokens + per token² · tokens².
+
+    `worst_residual` is the largest of single items, as a share of their highest peak.
+    """
+
+    constant_bytes: int
+    bytes_per_token: float
+    bytes_per_token_squared: float
+    worst_residual: float
+    label: Literal["computed"] = "computed"
+
+    def at(self, tokens: float) -> float:
+        """Bytes of a batch that makes so many tokens."""
+        square = self.bytes_per_token_squared * tokens**2
+        return self.constant_bytes + self.bytes_per_token * tokens + square
+
+
+class RehearsedEncoder(_Part):
+    """The encoder's peak in a rehearsed step of this modality, inputs included, and what the curve
+    and the measured inputs say of as many tokens.
+    """
+
+    gpu: str
+    items: int
+    tokens: int
+    peak_bytes: int
+    curve_bytes: int
+    label: Literal["rehearsed"] = "rehearsed"
+
+
+class ModalitySweep(_Part):
+    """`cap_tokens` is the largest item that the configuration admits; the curve is None with fewer
+    than three sizes.
+    """
+
+    cap_tokens: int
+    cache_bytes_per_token: float
+    points: list[EncoderPoint]
+    curve: EncoderCurve | None
+    rehearsed: RehearsedEncoder | None
+    not_encoded: list[UnsweptSize]
+
+
+class EncoderSweep(_Part):
+    """The encoder of the started engine, of `depth` of its `true_depth` layers.
+
+    A full encoder cache holds `cache_bytes`: `cache_tokens` of the most bytes per token.
+    """
+
+    device: str
+    depth: int
+    true_depth: int
+    cache_tokens: int
+    cache_bytes: int
+    cache_label: Literal["computed"] = "computed"
+    modalities: dict[str, ModalitySweep]
+    label: Literal["measured"] = "measured"

@@ -1,0 +1,96 @@
+"""The encoder sweep in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmcalib.report import words
+from mmcalib.report.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
+
+KIB, MIB = 1 << 10, 1 << 20
+HEAD = ("stand-ins", "tokens", "to the cache", "inputs", "peak", "above the curve", "seconds")
+
+
+def line(sweep: EncoderSweep) -> str:
+    """All of it on one line."""
+    each = [f"{modality} {_highest(one)}" for modality, one in sweep.modalities.items()]
+    full = f"encoder cache when full {mib(sweep.cache_bytes)} [{sweep.cache_label}]"
+    return f"encoder peak on {sweep.device}: {', '.join(each)} [{sweep.label}]; {full}"
+
+
+def curve(found: EncoderCurve) -> str:
+    """The formula with its numbers."""
+    square = found.bytes_per_token_squared
+    more = f" + {words.number(square)} B per token²" if square else ""
+    constant = mib(found.constant_bytes)
+    return f"{constant} + {found.bytes_per_token / KIB:,.1f} KiB per token{more}"
+
+
+def modality_line(one: ModalitySweep) -> str:
+    """What the curve of one modality says, and what the rehearsal said."""
+    if one.curve is None:
+        said = "Fewer than three sizes were encoded: no curve is fitted"
+    else:
+        worst = words.share(one.curve.worst_residual)
+        said = f"Peak ≈ {curve(one.curve)}; no single item is off by more than {worst} of the peak"
+    if found := one.rehearsed:
+        said += (
+            f". Rehearsed on {found.gpu}, inputs included: {words.gib(found.peak_bytes)} for "
+            f"{words.number(found.tokens)} tokens in {found.items} items, by the curve "
+            f"{words.gib(found.curve_bytes)}"
+        )
+    return said
+
+
+def depth(sweep: EncoderSweep) -> str:
+    """Where it was measured, and what of it depends on that."""
+    return (
+        f"{sweep.device}, {sweep.depth} of {sweep.true_depth} encoder layers: bytes do not depend "
+        "on the depth, seconds do"
+    )
+
+
+def cache(sweep: EncoderSweep) -> str:
+    """What a full encoder cache holds."""
+    per_token = sweep.cache_bytes / sweep.cache_tokens if sweep.cache_tokens else 0
+    return (
+        f"The encoder cache, {words.number(sweep.cache_tokens)} tokens of "
+        f"{words.number(per_token)} bytes, holds {mib(sweep.cache_bytes)} when it is full"
+    )
+
+
+def rows(one: ModalitySweep) -> Iterator[tuple[str, ...]]:
+    """One per point, under `HEAD`; then one per batch that was not encoded."""
+    for point in one.points:
+        yield (
+            items(point.shape, point.items),
+            words.number(point.tokens),
+            mib(point.output_bytes),
+            mib(point.input_bytes),
+            mib(point.peak_bytes),
+            _above(point),
+            words.seconds(point.seconds),
+        )
+    for missing in one.not_encoded:
+        named = items(missing.shape, missing.items)
+        yield (named, words.number(missing.tokens), *(["—"] * 4), missing.reason)
+
+
+def items(shape: str, count: int) -> str:
+    return f"{count} × {shape}" if count > 1 else shape
+
+
+def mib(value: float) -> str:
+    """Below a GiB, in MiB: most of these are far smaller."""
+    return words.gib(round(value)) if abs(value) >= words.GIB else f"{value / MIB:,.2f} MiB"
+
+
+def _above(point: EncoderPoint) -> str:
+    if point.residual_bytes is None:
+        return "—"
+    return f"{mib(point.residual_bytes)} ({point.residual_bytes / point.peak_bytes:+.1%})"
+
+
+def _highest(one: ModalitySweep) -> str:
+    most = max(one.points, key=lambda point: point.peak_bytes)
+    return f"{mib(most.peak_bytes)} for {words.number(most.tokens)} tokens"
