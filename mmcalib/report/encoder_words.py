@@ -32,7 +32,7 @@ def modality_line(one: ModalitySweep) -> str:
         said = "Fewer than three sizes were encoded: no curve is fitted"
     else:
         worst = words.share(one.curve.worst_residual)
-        said = f"Peak ≈ {curve(one.curve)}; no single item is off by more than {worst} of the peak"
+        said = f"Peak ≈ {curve(one.curve)}; off by {worst} of the highest peak at most"
     if found := one.rehearsed:
         said += (
             f". Rehearsed on {found.gpu}, inputs included: {words.gib(found.peak_bytes)} for "

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,10 +37,10 @@ def test_videos_lose_frames_before_they_lose_pixels() -> None:
     assert shapes[-1] == VideoShape(32, 2.0, 16.0, 640, 360)
     assert all(isinstance(s, VideoShape) and s.num_frames % 2 == 0 for s in shapes)
     whole = [s for s in shapes if isinstance(s, VideoShape) and s.num_frames > 2]
-    assert {(s.width_px, s.height_px) for s in whole} == {(640, 360)}
+    assert min(s.width_px for s in whole) > 0.8 * 640
     assert isinstance(shapes[0], VideoShape)
     assert shapes[0].num_frames == 2
-    assert shapes[0].width_px < 640
+    assert shapes[0].width_px < 0.8 * 640
 
 
 def test_clips_of_sound_have_the_server_s_rate_and_none_without() -> None:
@@ -61,7 +63,7 @@ def test_sizes_ascend_up_to_the_cap_and_hold_the_largest(tried: list[int], cap: 
 
 def test_sizes_are_spread_evenly_over_the_logarithm() -> None:
     found = embeds(sizes(sized(*range(1, 1281)), 1280))
-    steps = [b / a for a, b in zip(found, found[1:], strict=False)]
+    steps = [b / a for a, b in pairwise(found)]
     assert len(found) == SIZES
     assert max(steps) < 1.75
     assert min(steps) > 1.4
