@@ -16,7 +16,7 @@ class EncoderPoint(_Part):
 
     `output_bytes` go into the encoder cache. `peak_bytes` are held at most above `input_bytes`,
     outputs included; `residual_bytes` of them are not in the fitted curve. Seconds are at the depth
-    that was started.
+    that was started. `rehearsed_bytes` are the rehearsed peak, inputs included.
     """
 
     shape: str
@@ -27,6 +27,7 @@ class EncoderPoint(_Part):
     peak_bytes: int
     residual_bytes: int | None
     seconds: float
+    rehearsed_bytes: int | None = None
 
 
 class UnsweptSize(_Part):
@@ -56,19 +57,6 @@ class EncoderCurve(_Part):
         return self.constant_bytes + self.bytes_per_token * tokens + square
 
 
-class RehearsedEncoder(_Part):
-    """The encoder's peak in a rehearsed step of this modality, inputs included, and what the curve
-    and the measured inputs say of as many tokens.
-    """
-
-    gpu: str
-    items: int
-    tokens: int
-    peak_bytes: int
-    curve_bytes: int
-    label: Literal["rehearsed"] = "rehearsed"
-
-
 class ModalitySweep(_Part):
     """`cap_tokens` is the largest item that the configuration admits; the curve is None with fewer
     than three sizes.
@@ -78,12 +66,12 @@ class ModalitySweep(_Part):
     cache_bytes_per_token: float
     points: list[EncoderPoint]
     curve: EncoderCurve | None
-    rehearsed: RehearsedEncoder | None
     not_encoded: list[UnsweptSize]
 
 
 class EncoderSweep(_Part):
-    """The encoder of the started engine, of `depth` of its `true_depth` layers.
+    """The encoder of the started engine, of `depth` of its `true_depth` layers; `gpu` is the one of
+    the rehearsed peaks.
 
     A full encoder cache holds `cache_bytes`: `cache_tokens` of the most bytes per token.
     """
@@ -95,4 +83,6 @@ class EncoderSweep(_Part):
     cache_bytes: int
     cache_label: Literal["computed"] = "computed"
     modalities: dict[str, ModalitySweep]
+    gpu: str | None = None
+    rehearsed_label: Literal["rehearsed"] = "rehearsed"
     label: Literal["measured"] = "measured"

@@ -8,7 +8,10 @@ from mmcalib.report import words
 from mmcalib.report.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
 
 KIB, MIB = 1 << 10, 1 << 20
-HEAD = ("stand-ins", "tokens", "to the cache", "inputs", "peak", "above the curve", "seconds")
+HEAD = (
+    *("stand-ins", "tokens", "to the cache", "inputs", "peak", "above the curve", "rehearsed"),
+    "seconds",
+)
 
 
 def line(sweep: EncoderSweep) -> str:
@@ -33,20 +36,24 @@ def modality_line(one: ModalitySweep) -> str:
     else:
         worst = words.share(one.curve.worst_residual)
         said = f"Peak ≈ {curve(one.curve)}; off by {worst} of the highest peak at most"
-    if found := one.rehearsed:
+    single = [point for point in one.points if point.rehearsed_bytes is not None]
+    if single:
+        largest = single[-1]
         said += (
-            f". Rehearsed on {found.gpu}, inputs included: {words.gib(found.peak_bytes)} for "
-            f"{words.number(found.tokens)} tokens in {found.items} items, by the curve "
-            f"{words.gib(found.curve_bytes)}"
+            f". Rehearsed, inputs included: {_rehearsed(largest)} for "
+            f"{words.number(largest.tokens)} tokens"
         )
     return said
 
 
 def depth(sweep: EncoderSweep) -> str:
     """Where it was measured, and what of it depends on that."""
+    rehearsed = f"; rehearsed on {sweep.gpu}" if sweep.gpu else ""
+    if sweep.gpu and sweep.device == "cpu":
+        rehearsed += ", whose kernels are others"
     return (
         f"{sweep.device}, {sweep.depth} of {sweep.true_depth} encoder layers: bytes do not depend "
-        "on the depth, seconds do"
+        "on the depth, seconds do" + rehearsed
     )
 
 
@@ -69,11 +76,12 @@ def rows(one: ModalitySweep) -> Iterator[tuple[str, ...]]:
             mib(point.input_bytes),
             mib(point.peak_bytes),
             _above(point),
+            _rehearsed(point),
             words.seconds(point.seconds),
         )
     for missing in one.not_encoded:
         named = items(missing.shape, missing.items)
-        yield (named, words.number(missing.tokens), *(["—"] * 4), missing.reason)
+        yield (named, words.number(missing.tokens), *(["—"] * 5), missing.reason)
 
 
 def items(shape: str, count: int) -> str:
@@ -82,13 +90,21 @@ def items(shape: str, count: int) -> str:
 
 def mib(value: float) -> str:
     """Below a GiB, in MiB: most of these are far smaller."""
-    return words.gib(round(value)) if abs(value) >= words.GIB else f"{value / MIB:,.2f} MiB"
+    return words.gib(round(value)) if abs(value) >= words.GIB else f"{value / MIB:z,.2f} MiB"
 
 
 def _above(point: EncoderPoint) -> str:
     if point.residual_bytes is None:
         return "—"
-    return f"{mib(point.residual_bytes)} ({point.residual_bytes / point.peak_bytes:+.1%})"
+    return f"{mib(point.residual_bytes)} ({point.residual_bytes / point.peak_bytes:+z.1%})"
+
+
+def _rehearsed(point: EncoderPoint) -> str:
+    """Against what was measured, inputs and all."""
+    if point.rehearsed_bytes is None:
+        return "—"
+    off = point.rehearsed_bytes / (point.peak_bytes + point.input_bytes) - 1
+    return f"{mib(point.rehearsed_bytes)} ({off:+z.1%})"
 
 
 def _highest(one: ModalitySweep) -> str:

@@ -84,19 +84,17 @@ def test_several_items_take_what_one_of_their_tokens_takes(image: ModalitySweep)
             assert point.peak_bytes == pytest.approx(image.curve.at(point.tokens), rel=0.1)
 
 
-def test_the_curve_meets_what_the_profile_measured(
+def test_the_profile_held_at_least_what_the_curve_says_of_its_step(
     swept: Calibration, image: ModalitySweep
 ) -> None:
-    """vLLM's own profile encodes a full step and is traced apart from the sweep."""
+    """vLLM's own profile encodes a full step, before a language model that may take more."""
     assert swept.startup is not None
     profiled = swept.startup.figures["activation_peak_bytes"]
     tokens = swept.budget.calibrated.profiled_tokens
     assert profiled is not None
     assert tokens is not None
     assert image.curve is not None
-    inputs = image.points[-1].input_bytes / image.points[-1].tokens
     assert image.curve.at(tokens) <= profiled
-    assert profiled == pytest.approx(image.curve.at(tokens) + inputs * tokens, rel=0.2)
 
 
 def test_it_ends_as_a_passed_check(swept: Calibration) -> None:

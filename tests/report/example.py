@@ -12,7 +12,6 @@ from mmcalib.report.encoder_sweep import (
     EncoderPoint,
     EncoderSweep,
     ModalitySweep,
-    RehearsedEncoder,
     UnsweptSize,
 )
 from mmcalib.report.frontier import FrontierPoint
@@ -64,6 +63,7 @@ def _encoder_sweep() -> EncoderSweep:
         true_depth=32,
         cache_tokens=2538,
         cache_bytes=10_395_648,
+        gpu="A100-40G",
         modalities={
             "image": ModalitySweep(
                 cap_tokens=1269,
@@ -75,13 +75,6 @@ def _encoder_sweep() -> EncoderSweep:
                     bytes_per_token_squared=0.0,
                     worst_residual=0.00002,
                 ),
-                rehearsed=RehearsedEncoder(
-                    gpu="A100-40G",
-                    items=2,
-                    tokens=2538,
-                    peak_bytes=912_680_960,
-                    curve_bytes=902_000_000,
-                ),
                 not_encoded=[],
             ),
             "video": ModalitySweep(
@@ -89,7 +82,6 @@ def _encoder_sweep() -> EncoderSweep:
                 cache_bytes_per_token=4096.0,
                 points=[_swept("320×180, 4 frames, 2.0 s", 1, 154, None)],
                 curve=None,
-                rehearsed=None,
                 not_encoded=[
                     UnsweptSize(
                         shape="640×360, 16 frames, 8.0 s",
@@ -113,6 +105,7 @@ def _swept(shape: str, items: int, tokens: int, residual: int | None) -> Encoder
         peak_bytes=2_000_000 + tokens * 350_000 + (residual or 0),
         residual_bytes=residual,
         seconds=round(tokens * 0.0011, 3),
+        rehearsed_bytes=tokens * 355_000 if items == 1 and residual else None,
     )
 
 

@@ -83,7 +83,7 @@ def test_the_sweep_is_there_only_where_one_was_asked_for() -> None:
     found = calibration()
     text = markdown(found, SERVE)
     assert "## The encoder over sizes" in text
-    assert "Rehearsed on A100-40G" in text
+    assert "rehearsed on A100-40G" in text
     assert "Fewer than three sizes were encoded" in text
     assert "--startup-budget |" in text
     bare = markdown(found.model_copy(update={"encoder_sweep": None}), SERVE)

@@ -23,6 +23,7 @@ from mmcalib.job.gate.rules import Proven
 from mmcalib.job.memory.fallback import by_formula
 from mmcalib.job.memory.figures import encoder_budget, memory
 from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.sizes import RehearsedSizes
 from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.curves import encoder_sweep
 from mmcalib.job.proof.figures import measured_memory, startup_figures
@@ -49,6 +50,7 @@ class Findings:
     burst: Burst | None = None
     replayed: Replayed | None = None
     sweep: Sweep | None = None
+    rehearsed_sizes: RehearsedSizes = field(default_factory=dict)
     predicted: Predicted | None = None
     gpu: Gpu | None = None
     rules: Mapping[Modality, Proven] = field(default_factory=dict)
@@ -100,7 +102,9 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         verdict=verdict(checks),
         costs=costs(decision, known.policy, known.rules),
         cache=cache_report(decision),
-        encoder_sweep=encoder_sweep(known.sweep, known.started, decision.budget, known.predicted),
+        encoder_sweep=encoder_sweep(
+            known.sweep, known.started, decision, known.rehearsed_sizes, known.gpu
+        ),
     )
 
 

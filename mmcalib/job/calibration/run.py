@@ -23,6 +23,7 @@ from mmcalib.job.decision.effects import effective
 from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.memory.checks import memory_checks, reserved_check
 from mmcalib.job.memory.predict import Predictor
+from mmcalib.job.memory.sizes import rehearsed_sizes
 from mmcalib.job.proof.prove import prove, start_default
 from mmcalib.job.proof.round_trip import round_trip
 from mmcalib.job.read import Corpus, read
@@ -122,6 +123,8 @@ def _calibrate(
         known.checks.append(Check("engine start", "skip", detail, "--validate replay"))
     if predictor:
         known.predicted = predictor.found()
+        if known.sweep:
+            known.rehearsed_sizes = rehearsed_sizes(predictor, decision, known.sweep)
         reserved = reserved_check(
             known.predicted, decision, allow_under_reserve=job.policy.allow_under_reserve
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,6 +122,16 @@ class Predictor(Closing):
             steps={modality: step for modality, step in steps if step is not None},
             problem=problems[0] if problems else "",
         )
+
+    def more(self, every: Sequence[Mapping[str, Any]]) -> list[Rehearsed | None]:
+        """Rehearse these too and wait for them; None where one ends early."""
+        asked = [self._ask(args) for args in every]
+        with self.progress.step(f"rehearsing on {self.gpu.name}", len(asked)) as task:
+            found = []
+            for future in asked:
+                found.append(_answer(future)[0])
+                task.advance()
+        return found
 
     def _ask(self, args: Mapping[str, Any]) -> Future[Rehearsed]:
         """The same arguments are rehearsed once."""

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.encoder_curve import Curve, fit, residuals
-from mmcalib.engine.messages import Budget
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.decision.decision import Decision
+from mmcalib.job.memory.sizes import RehearsedSizes
 from mmcalib.job.proof.startup import Started
-from mmcalib.job.proof.sweep import Sweep, Swept
+from mmcalib.job.proof.sweep import Sweep, Swept, cap_tokens
 from mmcalib.report import encoder_sweep as c
 
 _LATE = "it would take longer than --startup-budget"
@@ -17,26 +18,32 @@ _DIGITS = 3
 
 
 def encoder_sweep(
-    found: Sweep | None, started: Started | None, budget: Budget, predicted: Predicted | None
+    found: Sweep | None,
+    started: Started | None,
+    decision: Decision,
+    rehearsed: RehearsedSizes,
+    gpu: Gpu | None,
 ) -> c.EncoderSweep | None:
     """None where no sweep was asked for or nothing was encoded."""
     if found is None or started is None:
         return None
     modalities = {
-        str(m): _modality(m, swept, found, budget, predicted)
+        str(m): _modality(m, swept, found, decision, rehearsed)
         for m, swept in found.swept.items()
         if swept
     }
     if not modalities:
         return None
+    cache_tokens = decision.budget.encoder_cache_size
     per_token = max(one.cache_bytes_per_token for one in modalities.values())
     return c.EncoderSweep(
         device=started.figures.device,
         depth=started.depths[1],
         true_depth=started.true_depths[1],
-        cache_tokens=budget.encoder_cache_size,
-        cache_bytes=round(budget.encoder_cache_size * per_token),
+        cache_tokens=cache_tokens,
+        cache_bytes=round(cache_tokens * per_token),
         modalities=modalities,
+        gpu=gpu.name if gpu and rehearsed else None,
     )
 
 
@@ -44,8 +51,8 @@ def _modality(
     modality: Modality,
     swept: Sequence[Swept],
     found: Sweep,
-    budget: Budget,
-    predicted: Predicted | None,
+    decision: Decision,
+    rehearsed: RehearsedSizes,
 ) -> c.ModalitySweep:
     every = [(one.batch.tokens, one.run.peak_bytes) for one in swept]
     single = [point for point, one in zip(every, swept, strict=True) if one.batch.items == 1]
@@ -55,11 +62,13 @@ def _modality(
     above: Sequence[float | None] = residuals(curve, every) if curve else [None] * len(every)
     late = [(batch, _LATE) for batch in found.left_out.get(modality, ())]
     return c.ModalitySweep(
-        cap_tokens=min(budget.max_tokens_per_item[modality], budget.encoder_budget_tokens),
+        cap_tokens=cap_tokens(decision, modality),
         cache_bytes_per_token=max(one.run.output_bytes / one.batch.tokens for one in swept),
-        points=[_point(one, rest) for one, rest in zip(swept, above, strict=True)],
+        points=[
+            _point(one, rest, rehearsed.get((modality, one.batch)))
+            for one, rest in zip(swept, above, strict=True)
+        ],
         curve=_curve(curve, fitted) if curve else None,
-        rehearsed=_rehearsed(modality, curve, swept[-1], predicted),
         not_encoded=[
             c.UnsweptSize(
                 shape=str(batch.sized.shape), items=batch.items, tokens=batch.tokens, reason=why
@@ -69,7 +78,7 @@ def _modality(
     )
 
 
-def _point(one: Swept, above: float | None) -> c.EncoderPoint:
+def _point(one: Swept, above: float | None, rehearsed_bytes: int | None) -> c.EncoderPoint:
     return c.EncoderPoint(
         shape=str(one.batch.sized.shape),
         items=one.batch.items,
@@ -79,6 +88,7 @@ def _point(one: Swept, above: float | None) -> c.EncoderPoint:
         peak_bytes=one.run.peak_bytes,
         residual_bytes=None if above is None else round(above),
         seconds=round(one.run.seconds, _DIGITS),
+        rehearsed_bytes=rehearsed_bytes,
     )
 
 
@@ -90,27 +100,4 @@ def _curve(curve: Curve, points: Sequence[tuple[int, int]]) -> c.EncoderCurve:
         bytes_per_token=round(curve.bytes_per_token, _DIGITS),
         bytes_per_token_squared=round(curve.bytes_per_token_squared, 2 * _DIGITS),
         worst_residual=round(worst / most, 2 * _DIGITS) if most else 0.0,
-    )
-
-
-def _rehearsed(
-    modality: Modality, curve: Curve | None, largest: Swept, predicted: Predicted | None
-) -> c.RehearsedEncoder | None:
-    """The worst step as it was rehearsed. Of several items a square says nothing: no token of one
-    meets one of another.
-    """
-    step = predicted.steps.get(modality) if predicted else None
-    if step is None or predicted is None or step.budget is None or curve is None:
-        return None
-    peak = next((phase.peak_bytes for phase in step.phases if phase.name == "encoder"), 0)
-    items = step.budget.profiled_items
-    if not peak or (curve.bytes_per_token_squared and items > 1):
-        return None
-    inputs = largest.run.input_bytes / largest.batch.tokens
-    return c.RehearsedEncoder(
-        gpu=predicted.gpu.name,
-        items=items,
-        tokens=step.encoder_tokens,
-        peak_bytes=peak,
-        curve_bytes=round(curve.at(step.encoder_tokens) + inputs * step.encoder_tokens),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -119,24 +120,31 @@ def _encode(
     return host.ask(request, Encoded, "sweeping the encoder")
 
 
+def cap_tokens(decision: Decision, modality: Modality) -> int:
+    """The largest item that the configuration admits. No option of vLLM bounds the frames of a
+    video: one may fill the budget.
+    """
+    budget = decision.budget
+    step = budget.encoder_budget_tokens
+    return step if modality == "video" else min(budget.max_tokens_per_item[modality], step)
+
+
 def _planned(
     host: EngineHost, opened: ModelOpened, decision: Decision, modality: Modality
 ) -> list[Batch]:
-    """Sizes up to the largest item that the calibrated configuration admits."""
-    dummy = decision.unhinted.dummies.get(modality)
-    shapes = (
-        candidates(
-            modality, dummy.size, audio_rate_hz=opened.audio_rate_hz, tiled=opened.tiles_images
-        )
-        if dummy
-        else []
-    )
-    tried = _sized(host, decision, shapes)
+    """Sizes up to the cap: of vLLM's own largest item, and the corpus' costliest."""
+    cap, tried = cap_tokens(decision, modality), []
     if heaviest := decision.table.heaviest(modality):
         tried.append(Sized(heaviest.shape, heaviest.embeds))
-    step = decision.budget.encoder_budget_tokens
-    cap = min(decision.budget.max_tokens_per_item[modality], step)
-    return batches(sizes(tried, cap), step)
+    if dummy := decision.unhinted.dummies.get(modality):
+        size = dict(dummy.size)
+        if modality == "video":
+            size["num_frames"] = math.ceil(size["num_frames"] * max(1.0, cap / dummy.embeds))
+        rate, tiled = opened.audio_rate_hz, opened.tiles_images
+        shapes = candidates(modality, size, audio_rate_hz=rate, tiled=tiled)
+        # Of equal tokens, what vLLM itself makes is preferred.
+        tried += _sized(host, decision, shapes)
+    return batches(sizes(tried, cap), decision.budget.encoder_budget_tokens)
 
 
 def _sized(host: EngineHost, decision: Decision, shapes: Sequence[Shape]) -> list[Sized]:

@@ -54,7 +54,7 @@ def _figure(sweep: EncoderSweep, modality: str, one: ModalitySweep) -> Figure:
         title=f"The encoder's peak, {modality}",
         summary=f"{said}.",
         drawing=draw(layers, f"Peak of the encoder over tokens, {modality}. {said}."),
-        labels=("measured", "computed", "rehearsed") if one.rehearsed else ("measured", "computed"),
+        labels=("measured", "computed", "rehearsed") if sweep.gpu else ("measured", "computed"),
         head=encoder_words.HEAD,
         rows=list(encoder_words.rows(one)),
         legend=[
