@@ -107,8 +107,9 @@ def batches(chosen: Sequence[Sized], budget_tokens: int) -> list[Batch]:
     """
     found = [Batch(one) for one in chosen]
     if chosen:
-        quarter = chosen[-1].embeds / 4
-        several = min(chosen, key=lambda one: abs(math.log(one.embeds / quarter)))
+        quarter = chosen[-1].embeds / _BATCHES[-1]
+        fitting = [one for one in chosen if one.embeds * _BATCHES[-1] <= budget_tokens] or chosen
+        several = min(fitting, key=lambda one: abs(math.log(one.embeds / quarter)))
         counts = _BATCHES if len(chosen) > 1 else _ONLY_BATCHES
         found += [Batch(several, n) for n in counts if n * several.embeds <= budget_tokens]
     return sorted(found, key=lambda batch: (batch.tokens, batch.items))

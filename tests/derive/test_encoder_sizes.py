@@ -82,6 +82,11 @@ def test_no_batch_is_more_than_a_step_may_encode() -> None:
     assert all(b.tokens <= 1000 for b in batches(sized(300, 900), 1000))
 
 
+def test_rather_a_smaller_size_than_fewer_items() -> None:
+    found = batches(sized(200, 300, 1100), 1100)
+    assert [(b.sized.embeds, b.items) for b in found if b.items > 1] == [(200, 2), (200, 4)]
+
+
 def test_where_all_items_cost_the_same_there_are_more_batches() -> None:
     found = batches(sized(256), 2048)
     assert [b.items for b in found] == [1, 2, 3, 4, 6, 8]
