@@ -47,6 +47,7 @@ def is_one_error(err: str) -> bool:
         (["--gpu-memory-utilization", "90"], "90.0 is not a share", "0.9"),
         (["--concurrency", "0"], "--concurrency must be a number above 0", "16"),
         (["--concurrency", "4"], "--concurrency is of a GPU's memory", "--gpu L4"),
+        (["--encoder-sweep", "--validate", "budget"], "--encoder-sweep needs an engine", "replay"),
         (["--ram-budget", "lots"], "--ram-budget lots: not a size", "--ram-budget 16GiB"),
         (["--policy", "none.yaml"], "--policy none.yaml: No such file", ""),
         (["--max-tokens-per-item", "0"], "--max-tokens-per-item must be at least 1, not 0", ""),

@@ -87,13 +87,13 @@ def _sweep(
     task.total(len(planned))
     for modality, batch in planned:
         done = found.swept.setdefault(modality, [])
-        if not done:
-            # The first run of a kind makes what later ones find made.
-            _encode(host, decision, modality, batch, 0)
         per_token_s, per_token_bytes = _rates(done)
         if time.monotonic() + per_token_s * batch.tokens > until_s:
             found.left_out.setdefault(modality, []).append(batch)
         else:
+            if not done:
+                # The first run of a kind makes what later ones find made.
+                _encode(host, decision, modality, batch, 0)
             started = time.monotonic()
             expected = round(per_token_bytes * batch.tokens)
             answer = _encode(host, decision, modality, batch, expected)
