@@ -11,6 +11,9 @@ from statistics import linear_regression
 _NOISE = 0.02
 # A square must explain most of what a line leaves.
 _EXPLAINS = 0.5
+# Several items take less than this more than one of as many tokens, by scratch and rounding, unless
+# each of them takes what its tokens do not say: padding to one length, say.
+_TOGETHER = 0.1
 # With fewer sizes a line, or a parabola, goes through any points.
 _LEAST_FOR_LINE, _LEAST_FOR_SQUARE = 3, 5
 
@@ -49,6 +52,20 @@ def fit(points: Sequence[tuple[int, int]]) -> Curve | None:
 def residuals(curve: Curve, points: Sequence[tuple[int, int]]) -> list[float]:
     """Bytes above the curve, per point."""
     return [found - curve.at(tokens) for tokens, found in points]
+
+
+def costlier_together(
+    single: Sequence[tuple[int, int]], several: Sequence[tuple[int, int]]
+) -> tuple[int, float] | None:
+    """Of several items at once, the tokens that take most against the curve of single ones, and
+    how many times as much; None where memory goes by tokens.
+    """
+    curve = fit(single)
+    if curve is None or not several:
+        return None
+    ratios = [(tokens, found / max(1.0, curve.at(tokens))) for tokens, found in several]
+    worst = max(ratios, key=lambda ratio: ratio[1])
+    return worst if worst[1] > 1 + _TOGETHER else None
 
 
 def _line(points: Sequence[tuple[int, int]]) -> Curve:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmcalib.derive.encoder_curve import costlier_together
 from mmcalib.report import words
 from mmcalib.report.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
 
@@ -36,6 +37,8 @@ def modality_line(one: ModalitySweep) -> str:
     else:
         worst = words.share(one.curve.worst_residual)
         said = f"Peak ≈ {curve(one.curve)}; off by {worst} of the highest peak at most"
+    if more := costlier_together(_points(one, several=False), _points(one, several=True)):
+        said += f". Several items take up to {more[1]:.1f} times what one of their tokens does"
     single = [point for point in one.points if point.rehearsed_bytes is not None]
     if single:
         largest = single[-1]
@@ -105,6 +108,10 @@ def _rehearsed(point: EncoderPoint) -> str:
         return "—"
     off = point.rehearsed_bytes / (point.peak_bytes + point.input_bytes) - 1
     return f"{mib(point.rehearsed_bytes)} ({off:+z.1%})"
+
+
+def _points(one: ModalitySweep, *, several: bool) -> list[tuple[int, int]]:
+    return [(p.tokens, p.peak_bytes) for p in one.points if (p.items > 1) == several]
 
 
 def _highest(one: ModalitySweep) -> str:

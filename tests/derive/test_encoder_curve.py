@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.encoder_curve import Curve, fit, residuals
+from mmcalib.derive.encoder_curve import Curve, costlier_together, fit, residuals
 
 TOKENS = [20, 32, 50, 80, 128, 200, 320, 512, 800, 1280]
 coefficients = st.floats(0, 1e9)
@@ -68,3 +68,17 @@ def test_four_sizes_are_too_few_for_a_square() -> None:
     curve = fit([(t, t * t) for t in (10, 100, 1000, 10000)])
     assert curve is not None
     assert curve.bytes_per_token_squared == 0
+
+
+def test_items_that_are_padded_are_costlier_together_than_one_of_their_tokens() -> None:
+    padded = [(t, 60_000_000) for t in TOKENS]
+    several = [(256, 120_000_000), (512, 240_000_000)]
+    assert costlier_together(padded, several) == (512, pytest.approx(4.0))
+
+
+def test_items_whose_memory_goes_by_tokens_are_not() -> None:
+    line = Curve(1e6, 1e5)
+    several = [(256, round(line.at(256) * 1.05)), (512, round(line.at(512) * 0.9))]
+    assert costlier_together(points(line), several) is None
+    assert costlier_together(points(line), []) is None
+    assert costlier_together([(100, 5)], several) is None

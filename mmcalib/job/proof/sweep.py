@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive.checks import Check
+from mmcalib.derive.encoder_curve import costlier_together
 from mmcalib.derive.encoder_sizes import Batch, Sized, batches, candidates, sizes
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
@@ -164,7 +165,9 @@ def _sized(host: EngineHost, decision: Decision, shapes: Sequence[Shape]) -> lis
 
 
 def sweep_check(found: Sweep) -> Check:
-    """Whether every size was encoded. It cannot fail: what is missing is only not known."""
+    """Whether every size was encoded, and memory goes by tokens. It cannot fail: what is missing is
+    only not known.
+    """
     done = [
         f"{len(swept)} {modality} batches of up to {swept[-1].batch.tokens:,} tokens"
         for modality, swept in found.swept.items()
@@ -179,10 +182,27 @@ def sweep_check(found: Sweep) -> Check:
         missing.append(f"failed, {modality}: {said}: {failed[0][1]}")
     if found.ended:
         missing.append(f"broke off: {found.ended}")
-    if missing:
-        remedy = "--startup-budget SECONDS allows more" if found.left_out else ""
+    each = [said for m, swept in found.swept.items() for said in _by_items(m, swept)]
+    if missing or each:
+        remedies = ["--startup-budget SECONDS allows more"] if found.left_out else []
+        remedies += ["--max-num-seqs N bounds the items of a step"] if each else []
+        missing, remedy = [*missing, *each], "; ".join(remedies)
         return Check(NAME, "warn", "; ".join([detail, *missing]), remedy)
     return Check(NAME, "pass", detail)
+
+
+def _by_items(modality: Modality, swept: Sequence[Swept]) -> Iterator[str]:
+    """vLLM counts a step's tokens, so that many small items may take more than its profile did."""
+    points = [(one.batch.items, (one.batch.tokens, one.run.peak_bytes)) for one in swept]
+    single = [point for items, point in points if items == 1]
+    several = [point for items, point in points if items > 1]
+    if worst := costlier_together(single, several):
+        tokens, times = worst
+        yield (
+            f"{modality} items take memory each, whatever their tokens: several with {tokens:,} "
+            f"together {times:.1f} times what one of as many takes, so that a step full of small "
+            "ones may take more than vLLM profiles"
+        )
 
 
 def _tokens(several: Sequence[Batch]) -> str:

@@ -25,6 +25,8 @@ WIDTH_BYTES, PEAK_BYTES, INPUT_BYTES = 4096, 150_000, 4704
 class Encoder(FakeHost):
     """Takes `seconds_per_token`, refuses more than `most_tokens`, ends beyond `last_tokens`."""
 
+    padded = False
+
     def __init__(self, seconds_per_token: float = 0, most: int = 10**9, last: int = 10**9) -> None:
         super().__init__(opened())
         self._seconds_per_token, self._most, self._last = seconds_per_token, most, last
@@ -39,8 +41,15 @@ class Encoder(FakeHost):
         if tokens > self._most:
             return Encoded(None, "out of memory")
         time.sleep(tokens * self._seconds_per_token)
-        sizes = (tokens * n for n in (WIDTH_BYTES, INPUT_BYTES, PEAK_BYTES))
+        taken = 8000 * request.items if self.padded else tokens
+        sizes = (tokens * WIDTH_BYTES, tokens * INPUT_BYTES, taken * PEAK_BYTES)
         return Encoded(EncoderRun(embeds, *sizes, tokens * self._seconds_per_token))
+
+
+class Padding(Encoder):
+    """Every item takes what the largest does."""
+
+    padded = True
 
 
 def decided() -> Decision:
@@ -93,6 +102,13 @@ def test_a_size_that_fails_costs_only_itself() -> None:
     check = sweep_check(found)
     assert check.status == "warn"
     assert "out of memory" in check.detail
+
+
+def test_memory_that_goes_by_items_is_a_warning() -> None:
+    check = sweep_check(swept(Padding()))
+    assert check.status == "warn"
+    assert "4.0 times what one of as many takes" in check.detail
+    assert "--max-num-seqs" in check.remedy
 
 
 def test_an_engine_that_ends_leaves_what_was_found() -> None:
