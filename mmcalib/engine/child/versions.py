@@ -127,9 +127,7 @@ def encoder_batches(
     batches = [
         kwargs
         for group in ([[one] for one in equal] if alone else [equal])
-        for _, _, kwargs in group_and_batch_mm_kwargs(
-            group, device=runner.device, pin_memory=False
-        )
+        for _, _, kwargs in group_and_batch_mm_kwargs(group, device=runner.device, pin_memory=False)
     ]
     placeholders = output["mm_placeholders"][modality]
     return batches, sum(p.get_num_embeds() for p in placeholders)
