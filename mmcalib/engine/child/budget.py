@@ -32,7 +32,8 @@ def read_budget(config: Any, *, build_dummy: bool = False, only_profiled: bool =
     return Budget(
         encoder_compute_budget=mm.encoder_compute_budget,
         encoder_cache_size=mm.encoder_cache_size,
-        max_tokens_per_item=dict(mm.mm_max_toks_per_item),
+        # They come from a set, in any order.
+        max_tokens_per_item=dict(sorted(mm.mm_max_toks_per_item.items())),
         max_items_per_prompt=dict(mm.mm_max_items_per_prompt),
         max_items_per_batch=dict(mm.mm_max_items_per_batch),
         profiled_modality=modality,
