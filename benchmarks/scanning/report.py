@@ -87,9 +87,10 @@ def _verdict(said: str, probed: Sequence[Probed], reader: str, least: float) -> 
 def scan_verdicts(scanned: Mapping[str, Scans]) -> Iterator[Verdict]:
     for name, scans in scanned.items():
         faster = scans.rate(whole.TWO) / scans.rate(whole.ONE)
-        yield Verdict(
-            f"{name}: 2 workers ≥ {LEAST_SPEEDUP}× 1", f"{faster:.2f}×", faster >= LEAST_SPEEDUP
-        )
+        said = f"{faster:.2f}×"
+        if whole.BARE in scans.timed:
+            said += f"; bare {scans.rate(whole.TWO_BARE) / scans.rate(whole.BARE):.2f}×"
+        yield Verdict(f"{name}: 2 workers ≥ {LEAST_SPEEDUP}× 1", said, faster >= LEAST_SPEEDUP)
         warm = scans.rate(whole.WARM)
         yield Verdict(
             f"{name}: full cache ≥ {LEAST_WARM_PER_S:,} items/s",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 
 from PIL import Image
@@ -21,8 +22,9 @@ from mmcalib.corpus.folder import FolderSource
 from mmcalib.media.probe import probe
 from scanning.timing import Timed, in_turns, processor_s
 
-BARE, INLINE, ONE, TWO, COLD, WARM = (
+BARE, TWO_BARE, INLINE, ONE, TWO, COLD, WARM = (
     "bare Pillow loop",
+    "2 bare Pillow loops",
     "no worker",
     "1 worker",
     "2 workers",
@@ -62,7 +64,7 @@ def scans(tree: Path, items: int, rounds: int, *, bare: bool) -> Scans:
             WARM: lambda: _scan(tree, items, LocalPool(probe), Cache(full)),
         }
         if bare:
-            ways = {BARE: lambda: _bare(tree), **ways}
+            ways = {BARE: lambda: _bare(tree), TWO_BARE: lambda: _two_bare(tree), **ways}
         timed = in_turns(ways, rounds, clock=time.perf_counter, least_s=0)
         return Scans(items, timed, {name: _processor_s(way) for name, way in ways.items()})
 
@@ -84,7 +86,16 @@ def _scan(tree: Path, items: int, executor: Executor, cache: Cache | None = None
         raise ValueError(f"{taken.census.items()} of {items} items were measured")
 
 
-def _bare(tree: Path) -> None:
+def _bare(tree: Path, part: int = 0, of: int = 1) -> None:
     for folder, _, names in os.walk(tree):
-        for name in names:
+        for name in names[part::of]:
             _ = Image.open(os.path.join(folder, name)).size
+
+
+def _two_bare(tree: Path) -> None:
+    """What two processes gain on this machine, with nobody to coordinate them."""
+    halves = [get_context("fork").Process(target=_bare, args=(tree, part, 2)) for part in (0, 1)]
+    for half in halves:
+        half.start()
+    for half in halves:
+        half.join()
