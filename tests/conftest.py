@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import pytest
 from mmcalib.engine.host import EngineHost
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Shells have what they start in the background ignore interrupts, and that is inherited by what is
+# interrupted here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

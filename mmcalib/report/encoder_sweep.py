@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from mmcalib.derive.encoder_curve import Curve
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,8 +55,8 @@ class EncoderCurve(_Part):
 
     def at(self, tokens: float) -> float:
         """Bytes of a batch that makes so many tokens."""
-        square = self.bytes_per_token_squared * tokens**2
-        return self.constant_bytes + self.bytes_per_token * tokens + square
+        found = Curve(self.constant_bytes, self.bytes_per_token, self.bytes_per_token_squared)
+        return found.at(tokens)
 
 
 class ModalitySweep(_Part):

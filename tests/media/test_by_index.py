@@ -24,7 +24,7 @@ FORMS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "h264 in fragments": ("libx264", {}, {"movflags": "frag_keyframe+empty_moov"}),
     "h264 half in fragments": ("libx264", {"g": "5"}, {"movflags": "frag_keyframe"}),
     "h264, interlaced": ("libx264", {"flags": "+ildct"}, {}),
-    "hevc": ("libx265", {"x265-params": "log-level=none"}, {}),
+    "hevc": ("libx265", {"x265-params": "log-level=none:bframes=0"}, {}),
     "mpeg4": ("mpeg4", {}, {}),
     "mjpeg": ("mjpeg", {}, {}),
     "vp9": ("libvpx-vp9", {}, {}),

@@ -111,8 +111,8 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
             )
         )
     else:
-        gib = figures.activation_peak_bytes / 2**30
-        checks.append(Check("memory profile", "pass", f"activation peak {gib:.2f} GiB, measured"))
+        peak = gib(figures.activation_peak_bytes)
+        checks.append(Check("memory profile", "pass", f"activation peak {peak}, measured"))
     return checks
 
 
