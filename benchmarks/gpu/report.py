@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from gpu.results import Result
 from gpu.scores import disagreed, scores
@@ -31,19 +30,16 @@ def _parts(results: Sequence[Result]) -> Iterator[str]:
     yield "| case | part | predicted | measured | off |"
     yield "|---|---|--:|--:|--:|"
     for one in results:
-        for part in one.components:
-            cells = (_amount(part["name"], part[side]) for side in ("predicted", "measured"))
-            yield f"| {one.key} | {part['name']} | {' | '.join(cells)} | {_off(part)} |"
+        for part in one.parts:
+            cells = (_amount(part.name, value) for value in (part.predicted, part.measured))
+            off = "–" if part.off is None else f"{part.off:+.2%}"
+            yield f"| {one.key} | {part.name} | {' | '.join(cells)} | {off} |"
 
 
 def _amount(name: str, value: int) -> str:
     if name in ("KV bytes per token", "KV pool, tokens"):
         return f"{value:,}"
     return f"{value / GIB:.3f}"
-
-
-def _off(part: dict[str, Any]) -> str:
-    return f"{part['predicted'] / part['measured'] - 1:+.2%}" if part["measured"] else "–"
 
 
 def _bursts(results: Sequence[Result]) -> Iterator[str]:

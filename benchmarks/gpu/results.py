@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmcalib.job.memory.accuracy import Component
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -33,6 +35,11 @@ class Result:
     failed: dict[str, str] = field(default_factory=dict)
     used_before_bytes: int | None = None
     used_after_bytes: int | None = None
+
+    @property
+    def parts(self) -> list[Component]:
+        """The components, as they were compared."""
+        return [Component(**one) for one in self.components]
 
 
 class Results:

@@ -37,10 +37,10 @@ class Score:
 def offs(results: Iterable[Result], component: str) -> list[float]:
     """The errors of one component as shares of what was measured, where it was more than none."""
     return [
-        one["predicted"] / one["measured"] - 1
+        one.off
         for result in results
-        for one in result.components
-        if one["name"] == component and one["measured"]
+        for one in result.parts
+        if one.name == component and one.off is not None
     ]
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from gpu import nvml
 from gpu.cases import Case
 from gpu.results import Result
+from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.engine.environment import CARD
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     EngineStarted,
@@ -32,8 +34,6 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.accuracy import components
 from mmcalib.media.blank import write_blank
 
-WORKER = "mmcalib.engine.child.worker.Figures"
-CARD = "MMCALIB_CARD_BYTES"
 # Enough of the largest images that each step of either configuration is full more than once.
 BURST_ITEMS = 12
 # Rehearsals are single-threaded; the starts beside them take cores too.
@@ -136,7 +136,6 @@ class Bench:
     ) -> tuple[EngineStarted | None, dict[str, Any] | None]:
         true = depths(read_config(self.checkpoint(case, cut=False)))
         args = {**_args(case), "model": str(self.checkpoint(case)), "load_format": "dummy"}
-        args |= {"worker_extension_cls": WORKER, "allowed_local_media_path": "/"}
         if self.device == "cpu":
             args["enforce_eager"] = True
         request = StartEngine(args, (true.text_layers, true.encoder_layers), PROFILE_S)
@@ -173,8 +172,7 @@ class Bench:
         prompts = []
         for number in range(BURST_ITEMS):
             path = write_blank(case.burst, number, folder)
-            part = {"type": "image_url", "image_url": {"url": path.as_uri()}}
-            content = [{"type": "text", "text": "Describe this."}, part]
+            content = [text_part("Describe this."), url_part("image_url", path.as_uri())]
             messages = [{"role": "user", "content": content}]
             prompts.append(ReplayPrompt(path.name, messages, ()))
         return Replay(tuple(prompts))

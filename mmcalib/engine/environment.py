@@ -9,6 +9,9 @@ from pathlib import Path
 SHIM = Path(__file__).parent / "shim"
 PACKAGE_ROOT = Path(__file__).parent.parent.parent
 
+# Set for the child's process, it makes every worker behave as on a card with so many bytes.
+CARD = "MMCALIB_CARD_BYTES"
+
 
 def child_environment(base: Mapping[str, str], *, offline: bool) -> dict[str, str]:
     """The parent's environment with what vLLM needs to run quietly under a parent.

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from mmcalib.report.part import Part
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CachePoint(_Part):
+class CachePoint(Part):
     """One point of the hit curve."""
 
     capacity_bytes: int
     hit_rate: float
 
 
-class ProcessorCache(_Part):
+class ProcessorCache(Part):
     """The size for `mm_processor_cache_gb` and the hit curve that it was read from.
 
     An access is one request's use of one item. The curve begins at the least capacity that hits

@@ -10,7 +10,7 @@ from operator import is_
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.item import Item, Skipped
@@ -22,6 +22,7 @@ from mmcalib.report.costs import Costs, gate_of
 from mmcalib.report.encoder_sweep import EncoderSweep
 from mmcalib.report.files import write_text
 from mmcalib.report.frontier import FrontierPoint
+from mmcalib.report.part import Part
 
 SCHEMA_VERSION: Final = 1
 
@@ -36,11 +37,7 @@ _HINT = "mmcalib run --model MODEL --data DIR --out OUT writes one"
 Label = Literal["measured", "rehearsed", "computed", "assumed", "given"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class Tool(_Part):
+class Tool(Part):
     """Versions that the numbers depend on."""
 
     mmcalib: str
@@ -50,7 +47,7 @@ class Tool(_Part):
     python: str
 
 
-class Model(_Part):
+class Model(Part):
     """`doubts` say what the model's source cannot promise."""
 
     id: str
@@ -59,7 +56,7 @@ class Model(_Part):
     doubts: list[str] = Field(default_factory=list)
 
 
-class Tokens(_Part):
+class Tokens(Part):
     """Prompt tokens per item; `exemplar` is the path of the heaviest."""
 
     min: int
@@ -71,14 +68,14 @@ class Tokens(_Part):
     label: Label = "measured"
 
 
-class ModalityItems(_Part):
+class ModalityItems(Part):
     items: int
     unique_shapes: int
     tokens: Tokens
     heaviest: str
 
 
-class Corpus(_Part):
+class Corpus(Part):
     """Item counts: with requests, every mention of an item counts."""
 
     items: int
@@ -87,7 +84,7 @@ class Corpus(_Part):
     modalities: dict[str, ModalityItems]
 
 
-class Evidence(_Part):
+class Evidence(Part):
     """Why a setting has its value, and the item or request that set it. `effect` is what switching
     it off changed.
     """
@@ -100,14 +97,14 @@ class Evidence(_Part):
     effect: str = ""
 
 
-class Limits(_Part):
+class Limits(Part):
     limit_mm_per_prompt: dict[str, Any]
     mm_processor_kwargs: dict[str, Any]
     media_io_kwargs: dict[str, Any]
     evidence: list[Evidence]
 
 
-class EncoderBudget(_Part):
+class EncoderBudget(Part):
     """Tokens, as vLLM's MultiModalBudget has them for one configuration; `resident_items` of the
     corpus' largest fit into its encoder cache at once.
     """
@@ -125,12 +122,12 @@ class EncoderBudget(_Part):
     label: Label = "computed"
 
 
-class Budgets(_Part):
+class Budgets(Part):
     default: EncoderBudget
     calibrated: EncoderBudget
 
 
-class Memory(_Part):
+class Memory(Part):
     """Bytes on one device; None where nothing has been measured or rehearsed.
 
     KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
@@ -158,7 +155,7 @@ class Memory(_Part):
     note: str = ""
 
 
-class Memories(_Part):
+class Memories(Part):
     """`default` and `calibrated` as rehearsed on a GPU, where one was named, else as measured in
     the engine start; `measured` is always the engine start's, None where it is the same.
     """
@@ -168,7 +165,7 @@ class Memories(_Part):
     measured: Memory | None = None
 
 
-class ReplayResult(_Part):
+class ReplayResult(Part):
     """`prompts` were answered in one burst; they and others, `admitted` in all, were taken in."""
 
     prompts: int
@@ -182,7 +179,7 @@ class ReplayResult(_Part):
     seconds: float
 
 
-class Startup(_Part):
+class Startup(Part):
     """The real engine start; `depth` and `true_depth` are layers (language model, encoder)."""
 
     device: str
@@ -193,7 +190,7 @@ class Startup(_Part):
     replay: ReplayResult | None = None
 
 
-class CheckResult(_Part):
+class CheckResult(Part):
     name: str
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str
@@ -205,7 +202,7 @@ def first_failed(checks: Iterable[CheckResult]) -> CheckResult:
     return next(check for check in checks if check.status == "fail")
 
 
-class Calibration(_Part):
+class Calibration(Part):
     """What `mmcalib.calibrate` returns and `calibration.json` holds."""
 
     schema_version: Literal[1] = SCHEMA_VERSION

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus, PromptCount
@@ -16,6 +16,7 @@ from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.item import Item, Prompt
 from mmcalib.corpus.shard import Shard
 from mmcalib.errors import UsageError
+from mmcalib.report.part import Part
 from mmcalib.version import __version__
 
 SCHEMA_VERSION: Final = 1
@@ -26,22 +27,18 @@ Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ScanTool(_Part):
+class ScanTool(Part):
     """The versions of mmcalib that read the files."""
 
     mmcalib: list[str]
 
 
-class ScannedModality(_Part):
+class ScannedModality(Part):
     items: Count
     unique_shapes: Count
 
 
-class ScannedCorpus(_Part):
+class ScannedCorpus(Part):
     """With requests, every mention of an item counts. `files` are the paths that were found,
     `skipped` the files and requests that could not be used. So many items are `distinct` in
     content, if that was asked for; it does not add up over parts.
@@ -55,21 +52,21 @@ class ScannedCorpus(_Part):
     distinct: Count | None = None
 
 
-class CountedImage(_Part):
+class CountedImage(Part):
     modality: Literal["image"]
     shape: ImageShape
     count: Count
     exemplars: list[str]
 
 
-class CountedVideo(_Part):
+class CountedVideo(Part):
     modality: Literal["video"]
     shape: VideoShape
     count: Count
     exemplars: list[str]
 
 
-class CountedAudio(_Part):
+class CountedAudio(Part):
     modality: Literal["audio"]
     shape: AudioShape
     count: Count
@@ -81,12 +78,12 @@ CountedShape = Annotated[
 ]
 
 
-class ExemplarItem(_Part):
+class ExemplarItem(Part):
     path: str
     declared: Modality | None
 
 
-class ExemplarPrompt(_Part):
+class ExemplarPrompt(Part):
     """One whole request, such that it can be asked again."""
 
     origin: str
@@ -95,7 +92,7 @@ class ExemplarPrompt(_Part):
     messages: list[dict[str, Any]]
 
 
-class CountedPrompt(_Part):
+class CountedPrompt(Part):
     """`count` requests hold items of these `shapes`, by their places in the list of shapes, and
     as many characters of text.
     """
@@ -106,7 +103,7 @@ class CountedPrompt(_Part):
     exemplar: ExemplarPrompt
 
 
-class CensusDocument(_Part):
+class CensusDocument(Part):
     """The same bytes for the same corpus, in whatever order it was read or merged.
 
     `shards` are the parts that it is made of, empty for a whole corpus.

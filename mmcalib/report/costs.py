@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from mmcalib.census.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
 from mmcalib.derive.admission import Gate, Known
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
+from mmcalib.report.part import Part
 
 # Each has fields that the next lacks, so that the first that matches is meant.
 _AnyShape = Annotated[VideoShape | AudioShape | ImageShape, Field(union_mode="left_to_right")]
 _AnyRule = Annotated[Area | Ceiling | Frames | Ladder, Field(discriminator="kind")]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class KnownCost(_Part):
+class KnownCost(Part):
     """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured.
 
     `items` have the shape, None in files of earlier versions. `exemplar` is the path of one, kept
@@ -35,14 +32,14 @@ class KnownCost(_Part):
     exemplar: str = ""
 
 
-class RefusedShape(_Part):
+class RefusedShape(Part):
     """vLLM refuses every item of the shape, in its own words."""
 
     shape: _AnyShape
     reason: str
 
 
-class ModalityCosts(_Part):
+class ModalityCosts(Part):
     """`rule` bounds unseen shapes; it reproduced all of `compared` measured ones. None: unknown."""
 
     known: list[KnownCost]
@@ -51,7 +48,7 @@ class ModalityCosts(_Part):
     compared: int = 0
 
 
-class Costs(_Part):
+class Costs(Part):
     """By modality; those that the model takes and the corpus lacks are not there."""
 
     text_reserve_tokens: int

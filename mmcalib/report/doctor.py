@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from mmcalib.report.calibration import CheckResult
+from mmcalib.report.part import Part
 
 Need = Literal["media", "engine", "optional"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class Package(_Part):
+class Package(Part):
     """One package, by its name in the index; `version` is None where it is not installed.
 
     `need`: media and engine are needed by the main job, the others by what `purpose` says.
@@ -28,7 +23,7 @@ class Package(_Part):
     install: str
 
 
-class Backend(_Part):
+class Backend(Part):
     """Where the installed vLLM would run: `device` is cuda, cpu or empty, None where it did not
     answer within `seconds`.
     """
@@ -39,7 +34,7 @@ class Backend(_Part):
     seconds: float
 
 
-class PresentGpu(_Part):
+class PresentGpu(Part):
     """The first GPU of this machine; `free_bytes` is None where vLLM does not run on it."""
 
     name: str
@@ -48,14 +43,14 @@ class PresentGpu(_Part):
     capability: str
 
 
-class Hub(_Part):
+class Hub(Part):
     """Where models are fetched from, and whether it answers; `offline`: it was not asked."""
 
     endpoint: str
     state: Literal["reachable", "unreachable", "offline"]
 
 
-class Host(_Part):
+class Host(Part):
     """Memory that is free, and the open files that one process may have; None: unknown."""
 
     platform: str
@@ -65,7 +60,7 @@ class Host(_Part):
     open_files: int | None
 
 
-class Folder(_Part):
+class Folder(Part):
     """A folder that is written to, and what for."""
 
     purpose: Literal["cache", "results", "temporary"]
@@ -74,7 +69,7 @@ class Folder(_Part):
     free_bytes: int | None
 
 
-class Diagnosis(_Part):
+class Diagnosis(Part):
     """Everything that was looked at. `verdict` fail: `mmcalib run` cannot work here."""
 
     mmcalib: str

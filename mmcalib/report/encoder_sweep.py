@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from mmcalib.derive.encoder_curve import Curve
+from mmcalib.report.part import Part
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class EncoderPoint(_Part):
+class EncoderPoint(Part):
     """One batch of `items` equal stand-ins; `tokens` and bytes are of all of them.
 
     `output_bytes` go into the encoder cache. `peak_bytes` are held at most above `input_bytes`,
@@ -32,7 +27,7 @@ class EncoderPoint(_Part):
     rehearsed_bytes: int | None = None
 
 
-class UnsweptSize(_Part):
+class UnsweptSize(Part):
     """A batch that was not encoded, and why."""
 
     shape: str
@@ -41,7 +36,7 @@ class UnsweptSize(_Part):
     reason: str
 
 
-class EncoderCurve(_Part):
+class EncoderCurve(Part):
     """Least squares: peak = constant + per token · tokens + per token² · tokens².
 
     `worst_residual` is the largest of single items, as a share of their highest peak.
@@ -59,7 +54,7 @@ class EncoderCurve(_Part):
         return found.at(tokens)
 
 
-class ModalitySweep(_Part):
+class ModalitySweep(Part):
     """`cap_tokens` is the largest item that the configuration admits; the curve is None with fewer
     than three sizes.
     """
@@ -71,7 +66,7 @@ class ModalitySweep(_Part):
     not_encoded: list[UnsweptSize]
 
 
-class EncoderSweep(_Part):
+class EncoderSweep(Part):
     """The encoder of the started engine, of `depth` of its `true_depth` layers; `gpu` is the one of
     the rehearsed peaks.
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from mmcalib.report.part import Part
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class FrontierPoint(_Part):
+class FrontierPoint(Part):
     """One value of one knob: what it does to the items of its modality, and to the budget.
 
     Retention is the share of its tokens that an item keeps, p99 and p50 count every item.

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from mmcalib.derive.fixes import Cost
 from mmcalib.report.calibration import Memory
+from mmcalib.report.part import Part
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class TriedFix(_Part):
+class TriedFix(Part):
     """One fix on its own. Figures are None where it was not rehearsed, and `problem` says why.
 
     `reaches`: it alone reaches the goal; `lacking_bytes` of KV cache are lacking to it. `warning`:
@@ -35,7 +30,7 @@ class TriedFix(_Part):
     warning: str
 
 
-class Price(_Part):
+class Price(Part):
     """What one fix of a combination costs."""
 
     name: str
@@ -44,7 +39,7 @@ class Price(_Part):
     price: str
 
 
-class Combination(_Part):
+class Combination(Part):
     """The cheapest that reaches the goal, or the best of those that do not.
 
     `changes` are engine arguments, merged with those that were there; `flags` say the same.
@@ -59,7 +54,7 @@ class Combination(_Part):
     memory: Memory
 
 
-class Logged(_Part):
+class Logged(Part):
     """What a server's log said; `memory` has the figures that it states."""
 
     vllm: str
@@ -69,7 +64,7 @@ class Logged(_Part):
     notes: list[str]
 
 
-class Plan(_Part):
+class Plan(Part):
     """Which fixes reach the goal. `verdict`: the goal is reached already, or by the combination, or
     out of reach. `lacking_bytes` is the KV cache that the goal needs beyond `memory`'s.
     """

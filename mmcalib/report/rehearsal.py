@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from mmcalib.report.calibration import EncoderBudget, Memory
+from mmcalib.report.part import Part
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class PeakTensor(_Part):
+class PeakTensor(Part):
     """One tensor that lived at a phase's peak, and what made it."""
 
     bytes: int
@@ -23,7 +18,7 @@ class PeakTensor(_Part):
     module: str
 
 
-class Phase(_Part):
+class Phase(Part):
     """The most that a phase of vLLM's profile held above the loaded model, and in what."""
 
     name: str
@@ -33,7 +28,7 @@ class Phase(_Part):
     largest: list[PeakTensor]
 
 
-class Rehearsal(_Part):
+class Rehearsal(Part):
     """vLLM's startup on one imaginary GPU. `starts`: whether it would; `memory.note` says why not.
 
     True for the `vllm` version named, and for one rank of `tensor_parallel_size`.

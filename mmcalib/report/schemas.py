@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from mmcalib.derive.admission import Answer, Basis
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.census import CensusDocument, ScannedCorpus
 from mmcalib.report.doctor import Diagnosis
+from mmcalib.report.part import Part
 from mmcalib.report.plan import Plan
 from mmcalib.report.rehearsal import Rehearsal
 from mmcalib.report.validation import Validation
@@ -17,24 +18,20 @@ from mmcalib.report.validation import Validation
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Counts(_Part):
+class Counts(Part):
     """What `scan --json` and `merge --json` print: a part of census.json."""
 
     shards: list[str]
     corpus: ScannedCorpus
 
 
-class CheckedImage(_Part):
+class CheckedImage(Part):
     modality: Literal["image"]
     width_px: int
     height_px: int
 
 
-class CheckedVideo(_Part):
+class CheckedVideo(Part):
     modality: Literal["video"]
     num_frames: int
     fps: float
@@ -43,7 +40,7 @@ class CheckedVideo(_Part):
     height_px: int
 
 
-class CheckedAudio(_Part):
+class CheckedAudio(Part):
     modality: Literal["audio"]
     num_samples: int
     sample_rate_hz: int
@@ -54,7 +51,7 @@ CheckedShape = Annotated[
 ]
 
 
-class Offender(_Part):
+class Offender(Part):
     """One item or request that does not fit, on a line of its own."""
 
     kind: Literal["item", "prompt"]
@@ -69,7 +66,7 @@ class Offender(_Part):
     shapes: list[CheckedShape]
 
 
-class Summary(_Part):
+class Summary(Part):
     """The last line of a check."""
 
     kind: Literal["summary"]
@@ -81,7 +78,7 @@ class Summary(_Part):
     unknown: int
 
 
-class Written(_Part):
+class Written(Part):
     """What `report --json` wrote, and where."""
 
     written: str
@@ -89,7 +86,7 @@ class Written(_Part):
     bytes: int
 
 
-class BundledModel(_Part):
+class BundledModel(Part):
     """One model that calibrates offline."""
 
     id: str

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from mmcalib.report.calibration import CheckResult, EncoderBudget, Memory, Startup
+from mmcalib.report.part import Part
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class ValidatedBudgets(_Part):
+class ValidatedBudgets(Part):
     """vLLM's defaults at the same context, and the configuration."""
 
     default: EncoderBudget
     config: EncoderBudget
 
 
-class ValidatedMemory(_Part):
+class ValidatedMemory(Part):
     """As rehearsed on a GPU where one was named; `measured` is the engine start's."""
 
     default: Memory | None
@@ -28,7 +23,7 @@ class ValidatedMemory(_Part):
     measured: Memory | None
 
 
-class Validation(_Part):
+class Validation(Part):
     """Whether a configuration does what it says and survives what it admits.
 
     `engine_config` is what vLLM reads in the file and the flags, None where it cannot be read; what

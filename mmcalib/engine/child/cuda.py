@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
+from mmcalib.engine.environment import CARD
 from mmcalib.rehearsal.versions import ENCODER
 
-# Set for the child's process, it makes every worker behave as on a card with so many bytes.
-CARD = "MMCALIB_CARD_BYTES"
 # Phase → the runner's method that is it; the encoder is the model's own method.
 _RUNNER_PHASES = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
 

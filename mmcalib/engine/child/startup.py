@@ -19,6 +19,11 @@ from mmcalib.engine.child.versions import weights_as_loaded
 from mmcalib.engine.child.weights import at_depth
 from mmcalib.engine.messages import EngineStarted, StartEngine
 
+# Figures are read in the worker, and what is replayed lies anywhere.
+_OURS = {
+    "worker_extension_cls": "mmcalib.engine.child.worker.Figures",
+    "allowed_local_media_path": "/",
+}
 # Sides of the blank images whose encoding times give the estimate: the first warms up, the others
 # take about a second each on two cores and are far enough apart to tell linear from quadratic.
 _PROBE_SIDES_PX = (280, 560, 1120)
@@ -38,7 +43,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     say("loading the model into the engine")
     # The allocator's events are traced on the CPU; of a GPU vLLM's worker keeps figures itself.
     traced = current_platform.is_cpu()
-    args = dict(request.engine_args)
+    args = {**request.engine_args, **_OURS}
     if traced:
         args["kv_cache_memory_bytes"] = _kv_cache_bytes(args)
     else:

@@ -34,14 +34,14 @@ class Counter:
         if len(costs) <= SPOTS:
             return None
         shapes = tuple(cost.shape for cost in costs)
-        found = _count(host, default.setting, shapes)
+        found = count(host, default.setting, shapes)
         if found is None or not counted.reproduces(found, costs):
             return None
         return cls(host, default, shapes)
 
     def under(self, setting: Setting) -> CostTable | None:
         """The costs under the setting; None where the spot checks do not bear the count out."""
-        counts = _count(self.host, setting, self.shapes)
+        counts = count(self.host, setting, self.shapes)
         if counts is None:
             return None
         before = [self.default.costs[shape] for shape in self.shapes]
@@ -60,7 +60,7 @@ class Counter:
         return [cost.shape for cost in every if cost.shape not in known]
 
 
-def _count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts | None:
+def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts | None:
     """By vLLM's code; None unless it counts every shape."""
     blanks = tuple(Blank(shape.modality, shape) for shape in shapes)
     try:

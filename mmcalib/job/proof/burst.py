@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.shapes import Modality
 from mmcalib.corpus.locations.location import url_of
+from mmcalib.corpus.parts import text_part, url_part
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.engine.messages import ReplayPrompt
@@ -118,8 +119,7 @@ def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, set[Modality]]:
 def prompt_of(cost: ItemCost) -> ReplayPrompt:
     """A request for this one item."""
     kind = _URL_PART[cost.shape.modality]
-    part = {"type": kind, kind: {"url": url_of(cost.exemplar)}}
-    content = [{"type": "text", "text": "Describe this."}, part]
+    content = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
     return ReplayPrompt(
         origin=cost.exemplar,
         messages=[{"role": "user", "content": content}],

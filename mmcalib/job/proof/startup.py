@@ -19,7 +19,6 @@ from mmcalib.report.words import gib
 # Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
 # the peak of activations does not depend on depth.
 CUT_LAYERS = 2
-_WORKER = "mmcalib.engine.child.worker.Figures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,6 @@ def start(
     kernels run eagerly.
     """
     args = {**engine_args, "model": str(model_path), "load_format": "dummy"}
-    args |= {"worker_extension_cls": _WORKER, "allowed_local_media_path": "/"}
     here = true = depths(read_config(model_path))
     if device == "cpu":
         cut = cut_checkpoint(

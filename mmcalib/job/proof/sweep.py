@@ -14,15 +14,14 @@ from mmcalib.derive.encoder_sizes import Batch, Sized, batches, candidates, size
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     Blank,
-    Count,
-    Counted,
     Encode,
     Encoded,
     EncoderRun,
     Measure,
     ModelOpened,
 )
-from mmcalib.errors import EngineDied, EngineError
+from mmcalib.errors import EngineError
+from mmcalib.job.decision.counting import count
 from mmcalib.job.decision.decision import Decision
 from mmcalib.progress import Progress, Task
 
@@ -150,18 +149,13 @@ def _planned(
 
 def _sized(host: EngineHost, decision: Decision, shapes: Sequence[Shape]) -> list[Sized]:
     """By vLLM's own count, and processed where it has none; what is refused is left out."""
+    counts = count(host, decision.setting, shapes)
+    if counts is not None:
+        return [Sized(shape, one.embeds) for shape, one in counts.items() if one.embeds]
     blanks = tuple(Blank(shape.modality, shape) for shape in shapes)
-    embeds: Sequence[int | None] = (None,)
-    try:
-        embeds = host.ask(Count(decision.setting, blanks), Counted, "counting").embeds
-    except EngineDied:
-        raise
-    except EngineError:
-        pass
-    if None in embeds:
-        answers = host.measure(Measure(decision.setting, blanks), "measuring sizes")
-        embeds = [answer.cost.embeds if answer.cost else None for answer in answers]
-    return [Sized(s, n) for s, n in zip(shapes, embeds, strict=True) if n]
+    answers = host.measure(Measure(decision.setting, blanks), "measuring sizes")
+    found = zip(shapes, answers, strict=True)
+    return [Sized(shape, one.cost.embeds) for shape, one in found if one.cost and one.cost.embeds]
 
 
 def sweep_check(found: Sweep) -> Check:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.corpus.parts import text_part, url_part
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Cost, Dummy, Measure
@@ -66,8 +67,8 @@ def _of_modality(
 def _request(modality: Modality, paths: Sequence[Path], number: int) -> dict[str, Any]:
     """Texts differ in length, so that each request counts as one of its own."""
     kind = _KINDS[modality]
-    content: list[dict[str, Any]] = [{"type": "text", "text": "Describe this." + "." * number}]
-    content += [{"type": kind, kind: {"url": path.resolve().as_uri()}} for path in paths]
+    content: list[dict[str, Any]] = [text_part("Describe this." + "." * number)]
+    content += [url_part(kind, path.resolve().as_uri()) for path in paths]
     return {"messages": [{"role": "user", "content": content}]}
 
 
