@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.version import __version__
-
 if TYPE_CHECKING:
     from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from mmcalib.report.calibration import Calibration
     from mmcalib.report.rehearsal import Rehearsal
     from mmcalib.report.validation import Validation
+    from mmcalib.version import __version__
 
 __all__ = [
     "Admission",
@@ -46,6 +45,7 @@ _HOMES = {
     "rehearse": "mmcalib.job.memory.rehearse",
     "Validation": "mmcalib.report.validation",
     "validate": "mmcalib.job.validate.validate",
+    "__version__": "mmcalib.version",
 }
 
 

@@ -92,13 +92,13 @@ def _wanted(
     prompts: _Prompts = []
     items: list[Item] = []
     carried = 0
-    most = counter.survey.executor.chunk_items
+    executor = counter.survey.executor
     for prompt in source.prompts():
         prompts.append(prompt)
         items += counter.unseen(prompt)
         if isinstance(prompt, Prompt):
             carried += sum(map(carried_bytes, prompt.items))
-        if len(items) >= most or len(prompts) >= most or carried >= _FULL_BYTES:
+        if max(len(items), len(prompts)) >= executor.chunk_items or carried >= _FULL_BYTES:
             yield (prompts, items), items
             prompts, items, carried = [], [], 0
     yield (prompts, items), items
@@ -108,14 +108,14 @@ def _unseen(counter: Counter, source: Source) -> Iterator[tuple[list[Item], list
     """The files that are still to be looked at, in groups."""
     items: list[Item] = []
     carried = 0
-    most = counter.survey.executor.chunk_items
+    executor = counter.survey.executor
     for item in source.items():
         if isinstance(item, Skipped):
             counter.listed(item)
         elif counter.is_new(item):
             items.append(item)
             carried += carried_bytes(item)
-            if len(items) >= most or carried >= _FULL_BYTES:
+            if len(items) >= executor.chunk_items or carried >= _FULL_BYTES:
                 yield items, items
                 items, carried = [], 0
     yield items, items

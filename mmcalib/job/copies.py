@@ -10,7 +10,7 @@ from pathlib import Path
 from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.errors import OutputError
-from mmcalib.media.failure import READ_ERRORS
+from mmcalib.media.failure import read_errors
 
 _URL_TYPES = ("image_url", "video_url", "audio_url")
 _HANDLED = (None, "file", "data")
@@ -37,7 +37,7 @@ def local(path: str) -> str:
         return local_copy(path, Path(_folder().name))
     except OutputError as error:
         raise OutputError(error.message, hint="TMPDIR=DIR") from error
-    except READ_ERRORS:
+    except read_errors():
         return path
 
 

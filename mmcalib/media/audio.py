@@ -31,7 +31,7 @@ PACKET_LIMIT = 1_000_000
 def audio_shape(medium: Medium) -> AudioShape:
     """Samples per channel and rate of the first audio stream.
 
-    Raises `Unreadable` or one of `READ_ERRORS`.
+    Raises `Unreadable` or one of `read_errors`.
     """
     try:
         with open_sound(medium) as sound:

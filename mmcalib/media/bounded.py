@@ -29,6 +29,10 @@ _MOST_BYTES = 1 << 27
 # Only what has no index needs more than its two ends.
 MOST_PROBED_BYTES = 1 << 28
 
+# Seconds in which FFmpeg must open a file, and find each packet. Real files take milliseconds; a
+# damaged one of many gigabytes is searched to its end.
+MOST_PROBED_S = 4.0
+
 # What decoding to the end may take; three hours of CD sound. libsndfile reads by 4 KiB.
 MOST_DECODED_BYTES = 1 << 31
 MOST_DECODING_READS = 1 << 20

@@ -5,14 +5,10 @@ from __future__ import annotations
 import av
 from av.container import InputContainer
 
-from mmcalib.media.bounded import Medium
+from mmcalib.media.bounded import MOST_PROBED_S, Medium
 from mmcalib.media.failure import Unreadable
 
-# Seconds in which FFmpeg must open a file, and find each packet. Real files take milliseconds; a
-# damaged one of many gigabytes is searched to its end.
-TIMEOUT_S = 4.0
-
-# The same where each read may be a request to another machine.
+# Where each read may be a request to another machine.
 _REMOTE_TIMEOUT_S = 60.0
 
 # Protocols by which a medium may make FFmpeg open another: none.
@@ -26,14 +22,14 @@ _REFERENCES = ("sdp", "hls", "dash", "concat", "rtsp")
 
 
 def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
-    """Open for reading. Raises `Unreadable` or one of `READ_ERRORS`.
+    """Open for reading. Raises `Unreadable` or one of `read_errors`.
 
     `whole=False` reads the header only: what no header says is then unknown, or wrong.
     """
     options = {} if whole else _HEADER_ONLY
     if isinstance(medium, str):
         container = av.open(
-            medium, "r", metadata_errors="replace", timeout=TIMEOUT_S, options=options
+            medium, "r", metadata_errors="replace", timeout=MOST_PROBED_S, options=options
         )
     else:
         medium.seek(0)

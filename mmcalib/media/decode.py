@@ -17,7 +17,7 @@ from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.opening import open_item
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import FAILURES, Unreadable, reason
+from mmcalib.media.failure import Unreadable, failures, reason
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import is_plain_file, medium_of, probe
 from mmcalib.media.sound import open_sound
@@ -49,7 +49,7 @@ def decode_check(item: Item, modality: Modality) -> str | None:
         else:
             with open_item(item) as opened:
                 _decode(medium_of(item, opened, whole=True), shape)
-    except FAILURES as error:
+    except failures() as error:
         return reason(error)
     return None
 
@@ -92,7 +92,7 @@ def _video(medium: Medium) -> None:
             try:
                 _same_length(_end_s(container, stream, max(0, header_s - back_s)), header_s)
                 return
-            except FAILURES:
+            except failures():
                 if back_s == _STEPS_BACK_S[-1]:
                     raise
 

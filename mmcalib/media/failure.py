@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 
-import av
-import soundfile
 from PIL import Image
 
 from mmcalib.corpus.wording import one_line
@@ -16,9 +15,9 @@ class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Ski
     """The bytes are not media, or are damaged; the message is the reason."""
 
 
-# What Pillow, PyAV and libsndfile let out of their header parsers on damaged input; the builtin
-# types are here because Pillow's plugins index, convert and compute on unchecked header fields.
-READ_ERRORS: tuple[type[Exception], ...] = (
+# What Pillow lets out of its header parsers on damaged input; the builtin types are here because
+# its plugins index, convert and compute on unchecked header fields.
+_READ_ERRORS: tuple[type[Exception], ...] = (
     OSError,
     ValueError,
     EOFError,
@@ -32,13 +31,11 @@ READ_ERRORS: tuple[type[Exception], ...] = (
     struct.error,
     zlib.error,
     Image.DecompressionBombError,
-    av.error.FFmpegError,
-    soundfile.SoundFileError,
 )
 
-# All that a reader of media may raise.
-FAILURES: tuple[type[Exception], ...] = (Unreadable, *READ_ERRORS)
-
+# What PyAV and libsndfile let out besides.
+_FFMPEG = "av.error"
+_THEIRS = ((_FFMPEG, "FFmpegError"), ("soundfile", "SoundFileError"))
 
 _WORDS: dict[type[Exception], str] = {
     FileNotFoundError: "no such file any more",
@@ -46,12 +43,28 @@ _WORDS: dict[type[Exception], str] = {
     TimeoutError: "no answer in time",
     MemoryError: "needs more memory than there is",
     EOFError: "damaged: ends too early",
-    av.error.InvalidDataError: "damaged: FFmpeg cannot read it",
-    av.error.ExitError: "damaged: FFmpeg searches it without end",
+}
+
+_FFMPEG_WORDS = {
+    "InvalidDataError": "damaged: FFmpeg cannot read it",
+    "ExitError": "damaged: FFmpeg searches it without end",
 }
 
 # Their messages say nothing without the class: a key, an index, an operand.
 _TERSE = (LookupError, TypeError, ArithmeticError, AttributeError)
+
+
+def read_errors() -> tuple[type[Exception], ...]:
+    """What the libraries that read media raise for damaged ones, to be asked for once something
+    was raised: a library that is not imported, which takes long, has raised nothing.
+    """
+    imported = [(sys.modules[module], name) for module, name in _THEIRS if module in sys.modules]
+    return (*_READ_ERRORS, *(getattr(module, name) for module, name in imported))
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """All that a reader of media may raise; as `read_errors`."""
+    return (Unreadable, *read_errors())
 
 
 def reason(error: Exception) -> str:
@@ -61,9 +74,12 @@ def reason(error: Exception) -> str:
     for kind, words in _WORDS.items():
         if isinstance(error, kind):
             return words
+    by_ffmpeg = type(error).__module__ == _FFMPEG
+    if by_ffmpeg and (words := _FFMPEG_WORDS.get(type(error).__name__, "")):
+        return words
     # OSError and FFmpegError put an errno and a path around what they have to say.
     said = getattr(error, "strerror", None) or str(error)
-    if isinstance(error, OSError) and error.errno and not isinstance(error, av.error.FFmpegError):
+    if isinstance(error, OSError) and error.errno and not by_ffmpeg:
         return one_line(f"cannot be read: {said}")
     if isinstance(error, _TERSE) or not said:
         said = f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -28,7 +28,10 @@ IGNORE_ALL = ("ignore", None, Warning, None, 0)
 
 
 def open_image(file: BinaryIO) -> ImageFile.ImageFile:
-    """Open without decoding, in the formats that vLLM opens. Raises `Unreadable` or READ_ERRORS."""
+    """Open without decoding, in the formats that vLLM opens.
+
+    Raises `Unreadable` or one of `read_errors`.
+    """
     try:
         return Image.open(file, formats=_FORMATS)
     except UnidentifiedImageError as error:
@@ -40,7 +43,7 @@ def open_image(file: BinaryIO) -> ImageFile.ImageFile:
 def image_shape(file: BinaryIO) -> ImageShape:
     """Width and height of the first frame, EXIF rotation applied, no pixel decoded.
 
-    Raises `Unreadable` or one of `READ_ERRORS`.
+    Raises `Unreadable` or one of `read_errors`.
     """
     # Pillow warns of large images and odd metadata; neither changes a header's size.
     if warnings.filters[:1] == [IGNORE_ALL]:  # suppressing them takes as long as reading a header

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from mmcalib.media.bounded import read_at
-from mmcalib.media.failure import READ_ERRORS
+from mmcalib.media.failure import read_errors
 
 # Orientations 5 to 8 of EXIF 2.32, tag 0x0112, exchange width and height.
 _TAG = int(ExifTags.Base.Orientation)
@@ -36,7 +36,7 @@ def is_sideways(image: ImageFile.ImageFile, file: BinaryIO) -> bool:
     """Whether width and height exchange their places; `file` is what the image was opened from."""
     try:
         return _orientation(image, file) in _SIDEWAYS
-    except READ_ERRORS:
+    except read_errors():
         # vLLM's `normalize_image` leaves an image with damaged EXIF as it is stored.
         return False
 

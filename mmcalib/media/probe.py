@@ -12,22 +12,20 @@ from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.locations.opening import Opened, open_item
-from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import (
     MOST_DECODED_BYTES,
     MOST_DECODING_READS,
     MOST_PROBED_BYTES,
+    MOST_PROBED_S,
     MOST_READS,
     Bounded,
     Medium,
     bounded,
     open_bounded,
 )
-from mmcalib.media.container import TIMEOUT_S
-from mmcalib.media.failure import FAILURES, Unreadable, reason
+from mmcalib.media.failure import Unreadable, failures, reason
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import HEAD_BYTES, Kind, sniff
-from mmcalib.media.video import container_shape
 
 NOT_MEDIA = "not an image, video or audio file"
 
@@ -42,7 +40,7 @@ def probe(item: Item) -> Shape | Skipped:
     """
     try:
         shape = _of_file(item) if is_plain_file(item) else _of_bytes(item)
-    except FAILURES as error:
+    except failures() as error:
         return Skipped(item.path, reason(error))
     if item.declared not in (None, shape.modality):
         return Skipped(item.path, f"declared {item.declared}, is {shape.modality}")
@@ -85,15 +83,20 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
         what="medium",
         most_bytes=MOST_DECODED_BYTES if whole else MOST_PROBED_BYTES,
         most_reads=MOST_DECODING_READS if whole else MOST_READS,
-        most_s=math.inf if whole else TIMEOUT_S,
+        most_s=math.inf if whole else MOST_PROBED_S,
         name=os.path.basename(item.path.partition(BEHIND)[0]),
     )
 
 
 def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Shape:
+    # These take five times as long to import as the rest, and may never be needed.
     if kind == "container":
+        from mmcalib.media.video import container_shape
+
         return container_shape(medium, file, declared)
     if kind == "audio":
+        from mmcalib.media.audio import audio_shape
+
         return audio_shape(medium)
     if kind == "empty":
         raise Unreadable("empty file")

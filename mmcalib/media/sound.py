@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import soundfile
 
 from mmcalib.media.bounded import Bounded, Medium
-from mmcalib.media.failure import FAILURES, READ_ERRORS
+from mmcalib.media.failure import failures, read_errors
 
 
 @contextmanager
 def open_sound(medium: Medium) -> Iterator[soundfile.SoundFile]:
-    """Open for reading. Raises `Unreadable` or one of `READ_ERRORS`, also from within."""
+    """Open for reading. Raises `Unreadable` or one of `read_errors`, also from within."""
     if isinstance(medium, str):
         with soundfile.SoundFile(medium) as sound:
             yield sound
@@ -39,7 +39,7 @@ class _Quiet:
         if self.failure is None:
             try:
                 data = self._medium.read(len(buffer))
-            except FAILURES as error:
+            except failures() as error:
                 self.failure = error
             else:
                 buffer[: len(data)] = data
@@ -52,7 +52,7 @@ class _Quiet:
     def seek(self, offset: int, whence: int = 0) -> int:
         try:
             return self._medium.seek(offset, whence)
-        except READ_ERRORS:
+        except read_errors():
             # Damaged headers lead before the start; of a file on disk the C library says the same.
             return -1
 

@@ -14,7 +14,7 @@ from mmcalib.census.shapes import AudioShape, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import READ_ERRORS, Unreadable
+from mmcalib.media.failure import Unreadable, read_errors
 from mmcalib.media.image import MAX_PIXELS
 from mmcalib.media.rotation import may_be_turned
 
@@ -38,7 +38,7 @@ def container_shape(
     """The shape of the first video stream, or of the audio where there is no video.
 
     `file` has the bytes of the medium, or is it. Cover art is not video. `declared="audio"` takes
-    the sound track of a video, as vLLM does. Raises `Unreadable` or one of `READ_ERRORS`.
+    the sound track of a video, as vLLM does. Raises `Unreadable` or one of `read_errors`.
     """
     if declared != "audio" and read_at(file, 4, 4) == b"ftyp" and not may_be_turned(file):
         shape = _by_index(medium)
@@ -78,7 +78,7 @@ def _by_index(medium: Medium) -> VideoShape | None:
         try:
             first = next(container.demux(stream))
             codec.decode(first)
-        except READ_ERRORS:
+        except read_errors():
             return None
         return _video_shape(container, stream, 0) if first.size else None
 

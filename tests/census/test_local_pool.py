@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.executors.executor import Inline, Order
+from mmcalib.census.executors.executor import Inline, Named, Order
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed
@@ -155,6 +155,29 @@ def test_a_process_that_cannot_begin_is_named(tmp_path: Path, monkeypatch) -> No
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with LocalPool(behave, workers=1) as pool, pytest.raises(Exception, match="before its first"):
         seen(pool, orders(tmp_path, "a"))
+
+
+def test_the_start_of_a_worker_is_no_time_of_its_first_item(tmp_path: Path) -> None:
+    look = Named("tests.census.slow_to_import", "look")
+    with LocalPool(look, workers=1, timeout_s=0.5) as pool:
+        assert seen(pool, orders(tmp_path, "a")) == [ImageShape(1, 1)]
+
+
+def test_chunks_are_as_long_as_items_are_quick(tmp_path: Path) -> None:
+    quick, slow = orders(tmp_path, *"abcdefgh") * 32, orders(tmp_path, "slow") * 8
+    with LocalPool(behave, workers=1) as pool:
+        for _ in range(4):
+            seen(pool, quick)
+        most = pool.chunk_items
+        seen(pool, slow)
+        assert pool.chunk_items < 4 < 64 < most
+
+
+def test_versions_are_answered_where_they_were_asked_for(tmp_path: Path) -> None:
+    asked = orders(tmp_path, "a")
+    with LocalPool(behave, workers=1) as pool:
+        answers = pool.result(pool.submit([*asked, asked[0]._replace(version=None)]))
+    assert [answer.version for answer in answers] == [version(asked[0].item), ""]
 
 
 def _alive(pid: int) -> bool:

@@ -99,3 +99,14 @@ def test_damaged_members_are_told_of_once(copies: Copies, name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("damaged: ")
     assert "Traceback" not in done.stderr
+
+
+def test_images_need_no_library_of_sound_or_video(copies: Copies) -> None:
+    code = (
+        "import sys; from mmcalib.corpus.item import Item; from mmcalib.media.probe import probe;"
+        "print(probe(Item(sys.argv[1])).modality, {'av', 'numpy', 'soundfile'} & {*sys.modules})"
+    )
+    image = next(name for name in copies.members if name.endswith(".png"))
+    command = [sys.executable, "-c", code, copies.members[image].path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["image", "set()"]

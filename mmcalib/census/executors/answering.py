@@ -23,9 +23,10 @@ def answer(order: Order, look: Look) -> Answer:
     """What is seen of bytes that did not change meanwhile. Raises MmcalibError alone: what could
     end no other item either.
     """
-    item, before = order.item, order.version
+    item = order.item
     if not in_unicode(item.path):
         return Answer(encode(Skipped(item.path, NAMELESS)))
+    before = version(item) if order.version is None else order.version
     for _ in range(_TRIES):
         now_ns = time.time_ns()
         try:
@@ -36,7 +37,8 @@ def answer(order: Order, look: Look) -> Answer:
             seen = Skipped(item.path, one_line(f"damaged: {type(error).__name__}: {error}"))
         after = version(item)
         if after == before:
-            return Answer(encode(seen), after if is_settled(after, now_ns) else "")
+            kept = order.version is not None and is_settled(after, now_ns)
+            return Answer(encode(seen), after if kept else "")
         before = after
     return Answer(encode(Skipped(item.path, CHANGING)))
 

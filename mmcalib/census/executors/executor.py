@@ -37,12 +37,13 @@ def _found(module: str, name: str) -> Look:
 class Order(NamedTuple):
     """Look at `item`; at its header, or, `whole`, also decode it to its end.
 
-    `version` is that of the bytes that were asked about, empty where they could not be told.
+    `version` is that of the bytes that were asked about, empty where it could not be told, None
+    where nobody wants to know: then it is not answered either.
     """
 
     item: Item
     whole: bool = False
-    version: str = ""
+    version: str | None = None
 
 
 class Answer(NamedTuple):
@@ -64,7 +65,9 @@ class Executor(Protocol):
     ahead: int
     """As many chunks should be handed in before the first is asked for."""
     chunk_items: int
-    """Few enough for short waits, many enough that sending a chunk costs nothing beside it."""
+    """Few enough for short waits, many enough that sending a chunk costs nothing beside it; may
+    change as the executor learns how long items take.
+    """
 
     def submit(self, orders: Sequence[Order]) -> Ticket:
         """Hand in a chunk. Raises MmcalibError where there is nobody to do it."""

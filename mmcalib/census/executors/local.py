@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 
 from mmcalib.census.executors.executor import Answer, Look, Order, Ticket
 from mmcalib.census.executors.process import Process
-from mmcalib.census.executors.worker import packed
+from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.census.outcome import encode
 from mmcalib.closing import Closing
 from mmcalib.corpus.item import Skipped
@@ -29,6 +29,14 @@ _STRIKES = 2
 
 _POLL_S = 0.25
 
+# For the imports of a worker, on a busy machine with its packages on a network drive.
+_START_S = 60.0
+
+# Chunks that take this long are answered soon enough for what is remembered to be of the last
+# second, and cost the parent little for each item.
+_CHUNK_S = 0.1
+_FIRST_CHUNK, _LARGEST_CHUNK = 64, 256
+
 
 @dataclass(slots=True, eq=False)
 class _Chunk:
@@ -39,33 +47,47 @@ class _Chunk:
     left: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """One order of a chunk; `strikes` processes have ended over it."""
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Orders of a chunk that go to one worker together; the first `done` are answered.
+
+    `strikes` processes have ended over it; then it is one order.
+    """
 
     chunk: _Chunk
-    index: int
+    at: Sequence[int]
     strikes: int = 0
+    done: int = 0
 
-    @property
-    def order(self) -> Order:
-        return self.chunk.orders[self.index]
+    def orders(self) -> list[Order]:
+        return [self.chunk.orders[index] for index in self.at]
 
-    def put(self, answer: Answer) -> None:
-        self.chunk.answers[self.index] = answer
-        self.chunk.left -= 1
+    def put(self, answers: Sequence[Answer]) -> None:
+        for index, answer in zip(self.at[self.done :], answers, strict=False):
+            self.chunk.answers[index] = answer
+        self.done += len(answers)
+        self.chunk.left -= len(answers)
+
+    def without(self, offset: int | None) -> _Run:
+        """What is left of it, but for the one that is `offset` behind the last answered."""
+        rest = self.at[self.done :]
+        if offset is not None:
+            rest = [*rest[:offset], *rest[offset + 1 :]]
+        return _Run(self.chunk, rest, self.strikes)
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """`given` are the places that it has not answered, in its order."""
+    """`given` are the runs that it has not answered, in its order; the first was taken up, or
+    handed to an idle worker, at `taken_s`.
+    """
 
     process: Process
-    given: deque[_Place] = field(default_factory=deque)
-    messages: int = 0
+    given: deque[_Run] = field(default_factory=deque)
     answered: int = 0
     begun: int = 0
-    since: float = field(default_factory=time.monotonic)
+    since_s: float = field(default_factory=time.monotonic)
+    taken_s: float = 0.0
 
 
 class LocalPool(Closing):
@@ -87,12 +109,12 @@ class LocalPool(Closing):
         self._wanted = workers or len(os.sched_getaffinity(0))
         self._look, self._timeout_s, self._memory_bytes = look, timeout_s, memory_bytes
         self._workers: list[_Worker] = []
-        self._waiting: deque[list[_Place]] = deque()
-        self.ahead, self.chunk_items = 2 * self._wanted, 64
+        self._waiting: deque[_Run] = deque()
+        self.ahead, self.chunk_items = 2 * self._wanted, _FIRST_CHUNK
 
     def submit(self, orders: Sequence[Order]) -> Ticket:
         chunk = _Chunk(orders, [None] * len(orders), len(orders))
-        self._waiting.append([_Place(chunk, index) for index in range(len(orders))])
+        self._waiting.append(_Run(chunk, range(len(orders))))
         self._hand_out()
         return chunk
 
@@ -111,21 +133,20 @@ class LocalPool(Closing):
         self._waiting.clear()
 
     def _hand_out(self) -> None:
-        """Give everybody one chunk to do and one to go on with."""
+        """Give everybody one run to do and one to go on with."""
         while self._waiting:
-            worker = min(self._workers, key=lambda worker: worker.messages, default=None)
-            if len(self._workers) < self._wanted and (worker is None or worker.messages):
+            worker = min(self._workers, key=lambda worker: len(worker.given), default=None)
+            if len(self._workers) < self._wanted and (worker is None or worker.given):
                 worker = _Worker(Process(self._look, self._memory_bytes))
                 self._workers.append(worker)
-            if worker is None or worker.messages > 1:
+            if worker is None or len(worker.given) > 1:
                 return
-            places = self._waiting.popleft()
+            run = self._waiting.popleft()
             if not worker.given:
-                worker.since = time.monotonic()
-            worker.given += places
-            worker.messages += 1
+                worker.since_s = worker.taken_s = time.monotonic()
+            worker.given.append(run)
             with contextlib.suppress(OSError):  # it is dead, and `_listen` finds it so
-                worker.process.pipe.send([packed(place.order) for place in places])
+                worker.process.pipe.send([packed(order) for order in run.orders()])
 
     def _listen(self) -> None:
         pipes = {worker.process.pipe: worker for worker in self._workers}
@@ -137,42 +158,63 @@ class LocalPool(Closing):
                 self._lost(worker, worker.process.how_it_ended())
                 continue
             self._heard(worker, said)
-        now = time.monotonic()
+        now_s = time.monotonic()
         for worker in list(self._workers):
             begun = worker.process.begun()
+            most_s = self._timeout_s if begun else max(_START_S, self._timeout_s)
             if begun != worker.begun or not worker.given:
-                worker.begun, worker.since = begun, now
-            elif now - worker.since > self._timeout_s and not worker.process.pipe.poll():
-                self._lost(worker, f"took more than {self._timeout_s:g} s")
+                worker.begun, worker.since_s = begun, now_s
+            elif now_s - worker.since_s > most_s and not worker.process.pipe.poll():
+                self._lost(worker, f"took more than {most_s:g} s")
 
     def _heard(self, worker: _Worker, said: object) -> None:
         if isinstance(said, tuple):
             kind, message, hint = said
             raise kind(message, hint=hint)
         assert isinstance(said, list)
-        for answer in said:
-            worker.given.popleft().put(Answer(*answer))
+        if not said:  # the last of its items was answered before
+            return
+        run = worker.given[0]
+        run.put([unpacked_answer(answer) for answer in said])
         worker.answered += len(said)
-        worker.messages = len({id(place.chunk) for place in worker.given})
+        if run.done == len(run.at):
+            worker.given.popleft()
+            self._learn(worker, run.done)
+
+    def _learn(self, worker: _Worker, items: int) -> None:
+        """How many items make a chunk, from the run that was just finished."""
+        now_s = time.monotonic()
+        took_s, worker.taken_s = now_s - worker.taken_s, now_s
+        fitting = int(items * _CHUNK_S / max(took_s, 1e-6))
+        self.chunk_items = max(1, min(fitting, 2 * self.chunk_items, _LARGEST_CHUNK))
 
     def _lost(self, worker: _Worker, why: str) -> None:
         """Blame the item that was begun, and have the others done again."""
-        at_work = worker.process.begun() - worker.answered - 1
+        begun = worker.process.begun()
         self._workers.remove(worker)
         worker.process.close()
-        places = list(worker.given)
-        if at_work < 0 and not worker.answered and worker.process.never_began():
+        if not begun:
             raise MmcalibError(
                 f"a process that reads media ended before its first item: {why}",
                 hint="MMCALIB_DEBUG=1 shows what it said",
             )
-        if 0 <= at_work < len(places):
-            place = places[at_work]
-            struck = _Place(place.chunk, place.index, place.strikes + 1)
-            del places[at_work]
-            if struck.strikes < _STRIKES:
-                self._waiting.appendleft([struck])
+        at_work = begun - worker.answered - 1
+        again: list[_Run] = []
+        for run in worker.given:
+            left = len(run.at) - run.done
+            if 0 <= at_work < left:
+                again.append(run.without(at_work))
+                self._strike(run, run.at[run.done + at_work], why)
             else:
-                place.put(Answer(encode(Skipped(place.order.item.path, f"a decoder {why}"))))
-        if places:
-            self._waiting.appendleft(places)
+                again.append(run.without(None))
+            at_work -= left
+        self._waiting.extendleft(run for run in reversed(again) if run.at)
+
+    def _strike(self, run: _Run, index: int, why: str) -> None:
+        """The order goes to another worker by itself, or is given up."""
+        struck = _Run(run.chunk, [index], run.strikes + 1)
+        if struck.strikes < _STRIKES:
+            self._waiting.appendleft(struck)
+        else:
+            path = run.chunk.orders[index].item.path
+            struck.put([Answer(encode(Skipped(path, f"a decoder {why}")))])

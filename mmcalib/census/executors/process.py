@@ -49,9 +49,6 @@ class Process:
         number: int = BEGUN.unpack_from(self._begun)[0]
         return number
 
-    def never_began(self) -> bool:
-        return self.begun() == 0
-
     def how_it_ended(self) -> str:
         """In words, once the pipe is closed."""
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -18,7 +18,7 @@ from typing import Any
 from mmcalib.census.executors.executor import Answer, Look, Order, Ticket
 from mmcalib.census.executors.local import MEMORY_BYTES, TIMEOUT_S
 from mmcalib.census.executors.ray_task import Terms, Told, looked_at
-from mmcalib.census.executors.worker import packed
+from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.closing import Closing
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 
@@ -104,7 +104,7 @@ class RayExecutor(Closing):
                     f"{told.node}, a node of the Ray cluster, cannot see {path}",
                     hint="mount the corpus on every node at the same path, or use --executor local",
                 )
-        return [Answer(*answer) for answer in told.answers]
+        return [unpacked_answer(answer) for answer in told.answers]
 
     def close(self) -> None:
         """Where Ray was initialised by others, nodes keep idle processes for ten seconds more."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mmcalib.census.executors.executor import Answer, Look, Order
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.census.executors.worker import Packed, unpacked
+from mmcalib.census.executors.worker import Packed, PackedAnswer, packed_answer, unpacked
 from mmcalib.corpus.locations.location import Location
 from mmcalib.errors import MmcalibError
 
@@ -33,7 +33,7 @@ class Terms(NamedTuple):
 class Told(NamedTuple):
     """What a task returns; `unseen` are files that were there when asked for, and not on `node`."""
 
-    answers: list[tuple[str, str]]
+    answers: list[PackedAnswer]
     node: str
     unseen: Sequence[str] = ()
     failure: tuple[type[MmcalibError], str, str] | None = None
@@ -50,9 +50,9 @@ def looked_at(chunk: list[Packed], terms: Terms) -> Told:
     unseen = [
         _file(order)
         for order, answer in zip(orders, answers, strict=True)
-        if order.version and not answer.version and not os.path.lexists(_file(order))
+        if order.version != "" and not answer.version and not os.path.lexists(_file(order))
     ]
-    return Told([(answer.line, answer.version) for answer in answers], node, unseen)
+    return Told([packed_answer(answer) for answer in answers], node, unseen)
 
 
 def _file(order: Order) -> str:

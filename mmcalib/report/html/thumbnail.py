@@ -16,12 +16,11 @@ from mmcalib.corpus.locations.opening import Opened, open_item
 from mmcalib.errors import UsageError
 from mmcalib.media.bounded import bounded
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import FAILURES, Unreadable
+from mmcalib.media.failure import Unreadable, failures
 from mmcalib.media.image import MAX_PIXELS, open_image
 from mmcalib.media.probe import medium_of
 from mmcalib.media.video import video_stream
 
-_FAILURES: tuple[type[Exception], ...] = (UsageError, *FAILURES)
 _SIDE_PX = 240
 _QUALITY = 72
 
@@ -40,7 +39,9 @@ def thumbnail(path: str, modality: str) -> str | None:
             warnings.simplefilter("ignore")
             picture = _image(opened) if modality == "image" else _frame(item, opened)
             return _data_uri(picture) if picture is not None else None
-    except _FAILURES:
+    except UsageError:
+        return None
+    except failures():
         return None
 
 
