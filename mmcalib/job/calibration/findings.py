@@ -8,6 +8,7 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import heaviest
 from mmcalib.derive.effects import sizes
+from mmcalib.derive.encoder_input import excess_check, excesses
 from mmcalib.derive.policy import Policy
 from mmcalib.job.calibration import corpus_checks
 from mmcalib.job.calibration.cache import cache_checks
@@ -40,6 +41,7 @@ def findings(
         *_ineffective(decision, policy),
         *_effects(decision),
         _adequate(decision, policy),
+        *_input_reserved(decision),
         *cache_checks(decision, policy),
     ]
     return found
@@ -251,3 +253,10 @@ def _adequate(decision: Decision, policy: Policy) -> Check:
         "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
         "--max-tokens-per-item, or --allow-under-reserve",
     )
+
+
+def _input_reserved(decision: Decision) -> Iterator[Check]:
+    """What R4 in tokens cannot see."""
+    counts = {m: count.value for m, count in decision.counts.items()}
+    for excess in excesses(decision.table, decision.budget, decision.unhinted, counts):
+        yield excess_check(excess, f"--max-num-seqs {excess.max_num_seqs}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.sample import choose
 from mmcalib.derive.checks import Check
+from mmcalib.derive.encoder_input import excess_check, excesses
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.traps import items as traps
 from mmcalib.derive.traps import prompts as prompt_traps
@@ -72,6 +73,9 @@ def measured(
     admitted = traps.admitted(subject.table, subject.budget, subject.opened.knobs)
     if admitted is not None:
         yield admitted
+    counts = {m: count.value for m, count in subject.counts.items()}
+    for excess in excesses(subject.table, subject.budget, subject.plain, counts):
+        yield excess_check(excess, line("max_num_seqs", excess.max_num_seqs))
     yield from _too_many(served.prompts, subject)
     fit = None if subject.opened.encoder_decoder else _fits(served.prompts, subject, asks)
     if fit is not None:

@@ -1,0 +1,68 @@
+"""Steps that give the encoder more than the step of as many tokens that vLLM profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.adequacy import ADEQUATE
+from mmcalib.derive.checks import Check
+from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.engine.messages import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """One step may encode so many `items` like `cost`, whose tensors are `times` those of a full
+    step of vLLM's dummies. `max_num_seqs` would bound it to these, 0 where one prompt is beyond.
+
+    vLLM bounds a step by tokens. A processor that pads what is short, or merges the tokens of many
+    tiles, gives the encoder more for each token than the dummy does.
+    """
+
+    modality: Modality
+    cost: ItemCost
+    items: int
+    times: float
+    max_num_seqs: int
+
+
+def excesses(
+    table: CostTable, budget: Budget, plain: Budget, counts: Mapping[Modality, int]
+) -> Iterator[Excess]:
+    """Per modality the costliest step of items like the corpus', where the slack of a profile does
+    not cover it. `plain` is the budget without size hints, with its dummies.
+    """
+    limit = budget.encoder_budget_tokens
+    for modality in table.modalities():
+        count, dummy = counts.get(modality, 0), plain.dummies.get(modality)
+        if not count or dummy is None or not dummy.embeds or not dummy.tensor_bytes:
+            continue
+        at_once = budget.max_num_seqs * count
+        profiled_bytes = min(limit / dummy.embeds, at_once) * dummy.tensor_bytes
+        found = [
+            (min(limit // cost.embeds, at_once), cost) for cost in table.of(modality) if cost.embeds
+        ]
+        if not found:
+            continue
+        items, worst = max(found, key=lambda one: (one[0] * one[1].tensor_bytes, one[1].exemplar))
+        nbytes = items * worst.tensor_bytes
+        if profiled_bytes < ADEQUATE * nbytes:
+            fitting = int(profiled_bytes / (worst.tensor_bytes * count))
+            yield Excess(modality, worst, items, nbytes / profiled_bytes, fitting)
+
+
+def excess_check(excess: Excess, max_num_seqs: str) -> Check:
+    """A warning, not a failure: memory follows the encoder's input, but not that alone."""
+    cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"
+    lower = "a lower gpu_memory_utilization leaves room without reserving it"
+    return Check(
+        f"{excess.modality} input reserved",
+        "warn",
+        f"one step may encode {items} such as {cost.exemplar}, of {cost.embeds:,} tokens: "
+        f"{excess.times:.1f} times the encoder input that vLLM profiles. It bounds a step by "
+        "tokens, and the processor pads or tiles such items to more for each token; the engine "
+        "may run out of memory under load",
+        f"{max_num_seqs}, or {lower}" if excess.max_num_seqs else lower,
+    )
