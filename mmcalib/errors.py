@@ -5,7 +5,8 @@
     ├── CorpusError             exit 1   the media or requests cannot be used
     ├── ModelError              exit 1   the model cannot be found, or is not multimodal
     ├── EngineError             exit 1   vLLM said no
-    │   └── EngineDied          exit 1   the process that ran vLLM ended or hung
+    │   └── EngineDied          exit 1   the process that ran vLLM ended
+    │       └── EngineSilent    exit 1   it did not answer in time, and was ended
     ├── OutputError             exit 1   a result cannot be written
     └── VerdictError            exit 3   everything ran, and the answer is no
 
@@ -48,6 +49,10 @@ class EngineError(MmcalibError):
 
 class EngineDied(EngineError):  # noqa: N818 - what happened, not what kind
     """The child process that owns vLLM ended, was killed, or did not answer in time."""
+
+
+class EngineSilent(EngineDied):
+    """It did not answer in time."""
 
 
 class OutputError(MmcalibError):

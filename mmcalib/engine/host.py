@@ -18,7 +18,7 @@ from mmcalib.closing import Closing
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.log import LogTail, last_line
 from mmcalib.engine.messages import REPLY, REQUEST, Failed, Measure, Measured, Said
-from mmcalib.errors import EngineDied, EngineError
+from mmcalib.errors import EngineDied, EngineError, EngineSilent
 
 R = TypeVar("R")
 
@@ -123,7 +123,7 @@ class EngineHost(Closing):
             if time.monotonic() > deadline:
                 self._log_is_mine = False
                 self.close()
-                raise EngineDied(
+                raise EngineSilent(
                     f"the engine process said nothing for {self._silence_s:.0f} s while {doing}",
                     hint=f"its log: {self.log}",
                 )

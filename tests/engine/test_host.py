@@ -17,7 +17,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure, ModelOpened, OpenModel
 from mmcalib.engine.setting import DEFAULT
-from mmcalib.errors import EngineDied, EngineError
+from mmcalib.errors import EngineDied, EngineError, EngineSilent
 
 pytestmark = pytest.mark.engine
 
@@ -50,7 +50,7 @@ def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
 def test_a_silent_child_is_given_up(tmp_path: Path) -> None:
     with EngineHost(log=tmp_path / "log", silence_s=1.0) as host:
         os.kill(host.pid, signal.SIGSTOP)
-        with pytest.raises(EngineDied, match="said nothing for 1 s while waiting"):
+        with pytest.raises(EngineSilent, match="said nothing for 1 s while waiting"):
             host.ask(OpenModel("nowhere"), ModelOpened, "waiting")
         assert gone_within(host.pid, 5)
 

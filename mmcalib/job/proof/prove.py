@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmcalib.derive.checks import Check
-from mmcalib.engine.host import EngineHost
-from mmcalib.errors import EngineDied, EngineError
+from mmcalib.engine.host import SILENCE_S, EngineHost
+from mmcalib.errors import EngineDied, EngineError, EngineSilent
 from mmcalib.job.calibration.assemble import Findings
 from mmcalib.job.proof import replay, startup
 from mmcalib.job.proof.sweep import sweep, sweep_check
@@ -15,6 +15,9 @@ from mmcalib.progress import Progress
 
 # The comparison is worth less time than the proof; and the estimate is a lower bound.
 _COMPARISON_SHARE = 1 / 4
+
+# Without a GPU an engine starts in a minute, in two on a busy machine; then its profile begins.
+_START_S = 120.0
 
 
 def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: Progress) -> None:
@@ -63,11 +66,20 @@ def start_default(job: Job, known: Findings, scratch: Path, progress: Progress) 
         return Check(name, "skip", f"{detail}; its budget is computed")
     args = {"max_model_len": known.opened.max_model_len}
     path, device = Path(known.resolved.path), known.opened.device
+    patience_s = SILENCE_S if device != "cpu" else _START_S + job.startup_budget_s
     try:
-        with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+        with EngineHost(on_said=progress.note, on_log=progress.log, silence_s=patience_s) as host:
             known.default_started = startup.start(
                 host, path, args, scratch / "default", job.startup_budget_s, device, progress
             )
+    except EngineSilent:
+        detail = f"broken off after {patience_s:.0f} s: it takes longer here than estimated"
+        return Check(
+            name,
+            "skip",
+            f"{detail}; its budget is computed",
+            "--startup-budget SECONDS allows more",
+        )
     except EngineError as error:
         return Check(name, "warn", f"the default configuration does not start: {error.message}")
     peak = known.default_started.figures.activation_peak_bytes

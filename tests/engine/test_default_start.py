@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mmcalib.geometry import resolve
+from mmcalib.job.proof import prove
+from mmcalib.progress import Silent
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_default_that_starts_slower_than_estimated_is_broken_off(
+    tmp_path: Path, engine_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is real; it has not even imported vLLM when it is given up."""
+    monkeypatch.setattr(prove, "_START_S", 0.5)
+    figures = SimpleNamespace(gpu=None, encoder_seconds_per_token=0.0)
+    known: Any = SimpleNamespace(
+        started=SimpleNamespace(figures=figures),
+        decision=SimpleNamespace(default_budget=SimpleNamespace(encoder_budget_tokens=16_384)),
+        opened=SimpleNamespace(max_model_len=4096, device="cpu"),
+        resolved=resolve("Qwen/Qwen2.5-VL-3B-Instruct", cache_dir=engine_cache),
+    )
+    job: Any = SimpleNamespace(startup_budget_s=0.0)
+    check = prove.start_default(job, known, tmp_path, Silent())
+    assert (check.name, check.status) == ("default for comparison", "skip")
+    assert "broken off after 0 s" in check.detail
+    assert check.remedy.startswith("--startup-budget")
