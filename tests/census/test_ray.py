@@ -272,3 +272,12 @@ def test_a_chunk_claims_what_leaves_room_for_the_workers(
     cpus: list[int], workers: int | None, share: float
 ) -> None:
     assert subject._share(cpus, workers) == share
+
+
+def test_chunks_are_as_long_as_items_are_quick(
+    cluster: cluster_utils.Cluster, tmp_path: Path
+) -> None:
+    with RayExecutor(behave, address=cluster.address) as executor:
+        assert executor.chunk_items == 256
+        executor.result(executor.submit(slow_chunks(tmp_path)[0]))
+        assert 1 <= executor.chunk_items <= 10

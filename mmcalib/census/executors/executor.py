@@ -59,6 +59,11 @@ class Ticket(Protocol):
     """A chunk that was handed in."""
 
 
+def fitting(items: int, took_s: float, chunk_s: float) -> int:
+    """How many items take `chunk_s`, from some that were just answered; at least one."""
+    return max(1, int(items * chunk_s / max(took_s, 1e-6)))
+
+
 class Executor(Protocol):
     """Answers orders. Chunks may be handed in ahead of asking for what came of them."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
-from mmcalib.census.executors.executor import Answer, Look, Order, Ticket
+from mmcalib.census.executors.executor import Answer, Look, Order, Ticket, fitting
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.census.outcome import encode
@@ -185,8 +185,8 @@ class LocalPool(Closing):
         """How many items make a chunk, from the run that was just finished."""
         now_s = time.monotonic()
         took_s, worker.taken_s = now_s - worker.taken_s, now_s
-        fitting = int(items * _CHUNK_S / max(took_s, 1e-6))
-        self.chunk_items = max(1, min(fitting, 2 * self.chunk_items, _LARGEST_CHUNK))
+        wanted = fitting(items, took_s, _CHUNK_S)
+        self.chunk_items = min(wanted, 2 * self.chunk_items, _LARGEST_CHUNK)
 
     def _lost(self, worker: _Worker, why: str) -> None:
         """Blame the item that was begun, and have the others done again."""

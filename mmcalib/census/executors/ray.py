@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mmcalib.census.executors.executor import Answer, Look, Order, Ticket
+from mmcalib.census.executors.executor import Answer, Look, Order, Ticket, fitting
 from mmcalib.census.executors.local import MEMORY_BYTES, TIMEOUT_S
 from mmcalib.census.executors.ray_task import Terms, Told, looked_at
 from mmcalib.census.executors.worker import packed, unpacked_answer
@@ -27,6 +27,10 @@ _REACH_S = 10.0
 
 _SILENT = "no Ray cluster answers there"
 _TOKEN = "it wants a token; RAY_AUTH_MODE=token makes Ray send one"  # noqa: S105
+
+# A task takes some milliseconds beside its items, and what it saw is remembered when it ends.
+_CHUNK_S = 0.5
+_LARGEST_CHUNK = 256
 
 # For a Ray that is begun here: chunks are small, and a tenth of Ray's minimum would do.
 _STORE_BYTES = 80 << 20
@@ -67,8 +71,7 @@ class RayExecutor(Closing):
         self._ours = False
         self._under_way: set[Any] = set()
         self.ahead = 0
-        # A task takes some milliseconds beside its items.
-        self.chunk_items = 256
+        self.chunk_items = _LARGEST_CHUNK
 
     def submit(self, orders: Sequence[Order]) -> Ticket:
         """Raises MmcalibError where no cluster can be reached."""
@@ -104,6 +107,7 @@ class RayExecutor(Closing):
                     f"{told.node}, a node of the Ray cluster, cannot see {path}",
                     hint="mount the corpus on every node at the same path, or use --executor local",
                 )
+        self.chunk_items = min(fitting(len(told.answers), told.seconds, _CHUNK_S), _LARGEST_CHUNK)
         return [unpacked_answer(answer) for answer in told.answers]
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cache
@@ -31,10 +32,13 @@ class Terms(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a task returns; `unseen` are files that were there when asked for, and not on `node`."""
+    """What a task returns after so many seconds; `unseen` are files that were there when asked for,
+    and not on `node`.
+    """
 
     answers: list[PackedAnswer]
     node: str
+    seconds: float = 0.0
     unseen: Sequence[str] = ()
     failure: tuple[type[MmcalibError], str, str] | None = None
 
@@ -43,16 +47,18 @@ def looked_at(chunk: list[Packed], terms: Terms) -> Told:
     """The task, in a Ray worker process."""
     node = socket.gethostname()
     orders = [unpacked(order) for order in chunk]
+    began_s = time.monotonic()
     try:
         answers = _looking().ask(orders, terms).result()
     except MmcalibError as error:
         return Told([], node, failure=(type(error), error.message, error.hint))
+    seconds = time.monotonic() - began_s
     unseen = [
         _file(order)
         for order, answer in zip(orders, answers, strict=True)
         if order.version != "" and not answer.version and not os.path.lexists(_file(order))
     ]
-    return Told([packed_answer(answer) for answer in answers], node, unseen)
+    return Told([packed_answer(answer) for answer in answers], node, seconds, unseen)
 
 
 def _file(order: Order) -> str:
