@@ -23,7 +23,7 @@ from mmcalib.job.decision.effects import effective
 from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.memory.checks import memory_checks, reserved_check
 from mmcalib.job.memory.predict import Predictor
-from mmcalib.job.memory.sizes import rehearsed_sizes
+from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
 from mmcalib.job.proof.prove import prove, start_default
 from mmcalib.job.proof.round_trip import round_trip
 from mmcalib.job.read import Corpus, read
@@ -125,6 +125,9 @@ def _calibrate(
         known.predicted = predictor.found()
         if known.sweep:
             known.rehearsed_sizes = rehearsed_sizes(predictor, decision, known.sweep)
+            check = sizes_check(known.rehearsed_sizes, known.sweep)
+            if check is not None and on_the_same_gpu(known.predicted, known.started):
+                known.checks.append(check)
         reserved = reserved_check(
             known.predicted, decision, allow_under_reserve=job.policy.allow_under_reserve
         )

@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.derive.checks import Check
 from mmcalib.derive.encoder_sizes import Batch
 from mmcalib.job.configuration import Configuration
-from mmcalib.job.memory.predict import Predictor
+from mmcalib.job.memory.accuracy import ENCODER_OFF, same_gpu
+from mmcalib.job.memory.predict import Predicted, Predictor
+from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep
+
+SIZES = "encoder sweep as rehearsed"
+
+# Below, what kernels round up to counts for more than the items.
+_TOKENS = 1000
 
 # Bytes per batch of one item of a modality.
 RehearsedSizes = Mapping[tuple[Modality, Batch], int]
@@ -36,6 +44,39 @@ def rehearsed_sizes(
         if peak:
             peaks[key] = peak[0]
     return peaks
+
+
+def on_the_same_gpu(predicted: Predicted, started: Started | None) -> bool:
+    """Whether the sweep ran where the rehearsals imagine it: other kernels take other memory."""
+    after, gpu = predicted.calibrated, started.figures.gpu if started else None
+    return after is not None and gpu is not None and same_gpu(after, gpu)
+
+
+def sizes_check(rehearsed: RehearsedSizes, found: Sweep) -> Check | None:
+    """Rehearsed peaks against those of the GPU that they are of; None where no size has both.
+
+    An item of a thousand tokens or more may be off by what an encoder's peak may, and the largest
+    must not take more than was rehearsed.
+    """
+    compared, missed = 0, []
+    for modality, swept in found.swept.items():
+        largest = max((one.batch.tokens for one in swept if one.batch.items == 1), default=0)
+        for one in swept:
+            ours = rehearsed.get((modality, one.batch))
+            theirs, tokens = one.run.peak_bytes + one.run.input_bytes, one.batch.tokens
+            if ours is None or not theirs or (tokens < _TOKENS and tokens < largest):
+                continue
+            compared += 1
+            off = ours / theirs - 1
+            if abs(off) > ENCODER_OFF or (tokens == largest and off < 0):
+                missed.append(f"{modality} of {tokens:,} tokens by {off:+.1%}")
+    if not compared:
+        return None
+    sizes = "1 size" if compared == 1 else f"{compared} sizes"
+    detail = f"{sizes} of {_TOKENS:,} tokens or more, and the largest, measured and rehearsed"
+    if missed:
+        return Check(SIZES, "warn", f"{detail}; off: {', '.join(missed)}")
+    return Check(SIZES, "pass", f"{detail}: within {ENCODER_OFF:.0%}, the largest not below")
 
 
 def _profiling(decision: Configuration, modality: Modality, shape: Shape) -> dict[str, Any]:
