@@ -152,6 +152,15 @@ def run(
             help="Measure the encoder's memory over sizes, within --startup-budget again.",
         ),
     ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Where the processor is measured: cpu, cuda (there as well, and held against "
+            "the CPU) or auto (cuda where it can).",
+            autocompletion=one_of("auto", "cpu", "cuda"),
+        ),
+    ] = "auto",
     sample: Annotated[
         int,
         typer.Option(
@@ -230,6 +239,7 @@ def run(
         validate=validate,
         startup_budget_s=startup_budget,
         encoder_sweep=encoder_sweep,
+        device=device,
         sample=sample,
         seed=seed,
         gpu=gpu,

@@ -18,6 +18,8 @@ from mmcalib.job.survey import DEFAULT, Surveying
 from mmcalib.report.calibration import Calibration
 
 Validate = Literal["none", "budget", "startup", "replay"]
+Device = Literal["auto", "cpu", "cuda"]
+DEVICES: tuple[Device, ...] = ("auto", "cpu", "cuda")
 VALIDATIONS: tuple[Validate, ...] = ("none", "budget", "startup", "replay")
 
 # Real items measured per modality: the extremes of each and a few more by chance.
@@ -47,6 +49,7 @@ class Job:
     allow_url: bool = False
     surveying: Surveying = DEFAULT
     encoder_sweep: bool = False
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
         if self.policy.concurrency is not None and self.gpu is None:

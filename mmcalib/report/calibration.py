@@ -23,6 +23,7 @@ from mmcalib.report.encoder_sweep import EncoderSweep
 from mmcalib.report.files import write_text
 from mmcalib.report.frontier import FrontierPoint
 from mmcalib.report.part import Part
+from mmcalib.report.processor_device import ProcessorDevice
 
 SCHEMA_VERSION: Final = 1
 
@@ -221,6 +222,7 @@ class Calibration(Part):
     costs: Costs | None = None
     cache: ProcessorCache | None = None
     encoder_sweep: EncoderSweep | None = None
+    processor_device: ProcessorDevice | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 

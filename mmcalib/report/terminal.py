@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmcalib.report import encoder_words, words
+from mmcalib.report import device_words, encoder_words, words
 from mmcalib.report.calibration import Calibration, CheckResult
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
@@ -35,6 +35,10 @@ def summary(calibration: Calibration, console: Console) -> None:
         console.print(table)
         if table is reserved and calibration.encoder_sweep:
             console.print(Text(words.plain(encoder_words.line(calibration.encoder_sweep))))
+        if table is reserved and calibration.processor_device:
+            found = calibration.processor_device
+            said = f"{device_words.line(found)}; {device_words.served(found)}"
+            console.print(Text(words.plain(said)))
     style = "bold green" if calibration.verdict == "pass" else "bold red"
     console.print(Text(f"verdict: {calibration.verdict}", style=style))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from vllm.engine.arg_utils import EngineArgs
@@ -39,11 +40,23 @@ class OpenedModel:
 
     def under(self, setting: Setting) -> Processor:
         """The processor as a server started with this setting would have it."""
+        return self._processor(setting)
+
+    def on(self, setting: Setting, device: str) -> Processor:
+        """The same on a device of torch, with its tensors left there as an encode-only server
+        leaves them.
+        """
+        kwargs = {**setting.mm_processor_kwargs, "device": device}
+        placed = replace(setting, mm_processor_kwargs=kwargs)
+        return self._processor(placed, **versions.device_transport())
+
+    def _processor(self, setting: Setting, **more: Any) -> Processor:
         if setting.key not in self._processors:
             config = EngineArgs(
                 **self._args,
                 mm_processor_kwargs=dict(setting.mm_processor_kwargs) or None,
                 media_io_kwargs=dict(setting.media_io_kwargs),
+                **more,
             ).create_model_config()
             processor = MULTIMODAL_REGISTRY.create_processor(config)
             self._processors[setting.key] = Processor(config, processor, setting)

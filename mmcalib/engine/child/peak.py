@@ -20,6 +20,18 @@ def traced(run: Callable[[], T], device: torch.device) -> tuple[T, float, int]:
     return _on_cuda(run, device) if device.type == "cuda" else _on_cpu(run)
 
 
+def timed(run: Callable[[], T], device: torch.device) -> tuple[T, float, int | None]:
+    """Run it: (its result, wall seconds until the device is done, its peak as in `traced`).
+
+    The peak is None on the CPU: to trace it would slow down what is timed.
+    """
+    if device.type == "cuda":
+        return _on_cuda(run, device)
+    started = time.perf_counter()
+    result = run()
+    return result, time.perf_counter() - started, None
+
+
 def _on_cpu(run: Callable[[], T]) -> tuple[T, float, int]:
     from torch.profiler import ProfilerActivity, profile
 

@@ -55,6 +55,14 @@ class Service:
                 from mmcalib.engine.child.counting import count
 
                 return count(self.model, request)
+            case m.TryDevice():
+                from mmcalib.engine.child.devices import try_device
+
+                return try_device(self.model, request)
+            case m.CompareDevices():
+                from mmcalib.engine.child.devices import compare
+
+                return compare(self.model, request)
             case m.AskBudget():
                 from mmcalib.engine.child.budget import budget
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,24 @@ def audio_rate_hz(processor: Any) -> int | None:
     resampler = getattr(processor.info.get_data_parser(), "audio_resampler", None)
     rate = getattr(resampler, "target_sr", None)
     return int(rate) if rate else None
+
+
+def processor_device_option() -> str:
+    """vLLM's option that puts the processor on the accelerator; empty in releases before it."""
+    return "--mm-processor-device" if _has_argument("mm_processor_device") else ""
+
+
+def device_transport() -> dict[str, str]:
+    """The engine argument without which 0.32 copies what a processor made on a device back to the
+    host (`_postprocess_output`, vllm/multimodal/processing/context.py).
+    """
+    return {"mm_tensor_ipc": "torch_shm"} if _has_argument("mm_tensor_ipc") else {}
+
+
+def _has_argument(name: str) -> bool:
+    from vllm.engine.arg_utils import EngineArgs
+
+    return name in {field.name for field in fields(EngineArgs)}
 
 
 # Frames as loaded, made contiguous, resized and cut into patches, all at once at the worst.

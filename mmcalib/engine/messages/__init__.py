@@ -19,6 +19,14 @@ from mmcalib.engine.messages.closing import (
     Failed,
     Said,
 )
+from mmcalib.engine.messages.devices import (
+    CompareDevices,
+    DevicesCompared,
+    DeviceTried,
+    Form,
+    Processed,
+    TryDevice,
+)
 from mmcalib.engine.messages.looking import Look, Looked
 from mmcalib.engine.messages.measuring import (
     Blank,
@@ -61,9 +69,12 @@ __all__ = [
     "AskBudget",
     "Blank",
     "Budget",
+    "CompareDevices",
     "Cost",
     "Count",
     "Counted",
+    "DeviceTried",
+    "DevicesCompared",
     "Done",
     "Dummy",
     "Encode",
@@ -72,6 +83,7 @@ __all__ = [
     "EngineStarted",
     "Failed",
     "File",
+    "Form",
     "Imagine",
     "Knob",
     "ListServeOptions",
@@ -84,6 +96,7 @@ __all__ = [
     "OpenModel",
     "ParseServeConfig",
     "PhasePeak",
+    "Processed",
     "Rehearse",
     "Rehearsed",
     "Replay",
@@ -93,6 +106,7 @@ __all__ = [
     "ServeConfig",
     "ServeOptions",
     "StartEngine",
+    "TryDevice",
     "WorkerMemory",
 ]
 
@@ -101,6 +115,8 @@ Request = Annotated[
     | OpenModel
     | Measure
     | Count
+    | TryDevice
+    | CompareDevices
     | AskBudget
     | ParseServeConfig
     | ListServeOptions
@@ -116,6 +132,8 @@ Reply = Annotated[
     | ModelOpened
     | Measured
     | Counted
+    | DeviceTried
+    | DevicesCompared
     | Budget
     | ServeConfig
     | ServeOptions

@@ -27,6 +27,7 @@ from mmcalib.job.memory.sizes import RehearsedSizes
 from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.curves import encoder_sweep
 from mmcalib.job.proof.figures import measured_memory, startup_figures
+from mmcalib.job.proof.processor_device import Comparison, processor_device
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep
 from mmcalib.job.read import Corpus
@@ -54,6 +55,7 @@ class Findings:
     predicted: Predicted | None = None
     gpu: Gpu | None = None
     rules: Mapping[Modality, Proven] = field(default_factory=dict)
+    compared: Comparison | None = None
 
 
 _UNFINISHED = Check(
@@ -105,6 +107,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         encoder_sweep=encoder_sweep(
             known.sweep, known.started, decision, known.rehearsed_sizes, known.gpu
         ),
+        processor_device=processor_device(known.compared),
     )
 
 

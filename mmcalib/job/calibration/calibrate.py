@@ -10,7 +10,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.run import run
 from mmcalib.job.memory.rehearse import gpu_of
-from mmcalib.job.spec import STARTUP_BUDGET_S, Job, Outcome, Validate
+from mmcalib.job.spec import STARTUP_BUDGET_S, Device, Job, Outcome, Validate
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.calibration import Calibration
 
@@ -27,6 +27,7 @@ def calibrate(
     seed: int = 0,
     gpu: str | Gpu | None = None,
     encoder_sweep: bool = False,
+    device: Device = "auto",
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests` and return the result.
@@ -49,6 +50,7 @@ def calibrate(
         seed=seed,
         gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
         encoder_sweep=encoder_sweep,
+        device=device,
     )
     return run(job, Outcome(), progress or Silent())
 

@@ -20,10 +20,12 @@ from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.cache import size_cache
 from mmcalib.job.decision.decide import anything, decide
 from mmcalib.job.decision.effects import effective
+from mmcalib.job.device import beside, require_cuda
 from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.memory.checks import memory_checks, reserved_check
 from mmcalib.job.memory.predict import Predictor
 from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
+from mmcalib.job.proof.processor_device import compare_apart, compared_check
 from mmcalib.job.proof.prove import prove, start_default
 from mmcalib.job.proof.round_trip import round_trip
 from mmcalib.job.read import Corpus, read
@@ -42,6 +44,7 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
         raise UsageError(
             f"--validate {job.validate}: no such choice", hint=f"one of {', '.join(VALIDATIONS)}"
         )
+    require_cuda(job.device)
     cache = job.cache_dir or cache_dir()
     with tempfile.TemporaryDirectory(prefix="mmcalib-") as name:
         with progress.step("finding the model"):
@@ -91,6 +94,7 @@ def _calibrate(
     if predictor:
         opened = predictor.serve_defaults(opened)
     corpus, left_out = served(corpus, opened, job.policy)
+    too = beside(job.device, host, opened, list(corpus.census.modalities()))
     sample = choose(corpus.census, job.sample, job.seed)
     budgets = Budgets(host, opened, resolved.path, job.policy)
     unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
@@ -105,6 +109,11 @@ def _calibrate(
     known.rules = prove_rules(host, opened, decision, progress)
     seen = replace(corpus, skipped=tuple(outcome.skipped))
     known.checks += findings(seen, left_out, decision, job.policy)
+    if too:
+        known.compared = compare_apart(
+            resolved.path, job.policy.context_tokens, too, decision.setting, sample, progress
+        )
+        known.checks.append(compared_check(known.compared))
     if predictor:
         predictor.explore(decision)
     outcome.now(assemble(known))

@@ -1,0 +1,160 @@
+"""The model's processor on another device, beside the CPU: what it makes, seconds and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.engine.child import versions
+from mmcalib.engine.child.causes import root_cause
+from mmcalib.engine.child.media import load
+from mmcalib.engine.child.peak import timed
+from mmcalib.engine.child.processor import Processor
+from mmcalib.engine.messages import (
+    Blank,
+    CompareDevices,
+    DevicesCompared,
+    DeviceTried,
+    Form,
+    Processed,
+    TryDevice,
+)
+from mmcalib.engine.setting import DEFAULT
+
+if TYPE_CHECKING:
+    from mmcalib.engine.child.model import OpenedModel
+
+# torch's device of shapes without values: it is everywhere, and takes no memory.
+_NOWHERE = "meta"
+_SMALL: Mapping[Modality, Shape] = {
+    "image": ImageShape(256, 256),
+    "video": VideoShape(8, 8.0, 1.0, 256, 256),
+    "audio": AudioShape(32_000, 16_000),
+}
+
+
+def try_device(model: OpenedModel, request: TryDevice) -> DeviceTried:
+    """Watch where a small blank of each modality is computed when it is asked for elsewhere."""
+    unfit = {m: why for m in request.modalities if (why := _unfit(model, m))}
+    return DeviceTried(unfit, versions.processor_device_option(), torch.get_num_threads())
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[misc] # torch is not followed
+    """Whether any operation's result lay on the device while this was open."""
+
+    def __init__(self, device_type: str) -> None:
+        super().__init__()
+        self._device_type = device_type
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen = self.seen or any(
+            isinstance(leaf, torch.Tensor) and leaf.device.type == self._device_type
+            for leaf in tree_leaves(result)
+        )
+        return result
+
+
+def _unfit(model: OpenedModel, modality: Modality) -> str:
+    """Why nothing of the modality is computed elsewhere; empty where something is."""
+    watch, why = _Watch(_NOWHERE), "it computes on the CPU, whatever device is named"
+    try:
+        under = model.on(DEFAULT, _NOWHERE)
+        media, _ = load(Blank(modality, _SMALL[modality]), under)
+        with watch:
+            _apply(under, modality, media)
+    except Exception as error:  # noqa: BLE001 - one that wants the values back fails here too
+        why = root_cause(error)
+    return "" if watch.seen else why
+
+
+def compare(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
+    """The subject through both processors; what either refuses is answered as a reason."""
+    subject, device = request.subject, torch.device(request.device)
+    sides = (
+        (model.under(request.setting), torch.device("cpu")),
+        (
+            model.on(request.setting, request.device),
+            device,
+        ),
+    )
+    found: list[Processed] = []
+    items: list[dict[str, Any]] = []
+    try:
+        media, _ = load(subject, sides[0][0])
+        for under, where in sides:
+            if request.warm:
+                _apply(under, subject.modality, media)
+            one, item = _process(under, subject.modality, media, where)
+            found.append(one)
+            items.append(item)
+    except Exception as error:  # noqa: BLE001 - the refusal is the measurement
+        reason = root_cause(error)
+    else:
+        return DevicesCompared(found[0], found[1], largest_difference=_difference(*items))
+    # Out here nothing holds the tensors of the failed run any more.
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return DevicesCompared(found[0] if found else None, None, reason)
+
+
+def _apply(under: Processor, modality: Modality, media: Any) -> Any:
+    ids = under.placeholder_ids(modality)
+    return versions.apply_processor(under.processor, ids, {modality: [media]})
+
+
+def _process(
+    under: Processor, modality: Modality, media: Any, device: torch.device
+) -> tuple[Processed, dict[str, Any]]:
+    """What it made, and its tensors by name."""
+    output, seconds, peak = timed(lambda: _apply(under, modality, media), device)
+    placeholders = output["mm_placeholders"][modality]
+    item = dict(_fields(output["mm_kwargs"][modality]))
+    found = Processed(
+        tokens=sum(p.length for p in placeholders),
+        embeds=sum(p.get_num_embeds() for p in placeholders),
+        forms=tuple(_form(name, data) for name, data in sorted(item.items())),
+        seconds=seconds,
+        peak_bytes=peak,
+    )
+    return found, item
+
+
+def _fields(items: Any) -> Iterator[tuple[str, Any]]:
+    """Every tensor of the processed items by its place; other values as they are."""
+    for number, item in enumerate(items):
+        for name, element in item.items():
+            place = f"{name}[{number}]" if number else name
+            yield from _nested(place, getattr(element, "data", element))
+
+
+def _nested(name: str, data: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(data, list | tuple) and data and isinstance(data[0], torch.Tensor | list | tuple):
+        for number, one in enumerate(data):
+            yield from _nested(f"{name}.{number}", one)
+    else:
+        yield name, data
+
+
+def _form(name: str, data: Any) -> Form:
+    if isinstance(data, torch.Tensor):
+        return Form(name, str(data.dtype).removeprefix("torch."), tuple(data.shape))
+    shape = (len(data),) if isinstance(data, list | tuple) else ()
+    return Form(name, type(data).__name__, shape)
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    """The largest between values of tensors of one name and shape."""
+    off = [
+        float((a.cpu().double() - b.cpu().double()).abs().max())
+        for name, a in one.items()
+        if isinstance(a, torch.Tensor) and isinstance(b := other.get(name), torch.Tensor)
+        if a.shape == b.shape and a.numel()
+    ]
+    return max(off, default=None)

@@ -1,0 +1,166 @@
+"""The sampled items through the processor on another device, beside the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.checks import Check
+from mmcalib.derive.processed import differences
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    CompareDevices,
+    DevicesCompared,
+    File,
+    ModelOpened,
+    OpenModel,
+    Processed,
+)
+from mmcalib.engine.setting import Setting
+from mmcalib.errors import EngineError
+from mmcalib.job.copies import local
+from mmcalib.job.decision.measure import Sample
+from mmcalib.job.device import Beside
+from mmcalib.progress import Progress
+from mmcalib.report import processor_device as c
+
+NAME = "processor on the GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One item as both made it."""
+
+    path: str
+    cpu: Processed
+    device: Processed
+    largest_difference: float | None
+
+    def differences(self, device: str) -> list[str]:
+        """What is not the same of it."""
+        return differences(self.cpu, self.device, device)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What was compared; `refused` are items that only the device refuses, each with its reason.
+    `ended` says why it broke off.
+    """
+
+    beside: Beside
+    pairs: dict[Modality, list[Pair]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    ended: str = ""
+
+
+def compare(
+    host: EngineHost, beside: Beside, setting: Setting, sample: Sample, progress: Progress
+) -> Comparison:
+    """Each sampled item on both, in the host's opened model. Items that vLLM refuses on the CPU too
+    are left out; an end of the engine ends the comparison, and not the job.
+    """
+    found = Comparison(beside)
+    chosen = [(s.modality, path) for s, path in sample if s.modality in beside.modalities]
+    with progress.step(f"processing on {beside.device} too", len(chosen)) as task:
+        try:
+            for modality, path in chosen:
+                warm = modality not in found.pairs
+                request = CompareDevices(setting, File(modality, local(path)), beside.device, warm)
+                answer = host.ask(request, DevicesCompared, f"processing on {beside.device}")
+                _keep(found, modality, path, answer)
+                task.advance()
+        except EngineError as error:
+            found.ended = error.message
+    return found
+
+
+def _keep(found: Comparison, modality: Modality, path: str, answer: DevicesCompared) -> None:
+    if answer.cpu is None:
+        return
+    if answer.device is None:
+        found.refused[path] = answer.refusal
+    else:
+        pair = Pair(path, answer.cpu, answer.device, answer.largest_difference)
+        found.pairs.setdefault(modality, []).append(pair)
+
+
+def compare_apart(
+    path: str,
+    max_model_len: int | None,
+    beside: Beside,
+    setting: Setting,
+    sample: Sample,
+    progress: Progress,
+) -> Comparison:
+    """The same in a process of its own, which takes its memory of the GPU with it: the engine that
+    starts later must find none of it taken.
+    """
+    if not beside.modalities:
+        return Comparison(beside)
+    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+        try:
+            host.ask(OpenModel(path, max_model_len), ModelOpened, "opening the model again")
+        except EngineError as error:
+            return Comparison(beside, ended=error.message)
+        return compare(host, beside, setting, sample, progress)
+
+
+def compared_check(found: Comparison) -> Check:
+    """Whether all came out the same. Where nobody asked for the device, a difference warns: what is
+    served does not depend on it.
+    """
+    device, beside = found.beside.device, found.beside
+    pairs = [pair for several in found.pairs.values() for pair in several]
+    wrong = [(pair.path, said[0]) for pair in pairs if (said := pair.differences(device))]
+    wrong += [(path, f"refused on {device} alone: {why}") for path, why in found.refused.items()]
+    left_out = [f"{m} items only on the CPU: {why}" for m, why in beside.unfit.items()]
+    worst = "fail" if beside.asked else "warn"
+    if wrong:
+        several = len(pairs) + len(found.refused)
+        path, why = wrong[0]
+        said = [f"{path}: {why}; {len(wrong)} of {several} sampled items differ", *left_out]
+        remedy = f"{beside.option}=cpu where the processor is served" if beside.option else ""
+        return Check(NAME, worst, "; ".join(said), remedy)  # type: ignore[arg-type]
+    if found.ended:
+        return Check(NAME, worst, f"broke off: {found.ended}", "--device cpu")  # type: ignore[arg-type]
+    if not pairs:
+        detail = "; ".join(left_out) or f"vLLM takes none of the sampled items, on {device} or CPU"
+        return Check(NAME, "skip", detail, "--device cpu")
+    what = "tokens, embeds, types and shapes of tensors"
+    same = f"{len(pairs)} sampled items come out of {device} as of the CPU: {what}"
+    return Check(NAME, "pass", "; ".join([same, *left_out]))
+
+
+def processor_device(found: Comparison | None) -> c.ProcessorDevice | None:
+    """What `calibration.json` keeps of it; None where nothing was compared."""
+    if found is None or not any(found.pairs.values()):
+        return None
+    beside = found.beside
+    return c.ProcessorDevice(
+        device=beside.device,
+        cpu_threads=beside.threads,
+        option=beside.option,
+        modalities={
+            str(m): _figures(pairs, beside.device) for m, pairs in found.pairs.items() if pairs
+        },
+        not_compared=_words(beside.unfit),
+    )
+
+
+def _words(unfit: Mapping[Modality, str]) -> dict[str, str]:
+    return {str(modality): why for modality, why in unfit.items()}
+
+
+def _figures(pairs: list[Pair], device: str) -> c.ProcessedItems:
+    peaks = [pair.device.peak_bytes for pair in pairs if pair.device.peak_bytes is not None]
+    off = [p.largest_difference for p in pairs if p.largest_difference is not None]
+    return c.ProcessedItems(
+        items=len(pairs),
+        differing=sum(1 for pair in pairs if pair.differences(device)),
+        cpu_items_per_s=len(pairs) / sum(pair.cpu.seconds for pair in pairs),
+        device_items_per_s=len(pairs) / sum(pair.device.seconds for pair in pairs),
+        device_mean_bytes=round(sum(peaks) / len(peaks)) if peaks else None,
+        device_peak_bytes=max(peaks, default=None),
+        largest_difference=max(off, default=None),
+    )

@@ -1,0 +1,64 @@
+"""The processor on another device, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmcalib.report import words
+from mmcalib.report.processor_device import ProcessedItems, ProcessorDevice
+
+MIB = 1 << 20
+HEAD = (
+    *("", "items", "differ", "items/s, CPU", "items/s, device", "device memory per item, mean"),
+    *("at most", "values differ by"),
+)
+
+
+def line(found: ProcessorDevice) -> str:
+    """All of it on one line."""
+    each = (
+        f"{modality} {one.device_items_per_s:,.1f} items/s "
+        f"(CPU {one.cpu_items_per_s:,.1f}){_at_most(one)}"
+        for modality, one in found.modalities.items()
+    )
+    return f"processor on {found.device}: {', '.join(each)} [{label(found)}]"
+
+
+def label(found: ProcessorDevice) -> str:
+    return f"{found.label} ({found.device})"
+
+
+def served(found: ProcessorDevice) -> str:
+    """Who may use it: vLLM refuses the accelerator beside a language model
+    (`validate_mm_processor_device`, vllm/config/multimodal.py, 0.32).
+    """
+    option = found.option or "--mm-processor-device"
+    return (
+        f"vLLM serves this only on an encode-only instance, by {option}={found.device}; one that "
+        "also runs the language model processes on the CPU, and engine.yaml leaves the device out"
+    )
+
+
+def rows(found: ProcessorDevice) -> Iterator[tuple[str, ...]]:
+    """One per modality, under `HEAD`."""
+    for modality, one in found.modalities.items():
+        off = one.largest_difference
+        yield (
+            modality,
+            words.number(one.items),
+            words.number(one.differing),
+            f"{one.cpu_items_per_s:,.1f}",
+            f"{one.device_items_per_s:,.1f}",
+            _mib(one.device_mean_bytes),
+            _mib(one.device_peak_bytes),
+            "—" if off is None else f"{off:.3g}",
+        )
+
+
+def _at_most(one: ProcessedItems) -> str:
+    peak = one.device_peak_bytes
+    return "" if peak is None else f", at most {_mib(peak)} per item"
+
+
+def _mib(value: int | None) -> str:
+    return "—" if value is None else f"{value / MIB:,.1f} MiB"
