@@ -15,7 +15,7 @@ from mmcalib.gpus import present
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.rehearse import AUTO, gpu_of
 from mmcalib.job.policy_file import read_policy
-from mmcalib.job.spec import DEVICES, VALIDATIONS, Job
+from mmcalib.job.spec import VALIDATIONS, Job
 from mmcalib.job.survey import DEFAULT, Surveying
 from mmcalib.sizes import size_bytes
 
@@ -79,7 +79,7 @@ def job_of(
         allow_url=allow_url,
         surveying=surveying,
         encoder_sweep=encoder_sweep,
-        device=_one_of("--device", device, DEVICES),  # type: ignore[arg-type]
+        device=device,  # type: ignore[arg-type]
     )
 
 

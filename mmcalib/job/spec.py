@@ -56,6 +56,10 @@ class Job:
             raise UsageError(
                 "--concurrency is of a GPU's memory, and none is named", hint="--gpu L4"
             )
+        if self.device not in DEVICES:
+            raise UsageError(
+                f"--device {self.device}: no such choice", hint=f"one of {', '.join(DEVICES)}"
+            )
         if self.encoder_sweep and self.validate not in ("startup", "replay"):
             raise UsageError(
                 f"--encoder-sweep needs an engine, which --validate {self.validate} does not start",

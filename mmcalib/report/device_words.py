@@ -21,7 +21,8 @@ def line(found: ProcessorDevice) -> str:
         f"(CPU {one.cpu_items_per_s:,.1f}){_at_most(one)}"
         for modality, one in found.modalities.items()
     )
-    return f"processor on {found.device}: {', '.join(each)} [{label(found)}]"
+    served_by = f"vLLM: encode-only, {_option(found)}"
+    return f"processor on {found.device}: {', '.join(each)} [{label(found)}]; {served_by}"
 
 
 def label(found: ProcessorDevice) -> str:
@@ -32,10 +33,9 @@ def served(found: ProcessorDevice) -> str:
     """Who may use it: vLLM refuses the accelerator beside a language model
     (`validate_mm_processor_device`, vllm/config/multimodal.py, 0.32).
     """
-    option = found.option or "--mm-processor-device"
     return (
-        f"vLLM serves this only on an encode-only instance, by {option}={found.device}; one that "
-        "also runs the language model processes on the CPU, and engine.yaml leaves the device out"
+        f"vLLM serves this only on an encode-only instance, by {_option(found)}; one that also runs "
+        "the language model processes on the CPU, and engine.yaml leaves the device out"
     )
 
 
@@ -55,9 +55,13 @@ def rows(found: ProcessorDevice) -> Iterator[tuple[str, ...]]:
         )
 
 
+def _option(found: ProcessorDevice) -> str:
+    return f"{found.option or '--mm-processor-device'}={found.device}"
+
+
 def _at_most(one: ProcessedItems) -> str:
     peak = one.device_peak_bytes
-    return "" if peak is None else f", at most {_mib(peak)} per item"
+    return "" if peak is None else f", at most {_mib(peak)} each"
 
 
 def _mib(value: int | None) -> str:

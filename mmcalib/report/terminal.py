@@ -36,9 +36,7 @@ def summary(calibration: Calibration, console: Console) -> None:
         if table is reserved and calibration.encoder_sweep:
             console.print(Text(words.plain(encoder_words.line(calibration.encoder_sweep))))
         if table is reserved and calibration.processor_device:
-            found = calibration.processor_device
-            said = f"{device_words.line(found)}; {device_words.served(found)}"
-            console.print(Text(words.plain(said)))
+            console.print(Text(words.plain(device_words.line(calibration.processor_device))))
     style = "bold green" if calibration.verdict == "pass" else "bold red"
     console.print(Text(f"verdict: {calibration.verdict}", style=style))
 

@@ -48,6 +48,7 @@ def is_one_error(err: str) -> bool:
         (["--concurrency", "0"], "--concurrency must be a number above 0", "16"),
         (["--concurrency", "4"], "--concurrency is of a GPU's memory", "--gpu L4"),
         (["--encoder-sweep", "--validate", "budget"], "--encoder-sweep needs an engine", "replay"),
+        (["--device", "gpu"], "--device gpu: no such choice", "one of auto, cpu, cuda"),
         (["--ram-budget", "lots"], "--ram-budget lots: not a size", "--ram-budget 16GiB"),
         (["--policy", "none.yaml"], "--policy none.yaml: No such file", ""),
         (["--max-tokens-per-item", "0"], "--max-tokens-per-item must be at least 1, not 0", ""),

@@ -15,6 +15,7 @@ from mmcalib.report.encoder_sweep import (
     UnsweptSize,
 )
 from mmcalib.report.frontier import FrontierPoint
+from mmcalib.report.processor_device import ProcessedItems, ProcessorDevice
 
 AREA = "images_kwargs.size.longest_edge"
 CAPPED = "without it: largest image 1,269 → 16,384 tokens; encoder budget 2,538 → 16,384 tokens"
@@ -51,6 +52,28 @@ def calibration() -> c.Calibration:
         costs=_costs(),
         cache=_cache(),
         encoder_sweep=_encoder_sweep(),
+        processor_device=_processor_device(),
+    )
+
+
+def _processor_device() -> ProcessorDevice:
+    """Images on a GPU; clips on none."""
+    return ProcessorDevice(
+        device="cuda",
+        cpu_threads=8,
+        option="--mm-processor-device",
+        modalities={
+            "image": ProcessedItems(
+                items=12,
+                differing=0,
+                cpu_items_per_s=31.25,
+                device_items_per_s=412.5,
+                device_mean_bytes=14_680_064,
+                device_peak_bytes=96_468_992,
+                largest_difference=1.0,
+            )
+        },
+        not_compared={"video": "it computes on the CPU, whatever device is named"},
     )
 
 
