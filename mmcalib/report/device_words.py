@@ -34,8 +34,8 @@ def served(found: ProcessorDevice) -> str:
     (`validate_mm_processor_device`, vllm/config/multimodal.py, 0.32).
     """
     return (
-        f"vLLM serves this only on an encode-only instance, by {_option(found)}; one that also runs "
-        "the language model processes on the CPU, and engine.yaml leaves the device out"
+        f"vLLM serves this only on an encode-only instance, by {_option(found)}; one that runs the "
+        "language model too processes on the CPU, and engine.yaml leaves the device out"
     )
 
 

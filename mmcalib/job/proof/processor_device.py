@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.census.shapes import Modality
@@ -26,6 +26,7 @@ from mmcalib.progress import Progress
 from mmcalib.report import processor_device as c
 
 NAME = "processor on the GPU"
+_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def compared_check(found: Comparison) -> Check:
         detail = "; ".join(left_out) or f"vLLM takes none of the sampled items, on {device} or CPU"
         return Check(NAME, "skip", detail, "--device cpu")
     what = "tokens, embeds, types and shapes of tensors"
-    same = f"{len(pairs)} sampled items come out of {device} as of the CPU: {what}"
+    same = f"{len(pairs)} sampled items come out the same on {device} as on the CPU: {what}"
     return Check(NAME, "pass", "; ".join([same, *left_out]))
 
 
@@ -142,7 +143,7 @@ def processor_device(found: Comparison | None) -> c.ProcessorDevice | None:
         cpu_threads=beside.threads,
         option=beside.option,
         modalities={
-            str(m): _figures(pairs, beside.device) for m, pairs in found.pairs.items() if pairs
+            str(m): figures(pairs, beside.device) for m, pairs in found.pairs.items() if pairs
         },
         not_compared=_words(beside.unfit),
     )
@@ -152,15 +153,20 @@ def _words(unfit: Mapping[Modality, str]) -> dict[str, str]:
     return {str(modality): why for modality, why in unfit.items()}
 
 
-def _figures(pairs: list[Pair], device: str) -> c.ProcessedItems:
+def figures(pairs: Sequence[Pair], device: str) -> c.ProcessedItems:
+    """Of at least one pair."""
     peaks = [pair.device.peak_bytes for pair in pairs if pair.device.peak_bytes is not None]
     off = [p.largest_difference for p in pairs if p.largest_difference is not None]
     return c.ProcessedItems(
         items=len(pairs),
         differing=sum(1 for pair in pairs if pair.differences(device)),
-        cpu_items_per_s=len(pairs) / sum(pair.cpu.seconds for pair in pairs),
-        device_items_per_s=len(pairs) / sum(pair.device.seconds for pair in pairs),
+        cpu_items_per_s=_rate([pair.cpu for pair in pairs]),
+        device_items_per_s=_rate([pair.device for pair in pairs]),
         device_mean_bytes=round(sum(peaks) / len(peaks)) if peaks else None,
         device_peak_bytes=max(peaks, default=None),
         largest_difference=max(off, default=None),
     )
+
+
+def _rate(several: Sequence[Processed]) -> float:
+    return round(len(several) / sum(one.seconds for one in several), _DIGITS)

@@ -64,7 +64,7 @@ def compared(*names: str, asked: bool = True) -> Comparison:
 def test_the_same_on_both_passes_and_names_what_was_not_compared() -> None:
     check = compared_check(compared("good"))
     assert check.status == "pass"
-    assert "1 sampled items come out of cuda as of the CPU" in check.detail
+    assert "1 sampled items come out the same on cuda as on the CPU" in check.detail
     assert "audio items only on the CPU: it takes no device" in check.detail
 
 
