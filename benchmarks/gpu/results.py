@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu.lines import append, read_lines
 from mmcalib.job.memory.accuracy import Component
 
 
@@ -62,29 +61,10 @@ class Results:
 
     def add(self, result: Result) -> None:
         """Append, so that it is on disk when this returns."""
-        with self._path.open("ab") as file:
-            # A line that a kill cut short must not swallow this one.
-            if file.tell() and not _ends_line(self._path):
-                file.write(b"\n")
-            fields = {name: getattr(result, name) for name in Result.__slots__}
-            file.write(json.dumps(fields).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append(self._path, {name: getattr(result, name) for name in Result.__slots__})
 
 
 def read(path: Path) -> Iterator[Result]:
     """Every whole line of the file; none where it is not there."""
-    if not path.is_file():
-        return
-    for line in path.read_bytes().splitlines():
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            continue
+    for fields in read_lines(path):
         yield Result(**fields)
-
-
-def _ends_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
