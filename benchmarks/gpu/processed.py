@@ -36,6 +36,8 @@ MODELS = (
     "Qwen/Qwen2.5-Omni-7B",
     "llava-hf/llava-onevision-qwen2-7b-ov-hf",
     "openai/whisper-large-v3",
+    # Takes no device.
+    "OpenGVLab/InternVL2-2B",
 )
 # `item` of a line that is of a whole modality, or of all of them.
 WHOLE = ""
@@ -148,7 +150,8 @@ class Bench:
         folder: Path,
         left: Collection[tuple[Modality, str]],
     ) -> Iterator[Line]:
-        opened = host.ask(OpenModel(str(folder)), ModelOpened, "opening the model")
+        request = OpenModel(str(folder), tries=False)
+        opened = host.ask(request, ModelOpened, "opening the model")
         served = tuple(m for m in opened.modalities if any(m == one for one, _ in left))
         tried = host.ask(TryDevice(served), DeviceTried, "trying the processor")
         unserved = dict.fromkeys(dict(left).keys() - set(served), "the model does not take them")
@@ -161,11 +164,11 @@ class Bench:
                 return
             if modality not in fit:
                 continue
-            request = CompareDevices(
+            compare = CompareDevices(
                 DEFAULT, File(modality, str(self.data / name)), self.device, modality in warm
             )
             try:
-                found = host.ask(request, DevicesCompared, f"processing {name}")
+                found = host.ask(compare, DevicesCompared, f"processing {name}")
             except EngineDied as error:
                 # The next call goes on behind it.
                 yield self._line(model, modality, name, refusal=error.message)

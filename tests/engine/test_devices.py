@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.corpus.item import Item, Skipped
@@ -21,8 +22,15 @@ from mmcalib.engine.messages import (
     TryDevice,
 )
 from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.geometry import find, materialise
 from mmcalib.job.device import Beside
-from mmcalib.job.proof.processor_device import Comparison, compare, compared_check, processor_device
+from mmcalib.job.proof.processor_device import (
+    Comparison,
+    compare,
+    compare_apart,
+    compared_check,
+    processor_device,
+)
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
 from tests.engine.conftest import QWEN, Lab
@@ -91,6 +99,24 @@ def test_an_item_is_described_field_by_field(qwen: Lab) -> None:
     assert found.cpu.forms == found.device.forms
     assert found.largest_difference == 0
     assert found.device.peak_bytes is None, "the CPU has no memory of its own"
+
+
+def test_a_process_apart_finds_the_same_and_ends(engine_cache: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (280, 280)).save(tmp_path / "a.png")
+    geometry = find(GEMMA)
+    assert geometry is not None
+    folder = materialise(geometry, engine_cache / GEMMA.replace("/", "--"))
+    chosen = [(ImageShape(280, 280), str(tmp_path / "a.png"))]
+    found = compare_apart(str(folder), None, Beside("cpu", ("image",)), DEFAULT, chosen, Silent())
+    assert compared_check(found).status == "pass"
+    assert [pair.cpu.embeds for pair in found.pairs["image"]] == [256]
+
+
+def test_a_model_that_cannot_be_opened_again_breaks_off(tmp_path: Path) -> None:
+    beside = Beside("cpu", ("image",))
+    found = compare_apart(str(tmp_path), None, beside, DEFAULT, [], Silent())
+    assert found.ended
+    assert compared_check(found).status == "fail"
 
 
 def test_the_setting_holds_on_the_device_too(qwen: Lab) -> None:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from vllm.multimodal.cache.base import MultiModalCache
-
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
@@ -50,4 +48,4 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
 
 def tensor_bytes(item: Any) -> int:
     """Bytes of what a processed item carries to the encoder, as vLLM's processor cache counts."""
-    return int(MultiModalCache.get_item_size(item))
+    return int(versions.item_bytes(item))

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.census.shapes import Modality
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.peak import timed
 from mmcalib.engine.child.processor import Processor
 from mmcalib.engine.messages import (
-    Blank,
     CompareDevices,
     DevicesCompared,
     DeviceTried,
@@ -31,11 +32,7 @@ if TYPE_CHECKING:
 
 # torch's device of shapes without values: it is everywhere, and takes no memory.
 _NOWHERE = "meta"
-_SMALL: Mapping[Modality, Shape] = {
-    "image": ImageShape(256, 256),
-    "video": VideoShape(8, 8.0, 1.0, 256, 256),
-    "audio": AudioShape(32_000, 16_000),
-}
+_FRAMES, _SIDE_PX, _SAMPLES, _RATE_HZ = 8, 256, 32_000, 16_000
 
 
 def try_device(model: OpenedModel, request: TryDevice) -> DeviceTried:
@@ -66,12 +63,25 @@ def _unfit(model: OpenedModel, modality: Modality) -> str:
     watch, why = _Watch(_NOWHERE), "it computes on the CPU, whatever device is named"
     try:
         under = model.on(DEFAULT, _NOWHERE)
-        media, _ = load(Blank(modality, _SMALL[modality]), under)
         with watch:
-            _apply(under, modality, media)
+            _apply(under, modality, _small(modality))
     except Exception as error:  # noqa: BLE001 - one that wants the values back fails here too
         why = root_cause(error)
     return "" if watch.seen else why
+
+
+def _small(modality: Modality) -> Any:
+    """A blank as vLLM's loaders hand it over; made without them, which releases change."""
+    match modality:
+        case "image":
+            return Image.new("RGB", (_SIDE_PX, _SIDE_PX))
+        case "audio":
+            return np.zeros(_SAMPLES, dtype=np.float32), _RATE_HZ
+        case "video":
+            facts = {"total_num_frames": _FRAMES, "fps": 8.0, "duration": _FRAMES / 8.0}
+            places = {"frames_indices": list(range(_FRAMES)), "do_sample_frames": False}
+            frames = np.zeros((_FRAMES, _SIDE_PX, _SIDE_PX, 3), dtype=np.uint8)
+            return frames, {**facts, **places, "video_backend": "opencv"}
 
 
 def compare(model: OpenedModel, request: CompareDevices) -> DevicesCompared:

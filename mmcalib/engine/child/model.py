@@ -33,6 +33,7 @@ class OpenedModel:
         }
         if request.max_model_len is not None:
             self._args["max_model_len"] = request.max_model_len
+        self._tries = request.tries
         self._processors: dict[str, Processor] = {}
         default = self.under(DEFAULT)
         self.config = default.config
@@ -72,7 +73,7 @@ class OpenedModel:
             architecture=self.config.architecture,
             modalities=modalities,
             max_model_len=self.config.max_model_len,
-            knobs=tuple(find_knobs(default, self.under)),
+            knobs=tuple(find_knobs(default, self.under)) if self._tries else (),
             serve_defaults={
                 "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_num_seqs": scheduler.max_num_seqs,
@@ -84,7 +85,7 @@ class OpenedModel:
             audio_rate_hz=versions.audio_rate_hz(default.processor),
             device=current_platform.device_type,
             versions=dict(_versions()),
-            tiles_images="image" in supported and tiles_images(default),
+            tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,
         )
 

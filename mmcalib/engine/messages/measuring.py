@@ -15,10 +15,14 @@ WireShape = Annotated[VideoShape | AudioShape | ImageShape, Field(union_mode="le
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """Load config, tokenizer and processor of the checkpoint folder or cached hub model."""
+    """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
+
+    Without `tries` nothing is tried out: no knobs are looked for, and nothing is said of tiles.
+    """
 
     path: str
     max_model_len: int | None = None
+    tries: bool = True
     kind: Literal["open_model"] = "open_model"
 
 

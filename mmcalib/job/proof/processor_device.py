@@ -101,7 +101,8 @@ def compare_apart(
         return Comparison(beside)
     with EngineHost(on_said=progress.note, on_log=progress.log) as host:
         try:
-            host.ask(OpenModel(path, max_model_len), ModelOpened, "opening the model again")
+            again = OpenModel(path, max_model_len, tries=False)
+            host.ask(again, ModelOpened, "opening the model again")
         except EngineError as error:
             return Comparison(beside, ended=error.message)
         return compare(host, beside, setting, sample, progress)
