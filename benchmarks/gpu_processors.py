@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gpu import surroundings  # noqa: E402
-from gpu.processed import MODELS, Bench, Line, corpus, read  # noqa: E402
+from gpu.processed import MODELS, UNSERVED, Bench, Line, corpus, read  # noqa: E402
 from gpu.processors_page import render, verdict, wrong  # noqa: E402
 
 from mmcalib.errors import MmcalibError  # noqa: E402
@@ -62,7 +62,7 @@ def main() -> int:
             began, count = time.monotonic(), 0
             for line in bench.run(model, items):
                 count += 1
-                if not line.pair:
+                if not line.pair and line.refusal != UNSERVED:
                     print(f"{model}, {line.modality} {line.item}: {line.refusal}", flush=True)
             print(f"{model}: {count} lines in {time.monotonic() - began:.0f} s", flush=True)
     left = sum(len(bench.left(model, items)) for model in wanted)

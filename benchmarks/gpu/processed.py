@@ -41,6 +41,7 @@ MODELS = (
 )
 # `item` of a line that is of a whole modality, or of all of them.
 WHOLE = ""
+UNSERVED = "the model does not take them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class Bench:
         opened = host.ask(request, ModelOpened, "opening the model")
         served = tuple(m for m in opened.modalities if any(m == one for one, _ in left))
         tried = host.ask(TryDevice(served), DeviceTried, "trying the processor")
-        unserved = dict.fromkeys(dict(left).keys() - set(served), "the model does not take them")
+        unserved = dict.fromkeys(dict(left).keys() - set(served), UNSERVED)
         for modality, why in {**unserved, **tried.unfit}.items():
             yield self._line(model, modality, WHOLE, refusal=why)
         warm = {m for m in served if m not in tried.unfit}

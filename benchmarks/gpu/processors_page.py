@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpu.processed import WHOLE, Line
+from gpu.processed import UNSERVED, WHOLE, Line
 from gpu.report import CPU_MARK
 from mmcalib.job.proof.processor_device import figures
 
@@ -74,7 +74,8 @@ def _section(lines: Sequence[Line]) -> Iterator[str]:
         "| MiB per item, mean | at most | values differ by |"
     )
     yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
-    for model, modality in dict.fromkeys((one.model, one.modality) for one in lines):
+    shown = [line for line in lines if line.refusal != UNSERVED]
+    for model, modality in dict.fromkeys((one.model, one.modality) for one in shown):
         of = [one for one in lines if (one.model, one.modality) == (model, modality)]
         if modality == WHOLE and any(one.model == model and one.modality for one in lines):
             # It was opened in the end.

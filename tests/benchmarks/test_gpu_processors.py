@@ -11,7 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from gpu.lines import append
-from gpu.processed import MODELS, WHOLE, Bench, Line, corpus, read
+from gpu.processed import MODELS, UNSERVED, WHOLE, Bench, Line, corpus, read
 from gpu.processors_page import render, verdict, wrong
 from gpu.report import CPU_MARK
 
@@ -104,6 +104,11 @@ def test_the_page_has_a_row_per_model_and_modality() -> None:
     assert "takes no \\| device" in page
     assert "serves a GPU by `--mm-processor-device`" in page
     assert CPU_MARK not in page
+
+
+def test_what_a_model_does_not_take_is_no_row() -> None:
+    unserved = line(WHOLE, modality="audio", cpu=None, other=None, refusal=UNSERVED)
+    assert "| audio |" not in render([line(), unserved], "python x")
 
 
 def test_a_failure_to_open_is_shown_until_it_is_opened() -> None:
