@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from mmcalib.census.shapes import Modality
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
+from mmcalib.engine.child.forms import fields, form, largest_difference
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.peak import timed
 from mmcalib.engine.child.processor import Processor
@@ -21,7 +21,6 @@ from mmcalib.engine.messages import (
     CompareDevices,
     DevicesCompared,
     DeviceTried,
-    Form,
     Processed,
     TryDevice,
 )
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 # torch's device of shapes without values: it is everywhere, and takes no memory.
 _NOWHERE = "meta"
-_PIECE = 1 << 22
 _FRAMES, _SIDE_PX, _SAMPLES, _RATE_HZ = 8, 256, 32_000, 16_000
 
 
@@ -108,7 +106,7 @@ def compare(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
         reason = root_cause(error)
     else:
-        return DevicesCompared(found[0], found[1], largest_difference=_difference(*items))
+        return DevicesCompared(found[0], found[1], largest_difference=largest_difference(*items))
     # Out here nothing holds the tensors of the failed run any more.
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -126,52 +124,12 @@ def _process(
     """What it made, and its tensors by name."""
     output, seconds, peak = timed(lambda: _apply(under, modality, media), device)
     placeholders = output["mm_placeholders"][modality]
-    item = dict(_fields(output["mm_kwargs"][modality]))
+    item = dict(fields(output["mm_kwargs"][modality]))
     found = Processed(
         tokens=sum(p.length for p in placeholders),
         embeds=sum(p.get_num_embeds() for p in placeholders),
-        forms=tuple(_form(name, data) for name, data in sorted(item.items())),
+        forms=tuple(form(name, data) for name, data in sorted(item.items())),
         seconds=seconds,
         peak_bytes=peak,
     )
     return found, item
-
-
-def _fields(items: Any) -> Iterator[tuple[str, Any]]:
-    """Every tensor of the processed items by its place; other values as they are."""
-    for number, item in enumerate(items):
-        for name, element in item.items():
-            place = f"{name}[{number}]" if number else name
-            yield from _nested(place, getattr(element, "data", element))
-
-
-def _nested(name: str, data: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(data, list | tuple) and data and isinstance(data[0], torch.Tensor | list | tuple):
-        for number, one in enumerate(data):
-            yield from _nested(f"{name}.{number}", one)
-    else:
-        yield name, data
-
-
-def _form(name: str, data: Any) -> Form:
-    if isinstance(data, torch.Tensor):
-        return Form(name, str(data.dtype).removeprefix("torch."), tuple(data.shape))
-    shape = (len(data),) if isinstance(data, list | tuple) else ()
-    return Form(name, type(data).__name__, shape)
-
-
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """The largest between values of tensors of one name and shape."""
-    off = [
-        _largest(a, b)
-        for name, a in one.items()
-        if isinstance(a, torch.Tensor) and isinstance(b := other.get(name), torch.Tensor)
-        if a.shape == b.shape and a.numel()
-    ]
-    return max(off, default=None)
-
-
-def _largest(one: torch.Tensor, other: torch.Tensor) -> float:
-    """In pieces: a long video has hundreds of millions of values."""
-    pieces = zip(one.flatten().split(_PIECE), other.flatten().split(_PIECE), strict=True)
-    return max(float((a.cpu().double() - b.cpu().double()).abs().max()) for a, b in pieces)
