@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from mmcalib.census.census import Census, ShapeCount
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, weight
 
 
 def choose(census: Census, per_modality: int, seed: int) -> list[tuple[Shape, str]]:
@@ -31,16 +31,6 @@ def _unique(entries: Iterable[ShapeCount]) -> list[ShapeCount]:
     return list({entry.shape: entry for entry in entries}.values())
 
 
-def _weight(shape: Shape) -> float:
-    match shape:
-        case VideoShape():
-            return shape.num_frames * _area(shape)
-        case AudioShape():
-            return shape.num_samples
-        case ImageShape():
-            return _area(shape)
-
-
 def _area(shape: Shape) -> float:
     return 0.0 if isinstance(shape, AudioShape) else shape.width_px * shape.height_px
 
@@ -54,7 +44,7 @@ def _aspect(shape: Shape) -> float:
 
 
 def _lightness(shape: Shape) -> float:
-    return -_weight(shape)
+    return -weight(shape)
 
 
 def _tallness(shape: Shape) -> float:
@@ -63,7 +53,7 @@ def _tallness(shape: Shape) -> float:
 
 Rank = Callable[[Shape], float]
 _RANKS: dict[Modality, tuple[Rank, ...]] = {
-    "image": (_weight, _aspect, _tallness, _lightness),
-    "video": (_weight, _area, _duration, _aspect, _tallness, _lightness),
-    "audio": (_weight, _duration, _lightness),
+    "image": (weight, _aspect, _tallness, _lightness),
+    "video": (weight, _area, _duration, _aspect, _tallness, _lightness),
+    "audio": (weight, _duration, _lightness),
 }

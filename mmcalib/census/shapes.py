@@ -63,3 +63,14 @@ class AudioShape:
 
 
 Shape = ImageShape | VideoShape | AudioShape
+
+
+def weight(shape: Shape) -> float:
+    """What is decoded of it: pixels, frames × pixels, or samples."""
+    match shape:
+        case VideoShape():
+            return shape.num_frames * shape.width_px * shape.height_px
+        case AudioShape():
+            return shape.num_samples
+        case ImageShape():
+            return shape.width_px * shape.height_px

@@ -27,14 +27,14 @@ def measure(model: OpenedModel, request: Measure) -> Iterator[Measured]:
 
 
 def cost(subject: Blank | File, under: Processor) -> Cost:
-    started = time.perf_counter()
+    started, spent = time.perf_counter(), time.process_time()
     media, sampled = load(subject, under)
     loaded = time.perf_counter()
     modality = subject.modality
     output = versions.apply_processor(
         under.processor, under.placeholder_ids(modality), {modality: [media]}
     )
-    done = time.perf_counter()
+    done, cpu_s = time.perf_counter(), time.process_time() - spent
     placeholders = output["mm_placeholders"][modality]
     return Cost(
         tokens=sum(p.length for p in placeholders),
@@ -43,6 +43,7 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
         load_s=loaded - started,
         process_s=done - loaded,
         sampled=sampled,
+        cpu_s=cpu_s,
     )
 
 

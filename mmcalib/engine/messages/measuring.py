@@ -127,7 +127,8 @@ class Cost:
 
     `tokens` is the length of its placeholder in the prompt, `embeds` its entries in the encoder
     cache, `tensor_bytes` the processed tensors sent to the encoder. `sampled` is what the loader
-    handed over: (width, height), (frames, width, height) or (samples, rate).
+    handed over: (width, height), (frames, width, height) or (samples, rate). `load_s` and
+    `process_s` are of the wall clock, `cpu_s` the processor seconds of both, of all threads.
     """
 
     tokens: int
@@ -136,6 +137,7 @@ class Cost:
     load_s: float
     process_s: float
     sampled: tuple[int, ...]
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def _point(one: Swept, above: float | None, rehearsed_bytes: int | None) -> c.En
         input_bytes=one.run.input_bytes,
         peak_bytes=one.run.peak_bytes,
         residual_bytes=None if above is None else round(above),
-        seconds=round(one.run.seconds, _DIGITS),
+        seconds=round(one.run.seconds, 2 * _DIGITS),
         rehearsed_bytes=rehearsed_bytes,
     )
 
