@@ -24,6 +24,7 @@ from mmcalib.report.files import write_text
 from mmcalib.report.frontier import FrontierPoint
 from mmcalib.report.part import Part
 from mmcalib.report.processor_device import ProcessorDevice
+from mmcalib.report.throughput import Throughput
 
 SCHEMA_VERSION: Final = 1
 
@@ -223,6 +224,7 @@ class Calibration(Part):
     cache: ProcessorCache | None = None
     encoder_sweep: EncoderSweep | None = None
     processor_device: ProcessorDevice | None = None
+    throughput: Throughput | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mmcalib.report import device_words, encoder_words, words
+from mmcalib.report import device_words, encoder_words, throughput_words, words
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.engine_yaml import engine_yaml
 
@@ -28,6 +28,7 @@ def markdown(calibration: Calibration, serve_with: str) -> str:
         bleeding={p.knob: " and ".join(p.bleeds) for p in calibration.frontier if p.bleeds}.items(),
         sweep=encoder_words,
         device=device_words,
+        fed=throughput_words,
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmcalib.report import device_words, encoder_words, words
+from mmcalib.report import device_words, encoder_words, throughput_words, words
 from mmcalib.report.calibration import Calibration, CheckResult
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
@@ -23,9 +23,9 @@ def summary(calibration: Calibration, console: Console) -> None:
     console.print()
     title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
     console.print(Text(words.plain(title), style="bold"))
-    reserved = _reserved(calibration)
+    corpus, reserved = _corpus(calibration), _reserved(calibration)
     for heading, table in (
-        (_heading(calibration), _corpus(calibration)),
+        (_heading(calibration), corpus),
         ("What vLLM reserves", reserved),
         ("Settings, and why", _settings(calibration)),
         ("Checks", checks_table(calibration.checks)),
@@ -33,6 +33,8 @@ def summary(calibration: Calibration, console: Console) -> None:
         console.print()
         console.print(Text(heading, style="bold"))
         console.print(table)
+        if table is corpus and calibration.throughput:
+            console.print(Text(throughput_words.line(calibration.throughput)))
         if table is reserved and calibration.encoder_sweep:
             console.print(Text(words.plain(encoder_words.line(calibration.encoder_sweep))))
         if table is reserved and calibration.processor_device:

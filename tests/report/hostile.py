@@ -7,6 +7,7 @@ import os
 from example import calibration
 
 from mmcalib.report.calibration import Calibration, CheckResult
+from mmcalib.report.throughput import Throughput
 
 NAMES = {
     "newline": "a\nallowed-local-media-path: /",
@@ -49,6 +50,7 @@ def named(name: str) -> Calibration:
     }
     return found.model_copy(
         update={
+            "throughput": _fed(found, name),
             "model": found.model.model_copy(update={"id": name, "doubts": [name]}),
             "limits": limits,
             "corpus": found.corpus.model_copy(update={"modalities": modalities}),
@@ -58,3 +60,14 @@ def named(name: str) -> Calibration:
             ],
         }
     )
+
+
+def _fed(found: Calibration, name: str) -> Throughput | None:
+    fed = found.throughput
+    if fed is None:
+        return None
+    rates = {}
+    for modality, one in fed.modalities.items():
+        costliest = one.costliest.model_copy(update={"exemplar": name})
+        rates[modality] = one.model_copy(update={"costliest": costliest})
+    return fed.model_copy(update={"modalities": rates})

@@ -17,6 +17,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.cache import cache_report
 from mmcalib.job.calibration.evidence import evidence, with_effects
 from mmcalib.job.calibration.frontier import frontier_points
+from mmcalib.job.calibration.throughput import throughput
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate.costs import costs
 from mmcalib.job.gate.rules import Proven
@@ -108,6 +109,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
             known.sweep, known.started, decision, known.rehearsed_sizes, known.gpu
         ),
         processor_device=processor_device(known.compared),
+        throughput=throughput(decision.table, known.sweep, known.started),
     )
 
 

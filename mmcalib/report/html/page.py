@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mmcalib.report import device_words, words
+from mmcalib.report import device_words, throughput_words, words
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.engine_yaml import engine_yaml
 from mmcalib.report.html.adequacy import adequacy
@@ -67,6 +67,7 @@ def page(
         cache=cache(shown.cache) if shown.cache else None,
         encoders=list(encoders(shown.encoder_sweep)) if shown.encoder_sweep else [],
         device=device_words,
+        fed=throughput_words,
         items=items,
         thumbnails=thumbnails,
         redacted=redacted,

@@ -1,0 +1,105 @@
+"""How fast items can be fed to an encoder, and by how many processor cores."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import linear_regression
+
+from mmcalib.census.shapes import weight
+from mmcalib.derive.costs import ItemCost
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCost:
+    """Mean processor seconds to load and process one of `items`, from `measured` real files;
+    `costliest` is the one of these that took most.
+    """
+
+    items: int
+    measured: int
+    mean_s: float
+    costliest: ItemCost
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Seconds to encode `items` equal items with `tokens` in all."""
+
+    items: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderCost:
+    """Mean seconds to encode one of the items by itself. `together` is the least share of its own
+    that each of several took in one batch; 1 where batches are no faster.
+    """
+
+    mean_s: float
+    together: float
+
+    @property
+    def least_s(self) -> float:
+        return self.mean_s * self.together
+
+
+def cpu_cost(costs: Sequence[ItemCost]) -> CpuCost | None:
+    """Of items of one modality. A shape that was measured counts as measured, each other one by the
+    line through the measured over what is decoded (`weight`). None without measured files.
+    """
+    real = [cost for cost in costs if cost.basis == "real" and cost.cpu_s > 0]
+    if not real:
+        return None
+    line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
+    measured = {cost.shape: cost.cpu_s for cost in real}
+    items = sum(cost.count for cost in costs)
+    total = sum(c.count * measured.get(c.shape, line(weight(c.shape))) for c in costs)
+    costliest = max(real, key=lambda cost: (cost.cpu_s, cost.exemplar))
+    return CpuCost(items, len(real), total / items, costliest)
+
+
+def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    """Least squares of seconds over weight, with neither a start nor a slope below zero: no item
+    costs less than nothing, and none less for being larger. In proportion, of one weight alone.
+    """
+    weights, seconds = zip(*points, strict=True)
+    mean = sum(seconds) / len(seconds)
+    slope, start = 0.0, mean
+    if len(set(weights)) > 1:
+        slope, start = linear_regression(weights, seconds)
+    if slope < 0:
+        slope, start = 0.0, mean
+    elif any(weights) and (start < 0 or len(set(weights)) == 1):
+        slope, start = sum(w * s for w, s in points) / sum(w * w for w in weights), 0.0
+    return lambda of: start + slope * of
+
+
+def encoder_cost(costs: Sequence[ItemCost], batches: Iterable[Batch]) -> EncoderCost | None:
+    """Of items of one modality; None where no single item was encoded.
+
+    Between two encoded sizes seconds go straight from one to the other. Items below the smallest
+    take what it takes, those above the largest in proportion to their tokens: at least that.
+    """
+    every = list(batches)
+    single = sorted({b.tokens: b.seconds for b in every if b.items == 1 and b.tokens}.items())
+    items = sum(cost.count for cost in costs)
+    if not single or not items:
+        return None
+    total = sum(cost.count * _between(single, cost.embeds) for cost in costs)
+    several = [(b, b.items * _between(single, b.tokens / b.items)) for b in every if b.items > 1]
+    shares = [batch.seconds / apart for batch, apart in several if apart]
+    return EncoderCost(total / items, min([1.0, *shares]))
+
+
+def _between(points: Sequence[tuple[int, float]], tokens: float) -> float:
+    place = bisect_left(points, tokens, key=lambda point: point[0])
+    if place == 0:
+        return points[0][1]
+    before, seconds = points[place - 1]
+    if place == len(points):
+        return seconds * tokens / before
+    after, later = points[place]
+    return seconds + (later - seconds) * (tokens - before) / (after - before)

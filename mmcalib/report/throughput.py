@@ -1,0 +1,53 @@
+"""How fast items can be encoded, and what feeding them takes, as `calibration.json` keeps it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mmcalib.report.part import Part
+
+
+class CostliestFile(Part):
+    """Of the measured files the one that took most processor seconds to load and process."""
+
+    exemplar: str
+    shape: str
+    cpu_s: float
+    label: Literal["measured"] = "measured"
+
+
+class Rates(Part):
+    """Means over `items`; `measured` files are what the processor seconds come from.
+
+    `encoder_s` is for one item by itself, as swept. `items_per_s` is the most that the encoder
+    alone of one GPU does, and `cores` what keeps it fed: None where it was not swept whole on a
+    GPU.
+    """
+
+    items: int
+    measured: int
+    cpu_s: float
+    cores_per_100_items_s: float
+    encoder_s: float | None = None
+    items_per_s: float | None = None
+    cores: float | None = None
+
+
+class ModalityRates(Rates):
+    """`together` is the least share of `encoder_s` that one of several items took in a batch."""
+
+    together: float | None = None
+    costliest: CostliestFile
+
+
+class Throughput(Part):
+    """`mix` is an item of all these modalities, as the corpus mixes them; None where it is of one.
+    Encoder seconds are of `depth` of its `true_depth` layers on `device`; None without a sweep.
+    """
+
+    modalities: dict[str, ModalityRates]
+    mix: Rates | None = None
+    device: str | None = None
+    depth: int | None = None
+    true_depth: int | None = None
+    label: Literal["computed"] = "computed"

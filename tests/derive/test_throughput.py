@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
+from mmcalib.derive.costs import ItemCost
+from mmcalib.derive.throughput import Batch, EncoderCost, cpu_cost, cpu_line, encoder_cost
+
+SECONDS = st.floats(1e-4, 100)
+POINTS = st.lists(st.tuples(st.integers(1, 10**8), SECONDS), min_size=1, max_size=14)
+
+
+def item(shape: Shape, cpu_s: float = 0.0, count: int = 1, embeds: int = 0) -> ItemCost:
+    basis = "real" if cpu_s else "blank"
+    return ItemCost(shape, count, str(shape), embeds, embeds, 0, 9.0, (), basis, cpu_s)  # type: ignore[arg-type]
+
+
+def images(*sides: int) -> list[ImageShape]:
+    return [ImageShape(side, 100) for side in sides]
+
+
+def test_where_all_was_measured_the_mean_is_that_of_the_items() -> None:
+    first, second = images(10, 20)
+    found = cpu_cost([item(first, 0.1, count=3), item(second, 0.5)])
+    assert found is not None
+    assert (found.items, found.measured) == (4, 2)
+    assert found.mean_s == pytest.approx((3 * 0.1 + 0.5) / 4)
+    assert found.costliest.shape == second
+
+
+@given(start=st.floats(0, 1), slope=st.floats(1e-9, 1e-3), sides=st.sets(st.integers(1, 5000)))
+def test_shapes_that_were_not_measured_are_on_the_line(
+    start: float, slope: float, sides: set[int]
+) -> None:
+    def true(shape: ImageShape) -> float:
+        return start + slope * weight(shape)
+
+    measured, others = images(100, 900, 2500), images(*sides - {100, 900, 2500})
+    found = cpu_cost([*(item(s, true(s)) for s in measured), *(item(s, count=7) for s in others)])
+    assert found is not None
+    total = sum(map(true, measured)) + 7 * sum(map(true, others))
+    assert found.mean_s * found.items == pytest.approx(total, rel=1e-6)
+
+
+@given(POINTS)
+def test_no_item_costs_less_than_nothing_or_less_for_being_larger(
+    points: list[tuple[int, float]],
+) -> None:
+    line = cpu_line(points)
+    found = [line(w) for w in (0, 1, 10**4, 10**8)]
+    assert found[0] >= 0
+    assert found == sorted(found)
+    most = max(seconds for _, seconds in points)
+    assert line(min(w for w, _ in points)) <= most * (1 + 1e-6)
+
+
+def test_of_one_measured_file_others_cost_in_proportion() -> None:
+    found = cpu_cost([item(ImageShape(200, 100), 0.4), item(ImageShape(100, 100))])
+    assert found is not None
+    assert found.mean_s == pytest.approx(0.3)
+
+
+def test_stand_ins_alone_say_nothing_of_seconds() -> None:
+    assert cpu_cost([item(ImageShape(200, 100))]) is None
+
+
+def test_frames_and_samples_are_what_is_decoded() -> None:
+    assert weight(VideoShape(10, 1.0, 10.0, 4, 3)) == 120
+    assert weight(AudioShape(16000, 8000)) == 16000
+
+
+def singles(*points: tuple[int, float]) -> list[Batch]:
+    return [Batch(1, tokens, seconds) for tokens, seconds in points]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds"),
+    [(10, 0.2), (100, 0.2), (150, 0.3), (200, 0.4), (300, 0.9), (400, 1.4), (800, 2.8)],
+)
+def test_seconds_go_straight_from_one_size_to_the_next(tokens: int, seconds: float) -> None:
+    swept = singles((100, 0.2), (400, 1.4), (200, 0.4))
+    found = encoder_cost([item(ImageShape(1, 1), embeds=tokens)], swept)
+    assert found is not None
+    assert found.mean_s == pytest.approx(seconds)
+
+
+def test_the_mean_counts_every_item() -> None:
+    small, large = images(1, 2)
+    costs = [item(small, embeds=100, count=9), item(large, embeds=200)]
+    found = encoder_cost(costs, singles((100, 0.1), (200, 0.3)))
+    assert found == EncoderCost(pytest.approx(0.12), 1.0)
+
+
+def test_a_batch_that_is_faster_per_item_says_by_how_much() -> None:
+    swept = [*singles((100, 0.1), (200, 0.2)), Batch(2, 200, 0.15), Batch(4, 400, 0.2)]
+    found = encoder_cost([item(ImageShape(1, 1), embeds=100)], swept)
+    assert found is not None
+    assert found.together == pytest.approx(0.5)
+    assert found.least_s == pytest.approx(0.05)
+
+
+def test_a_batch_that_is_slower_per_item_changes_nothing() -> None:
+    swept = [*singles((100, 0.1)), Batch(4, 400, 0.8)]
+    found = encoder_cost([item(ImageShape(1, 1), embeds=100)], swept)
+    assert found == EncoderCost(pytest.approx(0.1), 1.0)
+
+
+def test_without_a_single_item_or_any_item_there_is_no_mean() -> None:
+    assert encoder_cost([item(ImageShape(1, 1), embeds=100)], [Batch(2, 200, 0.1)]) is None
+    assert encoder_cost([], singles((100, 0.1))) is None
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 10**5), SECONDS), min_size=1, max_size=10),
+    tokens=st.integers(0, 10**5),
+)
+def test_up_to_the_largest_size_seconds_stay_among_those_that_were_measured(
+    sizes: list[tuple[int, float]], tokens: int
+) -> None:
+    most = max(size for size, _ in sizes)
+    found = encoder_cost([item(ImageShape(1, 1), embeds=min(tokens, most))], singles(*sizes))
+    assert found is not None
+    seconds = [s for _, s in sizes]
+    assert min(seconds) * (1 - 1e-9) <= found.mean_s <= max(seconds) * (1 + 1e-9)
