@@ -1,0 +1,142 @@
+"""Whether the CPU seconds of a dozen files tell those of the whole corpus.
+
+    python benchmarks/throughput.py FOLDER [FOLDER ...] [--model ID ...] [--out FILE]
+
+Per model and folder one child process measures a sample, as `mmcalib run` does, and the mean over
+the corpus is computed of it. Then the same process loads and processes every shape's file, one
+after the other, while the operating system counts what all of it takes. Needs vLLM, no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mmcalib.census.census import Census  # noqa: E402
+from mmcalib.census.sample import choose  # noqa: E402
+from mmcalib.census.shapes import Modality  # noqa: E402
+from mmcalib.derive.policy import Policy  # noqa: E402
+from mmcalib.derive.throughput import cpu_cost  # noqa: E402
+from mmcalib.engine.host import EngineHost  # noqa: E402
+from mmcalib.engine.messages import File, Measure  # noqa: E402
+from mmcalib.engine.setting import DEFAULT  # noqa: E402
+from mmcalib.geometry import resolve  # noqa: E402
+from mmcalib.job.calibration.opening import open_model, served  # noqa: E402
+from mmcalib.job.decision.measure import measure  # noqa: E402
+from mmcalib.job.read import read  # noqa: E402
+from mmcalib.job.spec import cache_dir  # noqa: E402
+from mmcalib.progress import Silent  # noqa: E402
+
+MODELS = ("Qwen/Qwen2.5-VL-3B-Instruct", "OpenGVLab/InternVL2-2B", "Qwen/Qwen2.5-Omni-7B")
+SAMPLE = 12
+# What a reader may rely on.
+LEAST, MOST = 0.8, 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Seconds of the `files` of one modality, predicted from `measured` of them and as taken."""
+
+    model: str
+    folder: str
+    modality: str
+    measured: int
+    files: int
+    predicted_s: float
+    taken_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted_s / self.taken_s
+
+
+def compare(model: str, folder: str) -> Iterator[Compared]:
+    """One row per modality that the model takes and the folder has."""
+    cache, silent = cache_dir(), Silent()
+    resolved = resolve(model, cache_dir=cache)
+    corpus = read([folder], [], allowed_root=None, cache=cache, progress=silent)
+    with EngineHost() as host:
+        opened = open_model(host, resolved, Policy(), silent)
+        corpus, _ = served(corpus, opened, Policy())
+        # One file of each shape, so that both sides count the same files.
+        census = Census()
+        for entry in corpus.census.shapes():
+            census.add(entry.shape, entry.exemplars[0])
+        table, _ = measure(host, census, DEFAULT, choose(census, SAMPLE, 0), silent)
+        for modality in table.modalities():
+            cost = cpu_cost(table.of(modality))
+            if cost:
+                files = [(modality, c.exemplar) for c in table.of(modality)]
+                taken = _taken(host, files)
+                name, predicted = Path(folder).name, cost.mean_s * cost.items
+                yield Compared(model, name, modality, cost.measured, cost.items, predicted, taken)
+
+
+def _taken(host: EngineHost, files: Iterable[tuple[Modality, str]]) -> float:
+    """CPU seconds that the child takes to load and process all of these."""
+    before = _cpu_s(host.pid)
+    request = Measure(DEFAULT, tuple(File(modality, path) for modality, path in files))
+    refused = [one.refusal for one in host.measure(request, "measuring") if one.cost is None]
+    if refused:
+        raise SystemExit(f"{len(refused)} files were refused: {refused[0]}")
+    return _cpu_s(host.pid) - before
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system seconds of all threads of a process, as Linux counts them."""
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def report(rows: list[Compared]) -> str:
+    within = sum(LEAST <= row.ratio <= MOST for row in rows)
+    lines = [
+        "# CPU seconds of a corpus from a dozen of its files",
+        "",
+        f"Written by `benchmarks/throughput.py` on {os.cpu_count()} cores ({platform.machine()}), "
+        f"Python {platform.python_version()}. *Predicted*: the mean that `throughput` in "
+        f"`calibration.json` has, from up to {SAMPLE} measured files, × files. *Taken*: the same "
+        "process then loaded and processed one file of every shape, one after the other; its CPU "
+        "seconds as the operating system counts them, in steps of 10 ms. Where all files were "
+        "measured, the ratio shows what two runs over the same files differ by.",
+        "",
+        f"{within} of {len(rows)} ratios lie between {LEAST} and {MOST}.",
+        "",
+        "| model | corpus | modality | measured | files | predicted, s | taken, s | ratio |",
+        "|---|---|---|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {r.model} | {r.folder} | {r.modality} | {r.measured} | {r.files} | "
+        f"{r.predicted_s:.2f} | {r.taken_s:.2f} | {r.ratio:.2f} |"
+        for r in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+")
+    parser.add_argument("--model", action="append")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    rows = []
+    for model in given.model or MODELS:
+        for folder in given.folders:
+            rows += compare(model, folder)
+            print(model, folder, f"{rows[-1].ratio:.2f}", file=sys.stderr)
+    text = report(rows)
+    if given.out:
+        given.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
