@@ -100,3 +100,30 @@ def test_the_profile_held_at_least_what_the_curve_says_of_its_step(
 def test_it_ends_as_a_passed_check(swept: Calibration) -> None:
     check = next(check for check in swept.checks if check.name == "encoder sweep")
     assert check.status == "pass", check.detail
+
+
+def test_the_photos_processor_seconds_say_how_many_cores_feed_an_encoder(
+    swept: Calibration,
+) -> None:
+    found = swept.throughput
+    assert found is not None
+    assert found.mix is None
+    image = found.modalities["image"]
+    assert (image.items, image.measured) == (2, 2)
+    assert image.cores_per_100_items_s == pytest.approx(100 * image.cpu_s, rel=1e-3)
+    # A photo of a megapixel: more than a header's worth, less than anything that hangs.
+    assert 0.001 < image.cpu_s <= image.costliest.cpu_s < 5
+    assert image.costliest.exemplar.endswith(".jpg")
+
+
+def test_a_cut_encoder_on_a_cpu_gives_seconds_and_no_rate(
+    swept: Calibration, image: ModalitySweep
+) -> None:
+    found = swept.throughput
+    assert found is not None
+    assert (found.device, found.depth, found.true_depth) == ("cpu", 2, 32)
+    rates = found.modalities["image"]
+    seconds = [point.seconds for point in image.points if point.items == 1]
+    assert rates.encoder_s is not None
+    assert min(seconds) <= rates.encoder_s <= max(seconds)
+    assert (rates.items_per_s, rates.cores) == (None, None)

@@ -43,6 +43,7 @@ def test_an_item_is_costed_in_tokens_embeds_and_bytes(qwen: Lab) -> None:
     assert (cost.tokens, cost.embeds) == (46 * 31, 46 * 31)
     assert cost.sampled == (1300, 876)
     assert cost.process_s > 0
+    assert cost.cpu_s > 0
     # 4 patches a token, 1176 values a patch; the grid adds three 8-byte integers.
     assert cost.tensor_bytes == 4 * 46 * 31 * 1176 + 3 * 8
 
