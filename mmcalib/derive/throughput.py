@@ -34,16 +34,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class EncoderCost:
-    """Mean seconds to encode one of the items by itself. `together` is the least share of its own
-    that each of several took in one batch; 1 where batches are no faster.
-    """
+    """Mean seconds to encode one of the items by itself, and at least so many in any batch."""
 
     mean_s: float
-    together: float
-
-    @property
-    def least_s(self) -> float:
-        return self.mean_s * self.together
+    least_s: float
 
 
 def cpu_cost(costs: Sequence[ItemCost]) -> CpuCost | None:
@@ -80,18 +74,27 @@ def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
 def encoder_cost(costs: Sequence[ItemCost], batches: Iterable[Batch]) -> EncoderCost | None:
     """Of items of one modality; None where no single item was encoded.
 
-    Between two encoded sizes seconds go straight from one to the other. Items below the smallest
-    take what it takes, those above the largest in proportion to their tokens: at least that.
+    Alone: between two encoded sizes seconds go straight from one to the other; items below the
+    smallest take what it takes, those above the largest in proportion to their tokens. At least:
+    items smaller than the batch with the fewest seconds per token fill such batches, unless the
+    batches of several show that items take seconds each, whatever their tokens (padding).
     """
-    every = list(batches)
-    single = sorted({b.tokens: b.seconds for b in every if b.items == 1 and b.tokens}.items())
+    every = [b for b in batches if b.tokens]
+    single = sorted({b.tokens: b.seconds for b in every if b.items == 1}.items())
     items = sum(cost.count for cost in costs)
     if not single or not items:
         return None
+    best = min(every, key=lambda b: b.seconds / b.tokens)
+    rate = best.seconds / best.tokens
+    seen = [b.seconds / (b.tokens * rate) for b in every if b.items > 1] if rate else []
+    each = min(seen, default=1.0)
+
+    def least(tokens: int) -> float:
+        alone = _between(single, tokens)
+        return alone if tokens >= best.tokens else min(alone, each * rate * tokens)
+
     total = sum(cost.count * _between(single, cost.embeds) for cost in costs)
-    several = [(b, b.items * _between(single, b.tokens / b.items)) for b in every if b.items > 1]
-    shares = [batch.seconds / apart for batch, apart in several if apart]
-    return EncoderCost(total / items, min([1.0, *shares]))
+    return EncoderCost(total / items, sum(c.count * least(c.embeds) for c in costs) / items)
 
 
 def _between(points: Sequence[tuple[int, float]], tokens: float) -> float:

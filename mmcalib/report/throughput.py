@@ -19,9 +19,9 @@ class CostliestFile(Part):
 class Rates(Part):
     """Means over `items`; `measured` files are what the processor seconds come from.
 
-    `encoder_s` is for one item by itself, as swept. `items_per_s` is the most that the encoder
-    alone of one GPU does, and `cores` what keeps it fed: None where it was not swept whole on a
-    GPU.
+    `encoder_s` is for one item by itself, `encoder_least_s` in batches as good as the best swept.
+    `items_per_s` is the most that the encoder alone of one GPU does, and `cores` what keeps it
+    fed: None where it was not swept whole on a GPU.
     """
 
     items: int
@@ -29,14 +29,14 @@ class Rates(Part):
     cpu_s: float
     cores_per_100_items_s: float
     encoder_s: float | None = None
+    encoder_least_s: float | None = None
     items_per_s: float | None = None
     cores: float | None = None
 
 
 class ModalityRates(Rates):
-    """`together` is the least share of `encoder_s` that one of several items took in a batch."""
+    """Those of one modality."""
 
-    together: float | None = None
     costliest: CostliestFile
 
 

@@ -8,7 +8,7 @@ from mmcalib.report import words
 from mmcalib.report.throughput import Rates, Throughput
 
 _HEAD = ("", "items", "files measured", "CPU s per item", "cores for 100 items/s")
-_SWEPT = ("encoder s per item",)
+_SWEPT = ("encoder s per item", "in the best batch")
 _PROMISED = ("items/s of one GPU, at most", "cores to feed it")
 _RERUN = "mmcalib run with --encoder-sweep on the GPU that will serve"
 
@@ -68,8 +68,8 @@ def notes(found: Throughput) -> Iterator[str]:
         yield f"How fast the encoder is: {_RERUN}"
     elif _promised(found):
         yield (
-            f"Items/s are of the encoder alone on {found.device}, in the fastest batches that were "
-            "swept: the language model is not in them, so a server does fewer"
+            f"Items/s are of the encoder alone on {found.device}, in batches as good as the "
+            "best that was swept: the language model is not in them, so a server does fewer"
         )
     else:
         yield (
@@ -96,6 +96,7 @@ def _cells(found: Throughput, one: Rates) -> Iterator[str]:
     yield _short(one.cores_per_100_items_s)
     if found.device:
         yield _short(one.encoder_s)
+        yield _short(one.encoder_least_s)
     if _promised(found):
         yield _short(one.items_per_s)
         yield _short(one.cores)

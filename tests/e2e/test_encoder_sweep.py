@@ -126,4 +126,6 @@ def test_a_cut_encoder_on_a_cpu_gives_seconds_and_no_rate(
     seconds = [point.seconds for point in image.points if point.items == 1]
     assert rates.encoder_s is not None
     assert min(seconds) <= rates.encoder_s <= max(seconds)
+    assert rates.encoder_least_s is not None
+    assert 0 < rates.encoder_least_s <= rates.encoder_s
     assert (rates.items_per_s, rates.cores) == (None, None)

@@ -31,11 +31,9 @@ def throughput(
     whole = device != "cpu" and depth == true_depth
     modalities = {}
     for modality, one in cpu.items():
-        known = encoder.get(modality)
         most = one.costliest
         modalities[str(modality)] = c.ModalityRates(
             **_rates({modality: one}, encoder, whole=whole).model_dump(),
-            together=round(known.together, _DIGITS) if known else None,
             costliest=c.CostliestFile(
                 exemplar=most.exemplar, shape=str(most.shape), cpu_s=round(most.cpu_s, _DIGITS)
             ),
@@ -78,6 +76,7 @@ def _rates(
         cpu_s=round(cpu_s, _DIGITS),
         cores_per_100_items_s=round(100 * cpu_s, _DIGITS),
         encoder_s=None if alone is None else round(alone, _DIGITS),
+        encoder_least_s=None if least is None else round(least, _DIGITS),
         items_per_s=round(1 / promised, _DIGITS) if promised else None,
         cores=round(cpu_s / promised, _DIGITS) if promised else None,
     )

@@ -45,7 +45,7 @@ def test_a_gpu_s_items_per_second_are_those_of_its_fastest_batch() -> None:
     assert found is not None
     image = found.modalities["image"]
     assert image.encoder_s == pytest.approx(ENCODER_S)
-    assert image.together == pytest.approx(0.5)
+    assert image.encoder_least_s == pytest.approx(ENCODER_S / 2)
     assert image.items_per_s == pytest.approx(100)
     assert image.cores == pytest.approx(50)
     assert found.mix is None
