@@ -65,7 +65,7 @@ def _section(lines: Sequence[Line]) -> Iterator[str]:
     option = next((line.option for line in lines if line.option), "")
     served = f"serves a GPU by `{option}`" if option else "has no option that serves a GPU"
     yield f"- {verdict(lines)}"
-    yield f"- {threads} threads of torch on the CPU"
+    yield f"- threads of torch on the CPU: {threads}"
     yield f"- this vLLM {served}, on encode-only instances alone"
     yield from (f"- {said}" for said in wrong(lines)[:_NAMED])
     yield ""

@@ -12,7 +12,7 @@ from rich.console import Console
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.terminal import summary
 
-SCREEN = 52
+SCREEN = 53
 
 
 def shown(found: Calibration, width: int = 80, *, colour: bool = False) -> str:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from vllm.utils.torch_utils import set_default_torch_num_threads
-
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
@@ -33,12 +31,9 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
     media, sampled = load(subject, under)
     loaded = time.perf_counter()
     modality = subject.modality
-    # As many threads as the server's renderer gives it (vllm/renderers/base.py, 0.32): one, unless
-    # OMP_NUM_THREADS says otherwise. More would spin on a busy machine, and take seconds by that.
-    with set_default_torch_num_threads():
-        output = versions.apply_processor(
-            under.processor, under.placeholder_ids(modality), {modality: [media]}
-        )
+    output = versions.apply_processor(
+        under.processor, under.placeholder_ids(modality), {modality: [media]}
+    )
     done, cpu_s = time.perf_counter(), time.process_time() - spent
     placeholders = output["mm_placeholders"][modality]
     return Cost(

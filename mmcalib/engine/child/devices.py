@@ -37,7 +37,7 @@ _FRAMES, _SIDE_PX, _SAMPLES, _RATE_HZ = 8, 256, 32_000, 16_000
 def try_device(model: OpenedModel, request: TryDevice) -> DeviceTried:
     """Watch where a small blank of each modality is computed when it is asked for elsewhere."""
     unfit = {m: why for m in request.modalities if (why := _unfit(model, m))}
-    return DeviceTried(unfit, versions.processor_device_option(), torch.get_num_threads())
+    return DeviceTried(unfit, versions.processor_device_option(), versions.processor_threads())
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[misc] # torch is not followed

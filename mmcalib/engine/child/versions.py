@@ -12,20 +12,33 @@ from typing import Any
 
 import numpy as np
 import psutil
+import torch
 from vllm.multimodal import video as vllm_video
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
 from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 from vllm.transformers_utils.processor import get_video_processor_cls_name
+from vllm.utils.torch_utils import set_default_torch_num_threads
 
 from mmcalib.census.shapes import VideoShape
 
 
 def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
-    """Run a multimodal processor on loaded media, as the server's renderer does."""
+    """Run a multimodal processor on loaded media, as the server's renderer does.
+
+    With as many threads of torch, too (vllm/renderers/base.py, 0.32): one, unless OMP_NUM_THREADS
+    says otherwise. More would spin on a busy machine, and take seconds by that.
+    """
     items = processor.info.parse_mm_data(data)
     inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
-    return processor.apply(inputs, TimingContext(enabled=False))
+    with set_default_torch_num_threads():
+        return processor.apply(inputs, TimingContext(enabled=False))
+
+
+def processor_threads() -> int:
+    """Threads of torch on the CPU with which `apply_processor` runs."""
+    with set_default_torch_num_threads():
+        return int(torch.get_num_threads())
 
 
 def video_processor_name(config: Any) -> str | None:
