@@ -67,8 +67,11 @@ class Survey:
     def _begin(self, items: Sequence[Item]) -> _Batch:
         whole = min(self.whole, len(items))
         self.whole -= whole
-        asked = version if self.cache is not None else _nobody_asks
-        orders = [Order(item, n < whole, asked(item)) for n, item in enumerate(items)]
+        remembers = self.cache is not None
+        orders = [
+            Order(item, n < whole, version(item) if remembers else None)
+            for n, item in enumerate(items)
+        ]
         known = self._find(orders)
         if None not in known:
             return _Batch(orders, known, None)
@@ -111,7 +114,3 @@ class Survey:
 
     def _note(self, error: CacheBroken) -> None:
         self.progress.note(f"not remembered for another time: {error}")
-
-
-def _nobody_asks(_: Item) -> None:
-    """The version of what is not remembered."""

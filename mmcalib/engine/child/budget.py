@@ -9,8 +9,8 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.encoder_budget import MultiModalBudget
 from vllm.usage.usage_lib import UsageContext
 
-from mmcalib.engine.child.costs import tensor_bytes
 from mmcalib.engine.child.media import sampled_of
+from mmcalib.engine.child.versions import item_bytes
 from mmcalib.engine.messages import AskBudget, Budget, Dummy
 
 
@@ -51,7 +51,7 @@ def dummy(processor: Any, modality: str) -> Dummy:
     placeholders = inputs["mm_placeholders"][modality]
     return Dummy(
         embeds=sum(p.get_num_embeds() for p in placeholders),
-        tensor_bytes=sum(tensor_bytes(item) for item in inputs["mm_kwargs"][modality]),
+        tensor_bytes=sum(item_bytes(item) for item in inputs["mm_kwargs"][modality]),
         size=_dummy_size(processor, modality),
     )
 

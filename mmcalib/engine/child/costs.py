@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
@@ -39,14 +39,9 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
     return Cost(
         tokens=sum(p.length for p in placeholders),
         embeds=sum(p.get_num_embeds() for p in placeholders),
-        tensor_bytes=sum(tensor_bytes(item) for item in output["mm_kwargs"][modality]),
+        tensor_bytes=sum(versions.item_bytes(item) for item in output["mm_kwargs"][modality]),
         load_s=loaded - started,
         process_s=done - loaded,
         sampled=sampled,
         cpu_s=cpu_s,
     )
-
-
-def tensor_bytes(item: Any) -> int:
-    """Bytes of what a processed item carries to the encoder, as vLLM's processor cache counts."""
-    return int(versions.item_bytes(item))

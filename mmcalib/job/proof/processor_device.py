@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.census.shapes import Modality
@@ -136,22 +136,16 @@ def compared_check(found: Comparison) -> Check:
 
 def processor_device(found: Comparison | None) -> c.ProcessorDevice | None:
     """What `calibration.json` keeps of it; None where nothing was compared."""
-    if found is None or not any(found.pairs.values()):
+    if found is None or not found.pairs:
         return None
     beside = found.beside
     return c.ProcessorDevice(
         device=beside.device,
         cpu_threads=beside.threads,
         option=beside.option,
-        modalities={
-            str(m): figures(pairs, beside.device) for m, pairs in found.pairs.items() if pairs
-        },
-        not_compared=_words(beside.unfit),
+        modalities={str(m): figures(pairs, beside.device) for m, pairs in found.pairs.items()},
+        not_compared={str(modality): why for modality, why in beside.unfit.items()},
     )
-
-
-def _words(unfit: Mapping[Modality, str]) -> dict[str, str]:
-    return {str(modality): why for modality, why in unfit.items()}
 
 
 def figures(pairs: Sequence[Pair], device: str) -> c.ProcessedItems:
