@@ -9,11 +9,12 @@
 Importing this package loads neither torch nor vLLM; they run in a child process.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here: under `python -m mmcalib` this runs while the working folder, which may
+# be somebody else's data set, still comes before Python's own modules.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
     from mmcalib.job.calibration.calibrate import calibrate
@@ -49,7 +50,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Load the public names on first use, so that `import mmcalib` stays fast."""
     if name not in _HOMES:
         raise AttributeError(f"module 'mmcalib' has no attribute {name!r}")

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
+from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.source import Source
 
@@ -22,6 +23,8 @@ _SOURCES: Mapping[str, tuple[str, str]] = {
     ".zip": ("mmcalib.corpus.zip_archive", "ZipSource"),
 }
 _ENDINGS = tuple(_SOURCES)
+# What is unpacked in a process of its own: a page of a table says how much it unpacks to.
+_APART = frozenset((".parquet",))
 # Of a million names few are an archive's: most are told by their last letter.
 _LAST = frozenset(letter for ending in _ENDINGS for letter in (ending[-1], ending[-1].upper()))
 
@@ -38,8 +41,10 @@ def archive_at(path: str) -> Source | None:
         name = name.partition("?")[0]
     if not name.endswith(_ENDINGS):
         return None
-    module, source = next(_SOURCES[ending] for ending in _ENDINGS if name.endswith(ending))
-    return cast("Source", getattr(importlib.import_module(module), source)(path))
+    ending = next(ending for ending in _ENDINGS if name.endswith(ending))
+    module, kind = _SOURCES[ending]
+    source = cast("Source", getattr(importlib.import_module(module), kind)(path))
+    return Apart(source, path) if ending in _APART else source
 
 
 def items_of(found: Iterable[str | Skipped]) -> Iterator[Item | Skipped]:

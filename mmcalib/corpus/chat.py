@@ -145,9 +145,12 @@ def parse_line(line: bytes) -> tuple[list[Message], list[dict[str, object]]]:
     if sum(map(line.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise BadRequest(f"line of more than {_MOST_VALUES:,} values")
     try:
-        data = json.loads(line)
+        # `json.loads` would take bytes of other encodings, too, and lone surrogates in all of them.
+        data = json.loads(line.decode())
         if b"\\ud" in line or b"\\uD" in line:
             json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise BadRequest("not UTF-8") from error
     except UnicodeEncodeError as error:
         raise BadRequest("not Unicode: half of a surrogate pair") from error
     except (ValueError, RecursionError) as error:

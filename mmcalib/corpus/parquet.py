@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.foreign import need
 from mmcalib.corpus.locations.location import Location
-from mmcalib.corpus.locations.parquet import open_table
+from mmcalib.corpus.locations.parquet import batch_rows, open_table
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
 from mmcalib.media.failure import reason
-
-# Rows in memory at once: a page of photos takes some megabytes for each.
-BATCH_ROWS = 16
 
 
 class ParquetSource:
@@ -36,12 +34,15 @@ class ParquetSource:
                 continue
             number, row, table, texts = found
             yield from table.items(number, row, texts)
+            # The next one is unpacked while nothing of this one is held.
+            del found, row
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         for found in self._rows(prompts_only=True):
             if not isinstance(found, Skipped):
                 number, row, table, texts = found
                 yield table.prompt(number, row, texts)
+                del found, row
 
     def _rows(
         self, *, prompts_only: bool = False
@@ -56,9 +57,16 @@ class ParquetSource:
                     return
                 table = Table("parquet", self.path, version, self._named)
                 number = 0
-                for batch in opened.iter_batches(BATCH_ROWS, columns=media + texts):
-                    for row in batch.to_pylist():
-                        yield number, row, table, texts
+                rows = batch_rows(opened.metadata)
+                for batch in opened.iter_batches(rows, columns=media + texts):
+                    waiting = deque(_rows_of(batch))
+                    del batch
+                    while waiting:
+                        if waiting[0] is None:
+                            yield Skipped(f"{self.path}:{number}", "its text is not UTF-8")
+                        else:
+                            yield number, waiting[0], table, texts
+                        waiting.popleft()
                         number += 1
         except (OSError, ValueError) as error:
             yield Skipped(self.path, reason(error))
@@ -72,6 +80,17 @@ class ParquetSource:
         if os.path.commonpath((folder, found)) != folder:
             return Skipped(found, f"named by {self.path}: outside its folder")
         return Item(found) if os.path.exists(found) else Skipped(found, "no such file")
+
+
+def _rows_of(batch: Any) -> list[Row | None]:
+    """None for a row with a text that is none."""
+    try:
+        rows: list[Row | None] = batch.to_pylist()
+    except UnicodeDecodeError:
+        if batch.num_rows == 1:
+            return [None]
+        return [row for number in range(batch.num_rows) for row in _rows_of(batch.slice(number, 1))]
+    return rows
 
 
 def _columns(schema: Any) -> tuple[list[str], list[str]]:

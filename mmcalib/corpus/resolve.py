@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.glob import GlobSource, is_pattern
@@ -61,7 +62,7 @@ def _one(data: str) -> Resolved:
     if location.scheme == _HF:
         from mmcalib.corpus.hf_dataset import HfDatasetSource
 
-        return Resolved(HfDatasetSource(data), data)
+        return Resolved(Apart(HfDatasetSource(data), data), data)
     if not location.is_file:
         from mmcalib.corpus.remote import RemoteSource
 

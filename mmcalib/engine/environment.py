@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from mmcalib.processes.environment import safe_environment
+
 SHIM = Path(__file__).parent / "shim"
-PACKAGE_ROOT = Path(__file__).parent.parent.parent
 
 # Set for the child's process, it makes every worker behave as on a card with so many bytes.
 CARD = "MMCALIB_CARD_BYTES"
@@ -19,9 +20,8 @@ def child_environment(base: Mapping[str, str], *, offline: bool) -> dict[str, st
     The engine core runs inside the child (one process to watch and to kill), logs go to stderr,
     usage statistics are off, and `offline` keeps transformers from asking a hub for local models.
     """
-    env = dict(base)
-    path = [str(SHIM), *filter(None, [base.get("PYTHONPATH")]), str(PACKAGE_ROOT)]
-    env["PYTHONPATH"] = os.pathsep.join(path)
+    env = safe_environment(base)
+    env["PYTHONPATH"] = os.pathsep.join([str(SHIM), *filter(None, [env.get("PYTHONPATH")])])
     env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     env["VLLM_LOGGING_STREAM"] = "ext://sys.stderr"
     env["VLLM_NO_USAGE_STATS"] = "1"

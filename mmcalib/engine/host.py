@@ -17,14 +17,25 @@ from typing import Any, TypeVar
 from mmcalib.closing import Closing
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.log import LogTail, last_line
-from mmcalib.engine.messages import REPLY, REQUEST, Failed, Measure, Measured, Said
+from mmcalib.engine.messages import (
+    REPLY,
+    REQUEST,
+    Failed,
+    File,
+    Measure,
+    Measured,
+    ModelOpened,
+    OpenModel,
+    Said,
+)
 from mmcalib.errors import EngineDied, EngineError, EngineSilent
 
 R = TypeVar("R")
 
-# A processor call on the largest video known takes about a minute on two cores; engine starts
-# compile kernels and load tens of gigabytes. Silence beyond this is a hang.
+# Engine starts compile kernels and load tens of gigabytes. Silence beyond this is a hang.
 SILENCE_S = 900.0
+# A processor call on the largest video known takes about a minute on two cores.
+FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
 _TERM_GRACE_S = 2.0
 
@@ -48,28 +59,42 @@ class EngineHost(Closing):
         on_said: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._log_is_mine = log is None
+        self._log_is_mine = self._made_log = log is None
         if log is None:
             handle, name = tempfile.mkstemp(prefix="mmcalib-engine-", suffix=".log")
             os.close(handle)
             log = Path(name)
         self.log = log
         self.on_said = on_said
+        self._python, self._offline = python, offline
         self._silence_s = silence_s
-        parent_end, child_end = _pipe()
-        with log.open("ab") as sink:
-            self._tail = LogTail(log, on_log)
+        self._opened: OpenModel | None = None
+        self._tail = LogTail(log, on_log)
+        self._start()
+
+    def _start(self) -> None:
+        self._pipe, child_end = _pipe()
+        with self.log.open("ab") as sink:
             self._process = subprocess.Popen(
-                [python, "-m", "mmcalib.engine.child", str(child_end.fileno())],
+                [self._python, "-P", "-m", "mmcalib.engine.child", str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                env=child_environment(os.environ, offline=offline),
+                env=child_environment(os.environ, offline=self._offline),
                 pass_fds=[child_end.fileno()],
                 start_new_session=True,
             )
         child_end.close()
-        self._pipe = parent_end
+
+    def revive(self) -> None:
+        """Another child in place of one that has died, with the model open that was opened last.
+        Raises as `ask`.
+        """
+        self.close()
+        self._log_is_mine = self._made_log and self.log.exists()
+        self._start()
+        if self._opened is not None:
+            self.ask(self._opened, ModelOpened, "opening the model again")
 
     @property
     def pid(self) -> int:
@@ -80,24 +105,30 @@ class EngineHost(Closing):
 
         Raises `EngineError` with vLLM's words when it fails, `EngineDied` when the child is gone.
         """
+        if isinstance(request, OpenModel):
+            self._opened = request
         for answer in self._converse(request, doing):
             if isinstance(answer, reply):
                 return answer
         raise EngineError(f"the engine gave no answer while {doing}")
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
-        """Yield one `Measured` per subject, in order, as they come."""
-        for answer in self._converse(request, doing):
+        """Yield one `Measured` per subject, in order, as they come. Of files, of which nobody knows
+        what they do to vLLM's decoders, none may take as long as other silence.
+        """
+        real = any(isinstance(subject, File) for subject in request.subjects)
+        silence_s = min(self._silence_s, FILE_SILENCE_S) if real else self._silence_s
+        for answer in self._converse(request, doing, silence_s):
             if isinstance(answer, Measured):
                 yield answer
 
-    def _converse(self, request: Any, doing: str) -> Iterator[Any]:
+    def _converse(self, request: Any, doing: str, silence_s: float | None = None) -> Iterator[Any]:
         try:
             self._pipe.send_bytes(REQUEST.dump_json(request))
         except OSError:
             raise self._died(doing) from None
         while True:
-            answer = REPLY.validate_json(self._receive(doing))
+            answer = REPLY.validate_json(self._receive(doing, silence_s or self._silence_s))
             if isinstance(answer, Said):
                 self.on_said(answer.text)
                 continue
@@ -114,8 +145,8 @@ class EngineHost(Closing):
             if not isinstance(answer, Measured):
                 return
 
-    def _receive(self, doing: str) -> bytes:
-        deadline = time.monotonic() + self._silence_s
+    def _receive(self, doing: str, silence_s: float) -> bytes:
+        deadline = time.monotonic() + silence_s
         while not self._pipe.poll(_POLL_S):
             self._tail.follow()
             if self._process.poll() is not None and not self._pipe.poll(0):
@@ -124,7 +155,7 @@ class EngineHost(Closing):
                 self._log_is_mine = False
                 self.close()
                 raise EngineSilent(
-                    f"the engine process said nothing for {self._silence_s:.0f} s while {doing}",
+                    f"the engine process said nothing for {silence_s:.0f} s while {doing}",
                     hint=f"its log: {self.log}",
                 )
         try:

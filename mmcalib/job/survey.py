@@ -12,6 +12,7 @@ from mmcalib.census.cache import CacheBroken, opened
 from mmcalib.census.executors.executor import Executor, Named
 from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
 from mmcalib.census.survey import Survey
+from mmcalib.corpus.apart import end_readers
 from mmcalib.progress import Progress
 
 Where = Literal["local", "ray"]
@@ -53,6 +54,7 @@ def surveying(how: Surveying, folder: Path, progress: Progress, whole: int = 0) 
         yield survey
     finally:
         survey.close()
+        end_readers()
 
 
 def _executor(how: Surveying) -> Executor:

@@ -14,11 +14,18 @@ from mmcalib.corpus.item import Item
 from mmcalib.errors import UsageError
 
 
-def behave(item: Item) -> Seen:
+def behave(item: Item) -> Seen | str:
     """A picture as wide as the name is long, unless the name says otherwise."""
     name = os.path.basename(item.path)
     if "hang" in name:
         time.sleep(600)
+    if "compute" in name:
+        with open(f"{item.path}.seen", "ab") as file:
+            file.write(b"x")
+        while True:
+            pass
+    if "say" in name:
+        return f"said of {name}"
     if "segfault" in name:
         ctypes.string_at(0)
     if "abort" in name:
@@ -35,7 +42,7 @@ def behave(item: Item) -> Seen:
         time.sleep(0.05)
     if "once" in name and not os.path.exists(f"{item.path}.seen"):
         Path(f"{item.path}.seen").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGSTOP if "stop" in name else signal.SIGKILL)
     if "grow" in name:
         with open(item.path, "ab") as file:
             file.write(b"more")

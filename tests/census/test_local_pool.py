@@ -90,6 +90,29 @@ def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:
         assert reasons(seen(pool, orders(tmp_path, "a", "once", "b"))) == ["", "", ""]
 
 
+def test_who_computes_without_end_is_not_asked_again(tmp_path: Path) -> None:
+    """It would take as long the second time. On a busy machine it may have got too little of a core
+    to tell; then it is asked twice.
+    """
+    chunk = orders(tmp_path, "a", "compute", "b")
+    with LocalPool(behave, workers=2, timeout_s=4) as pool:
+        assert reasons(seen(pool, chunk)) == ["", "a decoder took more than 4 s", ""]
+    tried = len((tmp_path / "compute.seen").read_bytes())
+    assert tried == 1 or os.getloadavg()[0] > len(os.sched_getaffinity(0))
+
+
+def test_who_is_stopped_is_asked_again(tmp_path: Path) -> None:
+    with LocalPool(behave, workers=1, timeout_s=2) as pool:
+        ticket = pool.submit(orders(tmp_path, "a", "stop-once", "b"))
+        assert reasons([decode("", one.line) for one in pool.result(ticket)]) == ["", "", ""]
+
+
+def test_what_a_look_says_in_words_is_the_line(tmp_path: Path) -> None:
+    with LocalPool(behave, workers=1) as pool:
+        (answer,) = pool.result(pool.submit(orders(tmp_path, "say")))
+    assert answer.line == "said of say"
+
+
 def test_a_bound_of_memory_holds_for_native_code_too(tmp_path: Path) -> None:
     chunk = orders(tmp_path, "explode")
     with LocalPool(behave, workers=1, memory_bytes=GIB) as pool:

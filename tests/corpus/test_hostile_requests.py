@@ -97,6 +97,27 @@ def test_a_damaged_line_costs_only_itself(folder: Path, line: bytes) -> None:
     assert between_good_ones(folder, line)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"\xed\xa0\x80", b"\xed\xb3\xbf.", b"\xed\xa0\xbd\xed\xb8\x80"),
+        *(b"\xff", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xe2\x82"),
+    ],
+)
+def test_what_is_no_utf_8_is_no_request(folder: Path, text: bytes) -> None:
+    """Python's JSON takes halves of surrogate pairs that are written as bytes; nothing that writes
+    a request again does.
+    """
+    line = json.dumps({"messages": [{"role": "user", "content": "|"}]}).encode()
+    assert between_good_ones(folder, line.replace(b"|", text)) == "not UTF-8"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-be", "utf-16-le", "utf-32-be", "utf-32-le"])
+def test_a_request_in_another_encoding_is_none(folder: Path, encoding: str) -> None:
+    line = json.dumps({"messages": [{"role": "user", "content": "|"}]}).replace("|", "\ud800")
+    between_good_ones(folder, line.encode(encoding, "surrogatepass"))
+
+
 def test_lines_may_end_in_any_way(folder: Path) -> None:
     found = list(source(folder, GOOD + b"\r", b" \t\r", b"", GOOD).prompts())
     assert [one.origin for one in found if isinstance(one, Prompt)] == [

@@ -192,10 +192,20 @@ def test_a_table_without_media_is_skipped(tmp_path: Path) -> None:
     assert list(ParquetSource(path).items()) == [Skipped(path, "a table without a column of media")]
 
 
+def test_a_text_that_is_none_costs_its_row(tmp_path: Path) -> None:
+    texts = pa.array([b"a", b"\xed\xa0\x80", b"c"]).view(pa.string())
+    path = table(tmp_path, {"text": texts, "image": [cell(40), cell(41), cell(42)]})
+    source = ParquetSource(path)
+    assert [prompt.text for prompt in source.prompts()] == ["a", "c"]
+    found = list(source.items())
+    assert found[1] == Skipped(f"{path}:1", "its text is not UTF-8")
+    assert [probe(one).width_px for one in (found[0], found[2])] == [40, 42]
+
+
 def test_a_table_behind_a_url(tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
-    path = table(tmp_path, {"text": ["a", "b"], "image": [cell(40), cell(41)]})
-    fsspec.filesystem("memory").pipe("/tables/t.parquet", Path(path).read_bytes())
-    source = RemoteSource("memory://tables")
+    pytest.importorskip("fsspec")
+    table(tmp_path, {"text": ["a", "b"], "image": [cell(40), cell(41)]})
+    # It is read by another process, so it cannot be in the memory of this one.
+    source = RemoteSource(f"file://{tmp_path}")
     assert [prompt.text for prompt in source.prompts()] == ["a", "b"]
     assert [probe(item).width_px for item in source.items()] == [40, 41]

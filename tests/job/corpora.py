@@ -11,7 +11,7 @@ from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.sample import choose
-from mmcalib.census.shapes import Shape
+from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import ModelOpened
@@ -44,6 +44,11 @@ def corpus(
     )
 
 
+def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
+    """The files of a pretend model's media, which are none."""
+    return [path for _, path in media]
+
+
 def decide(
     read: Corpus,
     policy: Policy | None = None,
@@ -58,7 +63,7 @@ def decide(
         model = replace(model, max_model_len=policy.context_tokens)
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
     there = host(model, {**known, **(files or {})})
-    budgets = Budgets(there, model, "/models/pretend", policy)  # type: ignore[arg-type]
+    budgets = Budgets(there, model, "/models/pretend", policy, files=pretended)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), unsuited)
     return decided.with_cache(

@@ -30,7 +30,9 @@ def answer(order: Order, look: Look) -> Answer:
     for _ in range(_TRIES):
         now_ns = time.time_ns()
         try:
-            seen = _whole(item, look(item)) if order.whole else look(item)
+            seen = look(item)
+            if order.whole and not isinstance(seen, str):
+                seen = _whole(item, seen)
         except MmcalibError:
             raise
         except Exception as error:  # noqa: BLE001 - a decoder's unknown failure costs one item
@@ -38,7 +40,8 @@ def answer(order: Order, look: Look) -> Answer:
         after = version(item)
         if after == before:
             kept = order.version is not None and is_settled(after, now_ns)
-            return Answer(encode(seen), after if kept else "")
+            line = seen if isinstance(seen, str) else encode(seen)
+            return Answer(line, after if kept else "")
         before = after
     return Answer(encode(Skipped(item.path, CHANGING)))
 

@@ -5,33 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from mmcalib.census.outcome import Seen
 from mmcalib.closing import Closing
 from mmcalib.corpus.item import Item
 
-Look = Callable[[Item], Seen]
-"""Says what an item is; never raises for what is wrong with the item."""
+Look = Callable[[Item], Seen | str]
+"""Says what an item is, or something else of it in a line of its own; never raises for what is
+wrong with the item.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A function by where it stands: whoever sends it to others need not import it."""
+    """A function by where it stands, and what it takes behind the item: whoever sends it to others
+    need not import it.
+    """
 
     module: str
     name: str
+    more: tuple[str, ...] = ()
 
-    def __call__(self, item: Item) -> Seen:
-        return _found(self.module, self.name)(item)
+    def __call__(self, item: Item) -> Seen | str:
+        return _found(self.module, self.name, self.more)(item)
 
-    def __reduce__(self) -> tuple[Callable[[str, str], Look], tuple[str, str]]:
-        return _found, (self.module, self.name)
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[str, str, tuple[str, ...]], Look], tuple[str, str, tuple[str, ...]]]:
+        return _found, (self.module, self.name, self.more)
 
 
-def _found(module: str, name: str) -> Look:
-    look: Look = getattr(import_module(module), name)
-    return look
+def _found(module: str, name: str, more: tuple[str, ...]) -> Look:
+    function = getattr(import_module(module), name)
+    if not more:
+        return cast("Look", function)
+    return lambda item: cast("Seen | str", function(item, *more))
 
 
 class Order(NamedTuple):
@@ -47,8 +56,8 @@ class Order(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`line` is `outcome.encode` of what was seen, of the bytes of `version`; without one it may
-    not be kept for another time.
+    """`line` is `outcome.encode` of what was seen, or what `Look` said, of the bytes of `version`;
+    without one it may not be kept for another time.
     """
 
     line: str

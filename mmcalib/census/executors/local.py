@@ -24,8 +24,10 @@ TIMEOUT_S = 30.0
 # Above what the process needs itself. The largest image that vLLM opens takes 0.7 GB decoded.
 MEMORY_BYTES = 4 << 30
 
-# Who else could kill a worker (the kernel, short of memory) does not do it twice for one item.
+# Who else could kill a worker (the kernel, short of memory) or stop it does not do it twice for one
+# item. One that computed for most of the time would do so again.
 _STRIKES = 2
+_BUSY = 0.5
 
 _POLL_S = 0.25
 
@@ -79,7 +81,8 @@ class _Run:
 @dataclass(slots=True, eq=False)
 class _Worker:
     """`given` are the runs that it has not answered, in its order; the first was taken up, or
-    handed to an idle worker, at `taken_s`.
+    handed to an idle worker, at `taken_s`. `halfway_s` are the processor seconds that it had taken
+    when half the time for the present item was over.
     """
 
     process: Process
@@ -88,14 +91,15 @@ class _Worker:
     begun: int = 0
     since_s: float = field(default_factory=time.monotonic)
     taken_s: float = 0.0
+    halfway_s: float | None = None
 
 
 class LocalPool(Closing):
     """Spawns `workers` processes (default: one per CPU) with the first chunk.
 
-    An item that takes longer than `timeout_s`, or after which a worker is dead, twice each, is
-    `Skipped`; one that needs more than `memory_bytes` fails by itself. `look` must be a function
-    that can be imported.
+    An item that takes longer than `timeout_s`, or after which a worker is dead, is `Skipped`: the
+    second time, or at once where the worker was computing. One that needs more than `memory_bytes`
+    fails by itself. `look` must be a function that can be imported.
     """
 
     def __init__(
@@ -162,10 +166,15 @@ class LocalPool(Closing):
         for worker in list(self._workers):
             begun = worker.process.begun()
             most_s = self._timeout_s if begun else max(_START_S, self._timeout_s)
+            waited_s = now_s - worker.since_s
             if begun != worker.begun or not worker.given:
-                worker.begun, worker.since_s = begun, now_s
-            elif now_s - worker.since_s > most_s and not worker.process.pipe.poll():
-                self._lost(worker, f"took more than {most_s:g} s")
+                worker.begun, worker.since_s, worker.halfway_s = begun, now_s, None
+            elif waited_s > most_s and not worker.process.pipe.poll():
+                spent_s = worker.process.cpu_s() - (worker.halfway_s or 0.0)
+                busy = worker.halfway_s is not None and spent_s > _BUSY * most_s / 2
+                self._lost(worker, f"took more than {most_s:g} s", _STRIKES if busy else 1)
+            elif waited_s > most_s / 2 and worker.halfway_s is None:
+                worker.halfway_s = worker.process.cpu_s()
 
     def _heard(self, worker: _Worker, said: object) -> None:
         if isinstance(said, tuple):
@@ -188,8 +197,8 @@ class LocalPool(Closing):
         wanted = fitting(items, took_s, _CHUNK_S)
         self.chunk_items = min(wanted, 2 * self.chunk_items, _LARGEST_CHUNK)
 
-    def _lost(self, worker: _Worker, why: str) -> None:
-        """Blame the item that was begun, and have the others done again."""
+    def _lost(self, worker: _Worker, why: str, strikes: int = 1) -> None:
+        """Blame the item that was begun, by so many strikes, and have the others done again."""
         begun = worker.process.begun()
         self._workers.remove(worker)
         worker.process.close()
@@ -204,15 +213,15 @@ class LocalPool(Closing):
             left = len(run.at) - run.done
             if 0 <= at_work < left:
                 again.append(run.without(at_work))
-                self._strike(run, run.at[run.done + at_work], why)
+                self._strike(run, run.at[run.done + at_work], why, strikes)
             else:
                 again.append(run.without(None))
             at_work -= left
         self._waiting.extendleft(run for run in reversed(again) if run.at)
 
-    def _strike(self, run: _Run, index: int, why: str) -> None:
+    def _strike(self, run: _Run, index: int, why: str, strikes: int) -> None:
         """The order goes to another worker by itself, or is given up."""
-        struck = _Run(run.chunk, [index], run.strikes + 1)
+        struck = _Run(run.chunk, [index], run.strikes + strikes)
         if struck.strikes < _STRIKES:
             self._waiting.appendleft(struck)
         else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import signal
-import subprocess
-import sys
 from multiprocessing import Pipe
+from pathlib import Path
 
 from mmcalib.census.executors.executor import Look
 from mmcalib.census.executors.worker import BEGUN
+from mmcalib.processes import spawn
 
-_END_S = 5.0
+# Fields of /proc/PID/stat (proc(5)) behind the name, which may hold anything.
+_UTIME, _STIME = 11, 12
 
 
 class Process:
@@ -24,17 +24,9 @@ class Process:
         shared = os.memfd_create("mmcalib-begun")
         os.truncate(shared, BEGUN.size)
         self._begun = mmap.mmap(shared, BEGUN.size)
-        debug = bool(os.environ.get("MMCALIB_DEBUG"))
-        numbers = [theirs.fileno(), shared, memory_bytes]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "mmcalib.census.executors.worker", *map(str, numbers)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=None if debug else subprocess.DEVNULL,
-            env=_environment(),
-            pass_fds=[theirs.fileno(), shared],
-            start_new_session=True,
-        )
+        fds = [theirs.fileno(), shared]
+        numbers = [*fds, memory_bytes]
+        self._process = spawn.spawn("mmcalib.census.executors.worker", numbers, fds)
         theirs.close()
         os.close(shared)
         with contextlib.suppress(OSError):
@@ -49,22 +41,19 @@ class Process:
         number: int = BEGUN.unpack_from(self._begun)[0]
         return number
 
+    def cpu_s(self) -> float:
+        """The processor seconds that it has taken, 0 where that cannot be told."""
+        try:
+            words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(words[_UTIME]) + int(words[_STIME])) / os.sysconf("SC_CLK_TCK")
+
     def how_it_ended(self) -> str:
         """In words, once the pipe is closed."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_END_S)
-        code = self._process.returncode
-        if code is not None and code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        return spawn.how_it_ended(self._process)
 
     def close(self) -> None:
         self.pipe.close()
         self._process.kill()
         self._process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """As here, and with this process' own way to its modules, wherever it was started."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}

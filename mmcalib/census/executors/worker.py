@@ -6,17 +6,11 @@ begun stands in shared memory, so that whoever waits knows which one is to blame
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import mmap
-import os
-import resource
-import signal
 import struct
 import sys
 import time
-import warnings
 from multiprocessing.connection import Connection
 
 from mmcalib.census.executors.answering import answer
@@ -24,6 +18,7 @@ from mmcalib.census.executors.executor import Answer, Look, Order
 from mmcalib.census.shapes import Modality
 from mmcalib.corpus.item import Held, Item
 from mmcalib.errors import MmcalibError
+from mmcalib.processes.confine import belong_to_parent, confine
 
 BEGUN = struct.Struct("Q")
 
@@ -33,19 +28,15 @@ Packed = str | tuple[str, Modality | None, Held | None, bool, str | None]
 PackedAnswer = str | tuple[str, str]
 
 _FLUSH_S = 0.5
-_PR_SET_PDEATHSIG = 1
 
 
 def main(pipe_fd: int, begun_fd: int, memory_bytes: int) -> None:
     """Serve until the pipe closes; the first message is what looks at an item."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    belong_to_parent()
     pipe, begun = Connection(pipe_fd), mmap.mmap(begun_fd, BEGUN.size)
     try:
         look: Look = pipe.recv()
-        _limit(memory_bytes)
-        warnings.simplefilter("ignore")  # of media; nobody would see them
+        confine(memory_bytes)
         # What was imported is not looked through again with each collection.
         gc.freeze()
         number = 0
@@ -73,17 +64,6 @@ def _serve(
             answers, flushed = [], time.monotonic()
     pipe.send(answers)
     return number
-
-
-def _limit(memory_bytes: int) -> None:
-    """Let the process have so much address space more than it has now."""
-    with open("/proc/self/statm", "rb") as file:
-        now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = now + memory_bytes
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
 
 
 def packed(order: Order) -> Packed:

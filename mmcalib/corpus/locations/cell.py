@@ -60,8 +60,9 @@ class Cursor:
         rows, ahead = self._rows, number - self._at - 1
         if rows is None or ahead < 0:
             rows, ahead = self.read_from(number), 0
-        # Without a place until the row is read: what raises is not gone on with.
-        self._rows = None
+        # Without a place until the row is read: what raises is not gone on with. Of two rows only
+        # one is held.
+        self._rows = self._row = None
         self._row = next(islice(rows, ahead, None), None)
         self._rows, self._at = rows, number
         return self._row

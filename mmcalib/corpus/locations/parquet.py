@@ -6,6 +6,7 @@ import atexit
 import bisect
 import io
 import itertools
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -20,7 +21,10 @@ from mmcalib.corpus.locations.opening import Opened
 
 # Pages are read as they are needed, not a row group at once.
 _BUFFER_BYTES = 1 << 20
-_BATCH_ROWS = 8
+
+# Rows in memory at once, and what they may take.
+_BATCH_ROWS = 16
+_BATCH_BYTES = 1 << 26
 
 
 @contextmanager
@@ -32,8 +36,24 @@ def open_table(path: str) -> Iterator[tuple[str, Any]]:
     parquet = need("pyarrow.parquet", "parquet")
     with plain_errors("parquet"):
         version, file = _open(path)
-        with file, parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table:
-            yield version, table
+        try:
+            with (
+                file,
+                parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
+            ):
+                yield version, table
+        finally:
+            # Arrow keeps what it had for the next table.
+            need("pyarrow", "parquet").default_memory_pool().release_unused()
+
+
+def batch_rows(metadata: Any) -> int:
+    """How many rows fit into a batch, where each may have the largest value of its row group, which
+    is written once.
+    """
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    largest_bytes = max((group.total_byte_size for group in groups), default=0)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest_bytes)))
 
 
 def _open(path: str) -> tuple[str, BinaryIO]:
@@ -70,10 +90,15 @@ def _values(path: str, column: str, row: int) -> Iterator[object]:
         first = bisect.bisect_right(ends, row)
         skipped = row - (ends[first - 1] if first else 0)
         groups = list(range(first, len(sizes)))
-        batches = table.iter_batches(_BATCH_ROWS, row_groups=groups, columns=[column])
-        values = (value for batch in batches for value in batch.column(0))
-        for value in itertools.islice(values, skipped, None):
-            yield value.as_py()
+        rows = batch_rows(table.metadata)
+        for batch in table.iter_batches(rows, row_groups=groups, columns=[column]):
+            wanted = batch.column(0)[skipped:]
+            skipped -= min(skipped, len(batch))
+            waiting = deque(wanted.to_pylist())
+            # The next one is unpacked while nothing of this one is held.
+            del batch, wanted
+            while waiting:
+                yield waiting.popleft()
 
 
 # A table that is still open complains when the interpreter ends.

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from multiprocessing.connection import Connection
 
-PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """On Linux: the kernel kills this process when the parent dies, however it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+from mmcalib.processes.confine import belong_to_parent
 
 
 def main() -> None:
-    _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    belong_to_parent()
     pipe: Connection = Connection(int(sys.argv[1]))
     from mmcalib.engine.child.service import serve
 

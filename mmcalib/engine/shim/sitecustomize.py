@@ -1,4 +1,5 @@
-"""Lets vLLM import where CPU-only torch stands beside CUDA-built torchvision or torchaudio.
+"""Lets the engine child import the mmcalib that started it, and vLLM where CPU-only torch stands
+beside CUDA-built torchvision or torchaudio.
 
 Put on PYTHONPATH of the engine child, and so reaches every process that vLLM starts itself. Only
 the native libraries of those wheels cannot load; their Python code, which is what vLLM uses to
@@ -16,6 +17,7 @@ import types
 from collections.abc import Callable
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_MMCALIB = os.path.dirname(os.path.dirname(_HERE))
 
 
 def _version(package: str) -> str:
@@ -29,6 +31,19 @@ def _mismatched(package: str) -> bool:
     """Whether the package was built for another torch than the CPU-only one that is here."""
     found = _version(package)
     return "+cpu" in _version("torch") and bool(found) and "+cpu" not in found
+
+
+class _Ours(importlib.abc.MetaPathFinder):
+    """Finds mmcalib where it lies, and nothing else there: that folder is on no path, where it
+    would come before Python's own modules.
+    """
+
+    def find_spec(
+        self, name: str, path: object, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != os.path.basename(_MMCALIB):
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [os.path.dirname(_MMCALIB)])
 
 
 class _Before(importlib.abc.MetaPathFinder):
@@ -63,6 +78,7 @@ def _replace_torchaudio_extension() -> None:
     sys.modules["torchaudio._extension"] = extension
 
 
+sys.meta_path.insert(0, _Ours())
 if _mismatched("torchvision"):
     sys.meta_path.insert(0, _Before("torchvision", _declare_torchvision_ops))
 if _mismatched("torchaudio"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mmcalib.census.sample import choose
@@ -22,6 +23,7 @@ from mmcalib.job.decision.decide import anything, decide
 from mmcalib.job.decision.effects import effective
 from mmcalib.job.device import beside, require_cuda
 from mmcalib.job.gate.rules import prove_rules
+from mmcalib.job.media_files import files
 from mmcalib.job.memory.checks import memory_checks, reserved_check
 from mmcalib.job.memory.predict import Predictor
 from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
@@ -96,7 +98,8 @@ def _calibrate(
     corpus, left_out = served(corpus, opened, job.policy)
     too = beside(job.device, host, opened, list(corpus.census.modalities()))
     sample = choose(corpus.census, job.sample, job.seed)
-    budgets = Budgets(host, opened, resolved.path, job.policy)
+    handed = partial(files, timeout_s=job.surveying.timeout_s)
+    budgets = Budgets(host, opened, resolved.path, job.policy, files=handed)
     unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, unsuited)
     decision = decision.with_cache(
@@ -111,7 +114,13 @@ def _calibrate(
     known.checks += findings(seen, left_out, decision, job.policy)
     if too:
         known.compared = compare_apart(
-            resolved.path, job.policy.context_tokens, too, decision.setting, sample, progress
+            resolved.path,
+            job.policy.context_tokens,
+            too,
+            decision.setting,
+            sample,
+            progress,
+            handed,
         )
         known.checks.append(compared_check(known.compared))
     if predictor:

@@ -13,6 +13,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget, Budget, ModelOpened
 from mmcalib.engine.setting import Setting
 from mmcalib.errors import EngineDied, EngineError
+from mmcalib.job.media_files import Files, files
 
 # More than any item of a model that cannot chunk it.
 _ROOMY_TOKENS = 1 << 17
@@ -21,7 +22,7 @@ _ROOMY_TOKENS = 1 << 17
 @dataclass(frozen=True, slots=True)
 class Budgets:
     """Holds what every question to vLLM needs. `context_tokens` is the context of configurations,
-    where it is not the opened model's.
+    where it is not the opened model's; `files` are those of the media that vLLM may read.
     """
 
     host: EngineHost
@@ -29,6 +30,7 @@ class Budgets:
     model_path: str
     policy: Policy
     context_tokens: int | None = None
+    files: Files = files
 
     def engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], table: CostTable

@@ -41,7 +41,7 @@ def decide(
     by as few steps as will do; where no step helps, the policy's own choice stays.
     """
     base = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
-    default, unreadable = measure(budgets.host, census, base, sample, progress)
+    default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = counts(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})
     turned = knobs(budgets, default)
@@ -51,7 +51,7 @@ def decide(
     raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
     kept = frontier.merged([base, *(point.setting for point in raised)])
     if kept != base:
-        default, more = measure(budgets.host, census, kept, sample, progress)
+        default, more = measure(budgets.host, census, kept, sample, progress, budgets.files)
         unreadable += [skipped for skipped in more if skipped not in unreadable]
     explored |= {
         k.name: explore(k, default, plain, budgets, progress) for k in turned if k not in loaders

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mmcalib.census.census import Census, ShapeCount
@@ -12,21 +12,31 @@ from mmcalib.derive.costs import Basis, CostTable, ItemCost, Mismatch, Refusal
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
 from mmcalib.engine.setting import Setting
-from mmcalib.job.copies import local
+from mmcalib.errors import EngineDied
+from mmcalib.job.media_files import Files, files
 from mmcalib.job.read import shapes_of
 from mmcalib.progress import Progress, Task
 
 Sample = Sequence[tuple[Shape, str]]
 
+# An engine takes seconds to begin. More media than this are no accident.
+_MOST_DEATHS = 3
+
 
 def measure(
-    host: EngineHost, census: Census, setting: Setting, sample: Sample, progress: Progress
+    host: EngineHost,
+    census: Census,
+    setting: Setting,
+    sample: Sample,
+    progress: Progress,
+    files: Files = files,
 ) -> tuple[CostTable, list[Skipped]]:
     """Cost every shape by a blank stand-in, and every sampled file by itself; the costliest of
     each modality always among them.
 
-    Where both exist and differ the real one wins and the difference is kept. A sampled file that
-    the server cannot load, though it takes a blank of its shape, is returned as skipped.
+    Where both exist and differ the real one wins and the difference is kept. A sampled item of
+    which `files` has none, or that the server cannot load, though it takes a blank of its shape,
+    is returned as skipped.
     """
     counts = shapes_of(census)
     blanks = [Blank(shape.modality, shape) for shape in counts]
@@ -34,22 +44,55 @@ def measure(
         by_shape = dict(zip(counts, _ask(host, setting, blanks, task), strict=True))
         safe = [(shape, path) for shape, path in sample if not _too_large(by_shape[shape])]
         chosen = [*safe, *_costliest(counts, by_shape, {shape for shape, _ in safe})]
-        first = _lightest(chosen)
-        task.total(len(blanks) + len(first) + len(chosen))
-        files = [File(shape.modality, local(path)) for shape, path in (*first, *chosen)]
-        answers = _ask(host, setting, files, task)[len(first) :]
-        real = list(zip(chosen, answers, strict=True))
+        found = files([(shape.modality, path) for shape, path in chosen])
+        given = dict(zip(chosen, found, strict=True))
+        good = {one: file for one, file in given.items() if isinstance(file, str)}
+        bad = {one: file for one, file in given.items() if isinstance(file, Skipped)}
+        first = _lightest(list(good))
+        task.total(len(blanks) + len(first) + len(good))
+        subjects = [File(one[0].modality, good[one]) for one in (*first, *good)]
+        answers = _ask_of_files(host, setting, subjects, task)[len(first) :]
+        real: list[tuple[tuple[Shape, str], Measured | Skipped]] = [
+            *zip(good, answers, strict=True),
+            *bad.items(),
+        ]
     return _table(setting, counts, by_shape, real)
+
+
+def _ask_of_files(
+    host: EngineHost, setting: Setting, subjects: Sequence[File], task: Task
+) -> list[Measured]:
+    """As `_ask`; but a file that ends or silences the engine is answered by that, and the engine
+    begun again. Raises EngineDied where several do.
+    """
+    answers: list[Measured] = []
+    for _ in range(_MOST_DEATHS):
+        try:
+            for answer in _each(host, setting, subjects[len(answers) :], task):
+                answers.append(answer)  # noqa: PERF402 - those before a death count
+        except EngineDied as error:
+            if len(answers) == len(subjects):
+                raise
+            last = error
+            answers.append(Measured(len(answers), None, refusal=error.message))
+            host.revive()
+        else:
+            return answers
+    raise last
 
 
 def _ask(
     host: EngineHost, setting: Setting, subjects: Sequence[Blank | File], task: Task
 ) -> list[Measured]:
-    answers = []
+    return list(_each(host, setting, subjects, task))
+
+
+def _each(
+    host: EngineHost, setting: Setting, subjects: Sequence[Blank | File], task: Task
+) -> Iterator[Measured]:
     for answer in host.measure(Measure(setting, tuple(subjects)), "measuring costs"):
-        answers.append(answer)
         task.advance()
-    return answers
+        yield answer
 
 
 def _lightest(chosen: Sample) -> Sample:
@@ -105,7 +148,7 @@ def _table(
     setting: Setting,
     counts: dict[Shape, ShapeCount],
     by_shape: dict[Shape, Measured],
-    real: Iterable[tuple[tuple[Shape, str], Measured]],
+    real: Iterable[tuple[tuple[Shape, str], Measured | Skipped]],
 ) -> tuple[CostTable, list[Skipped]]:
     costs: dict[Shape, ItemCost] = {}
     refusals: list[Refusal] = []
@@ -119,23 +162,28 @@ def _table(
         else:
             costs[shape] = _cost(shape, entry.count, entry.exemplars[0], answer.cost, "blank")
     compared = 0
-    for (shape, path), answer in real:
+    for (shape, path), found in real:
         blank = costs.get(shape)
-        if answer.cost is None:
+        if isinstance(found, Skipped):
+            unreadable.append(found)
+            if blank is not None:
+                _forget(costs, blank, path, counts[shape])
+            continue
+        if found.cost is None:
             if blank is not None:
                 failed[shape.modality] = failed.get(shape.modality, 0) + 1
-                unreadable.append(Skipped(path, f"vLLM cannot load it: {answer.refusal}"))
+                unreadable.append(Skipped(path, f"vLLM cannot load it: {found.refusal}"))
                 _forget(costs, blank, path, counts[shape])
             continue
         count = counts[shape].count
-        costs[shape] = _cost(shape, count, path, answer.cost, "real")
+        costs[shape] = _cost(shape, count, path, found.cost, "real")
         compared += 1
         if blank is None or (blank.tokens, blank.embeds) != (
-            answer.cost.tokens,
-            answer.cost.embeds,
+            found.cost.tokens,
+            found.cost.embeds,
         ):
             refusals = [refusal for refusal in refusals if refusal.shape != shape]
-            mismatches.append(_mismatch(shape, path, answer.cost, blank))
+            mismatches.append(_mismatch(shape, path, found.cost, blank))
     table = CostTable(setting, costs, tuple(refusals), tuple(mismatches), compared, failed)
     return table, unreadable
 

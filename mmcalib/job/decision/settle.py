@@ -54,8 +54,8 @@ class Settling:
         base, table = self.default.setting, self.default
         setting = frontier.merged([base, *(point.setting for point in chosen)])
         if setting != base:
-            host, progress = self.budgets.host, self.progress
-            table, more = measure(host, self.census, setting, self.sample, progress)
+            host, files = self.budgets.host, self.budgets.files
+            table, more = measure(host, self.census, setting, self.sample, self.progress, files)
             unreadable += [s for s in more if s not in unreadable]
         plain = limits.limit_mm_per_prompt(self.counts, {})
         budgets = self.budgets

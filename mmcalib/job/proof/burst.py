@@ -29,7 +29,7 @@ class Burst:
     `too_heavy` counts prompts left out because each alone exceeds the time budget. `fills_step`:
     whether the burst holds as much as one step may encode, or no more can be had. Prompts of
     `admit` are not answered, `unseen` others not even admitted. The last `made_up` prompts are of
-    no one's.
+    no one's. So many were left out as `unreadable`.
     """
 
     prompts: tuple[ReplayPrompt, ...]
@@ -39,6 +39,7 @@ class Burst:
     admit: tuple[ReplayPrompt, ...] = ()
     unseen: int = 0
     made_up: int = 0
+    unreadable: int = 0
 
 
 def burst(

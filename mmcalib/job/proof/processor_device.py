@@ -19,9 +19,9 @@ from mmcalib.engine.messages import (
 )
 from mmcalib.engine.setting import Setting
 from mmcalib.errors import EngineError
-from mmcalib.job.copies import local
 from mmcalib.job.decision.measure import Sample
 from mmcalib.job.device import Beside
+from mmcalib.job.media_files import Files, files
 from mmcalib.progress import Progress
 from mmcalib.report import processor_device as c
 
@@ -56,18 +56,29 @@ class Comparison:
 
 
 def compare(
-    host: EngineHost, beside: Beside, setting: Setting, sample: Sample, progress: Progress
+    host: EngineHost,
+    beside: Beside,
+    setting: Setting,
+    sample: Sample,
+    progress: Progress,
+    files: Files = files,
 ) -> Comparison:
     """Each sampled item on both, in the host's opened model. Items that vLLM refuses on the CPU too
     are left out; an end of the engine ends the comparison, and not the job.
     """
     found = Comparison(beside)
-    chosen = [(s.modality, path) for s, path in sample if s.modality in beside.modalities]
+    wanted = [(s.modality, path) for s, path in sample if s.modality in beside.modalities]
+    # The engine's own measuring has said of the others why they are none.
+    chosen = [
+        (modality, path, file)
+        for (modality, path), file in zip(wanted, files(wanted), strict=True)
+        if isinstance(file, str)
+    ]
     with progress.step(f"processing on {beside.device} too", len(chosen)) as task:
         try:
-            for modality, path in chosen:
+            for modality, path, file in chosen:
                 warm = modality not in found.pairs
-                request = CompareDevices(setting, File(modality, local(path)), beside.device, warm)
+                request = CompareDevices(setting, File(modality, file), beside.device, warm)
                 answer = host.ask(request, DevicesCompared, f"processing on {beside.device}")
                 _keep(found, modality, path, answer)
                 task.advance()
@@ -93,6 +104,7 @@ def compare_apart(
     setting: Setting,
     sample: Sample,
     progress: Progress,
+    files: Files = files,
 ) -> Comparison:
     """The same in a process of its own, which takes its memory of the GPU with it: the engine that
     starts later must find none of it taken.
@@ -105,7 +117,7 @@ def compare_apart(
             host.ask(again, ModelOpened, "opening the model again")
         except EngineError as error:
             return Comparison(beside, ended=error.message)
-        return compare(host, beside, setting, sample, progress)
+        return compare(host, beside, setting, sample, progress, files)
 
 
 def compared_check(found: Comparison) -> Check:

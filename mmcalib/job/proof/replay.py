@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.corpus.item import Skipped
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
 from mmcalib.job.configuration import Configuration
-from mmcalib.job.copies import local_messages
+from mmcalib.job.media_files import messages_of_files
 from mmcalib.job.proof.burst import Burst, burst
 from mmcalib.job.proof.fill import filled
 from mmcalib.job.proof.startup import Started
@@ -36,7 +37,7 @@ def choose_burst(
     affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
     table, counts, step = decision.table, decision.counts, figures.budget_tokens
     chosen = burst(prompts, table, counts, step, affordable)
-    return filled(chosen, table, counts, step, affordable, scratch / "made-up")
+    return with_files(filled(chosen, table, counts, step, affordable, scratch / "made-up"))
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
@@ -44,12 +45,26 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
     if not chosen.prompts and not chosen.admit:
         return Replayed((), 0.0, 0)
     with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
-        request = Replay(_with_files(chosen.prompts), _with_files(chosen.admit))
+        request = Replay(chosen.prompts, chosen.admit)
         return host.ask(request, Replayed, "replaying prompts")
 
 
+def with_files(chosen: Burst) -> Burst:
+    """The burst with files for all its media, without the prompts that have one which cannot be
+    decoded.
+    """
+    prompts, admit = _with_files(chosen.prompts), _with_files(chosen.admit)
+    lost = len(chosen.prompts) + len(chosen.admit) - len(prompts) - len(admit)
+    return replace(chosen, prompts=prompts, admit=admit, unreadable=lost)
+
+
 def _with_files(prompts: Sequence[ReplayPrompt]) -> tuple[ReplayPrompt, ...]:
-    return tuple(replace(prompt, messages=local_messages(prompt.messages)) for prompt in prompts)
+    found = [(prompt, messages_of_files(prompt.messages)) for prompt in prompts]
+    return tuple(
+        replace(prompt, messages=messages)
+        for prompt, messages in found
+        if not isinstance(messages, Skipped)
+    )
 
 
 def rejected(replayed: Replayed) -> list[str]:
@@ -87,6 +102,8 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     )
     if chosen.unseen:
         done += f"; not admitted, because there are so many: {chosen.unseen} lighter ones"
+    if chosen.unreadable:
+        done += f"; left out, because an item cannot be decoded in time: {chosen.unreadable}"
     if chosen.too_heavy:
         done += f"; left out as too heavy for --startup-budget: {chosen.too_heavy}"
     elif not chosen.fills_step:

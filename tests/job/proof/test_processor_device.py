@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from corpora import pretended
 from fake_host import FakeHost, opened
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape
@@ -58,7 +59,7 @@ class Gpu(FakeHost):
 def compared(*names: str, asked: bool = True) -> Comparison:
     chosen = [(shape, path) for shape, path in SAMPLE if path.split(".")[0] in names]
     beside = Beside("cuda", ("image",), NO_DEVICE, "--mm-processor-device", 2, asked)
-    return compare(Gpu(), beside, DEFAULT, chosen, Silent())  # type: ignore[arg-type]
+    return compare(Gpu(), beside, DEFAULT, chosen, Silent(), pretended)  # type: ignore[arg-type]
 
 
 def test_the_same_on_both_passes_and_names_what_was_not_compared() -> None:
@@ -105,7 +106,7 @@ def test_nothing_that_can_run_there_is_skipped_with_the_reason() -> None:
 def test_the_first_of_a_kind_is_processed_once_before() -> None:
     host = Gpu()
     beside = Beside("cuda", ("image", "audio"))
-    compare(host, beside, DEFAULT, [SAMPLE[0], SAMPLE[1], SAMPLE[-1]], Silent())  # type: ignore[arg-type]
+    compare(host, beside, DEFAULT, [SAMPLE[0], SAMPLE[1], SAMPLE[-1]], Silent(), pretended)  # type: ignore[arg-type]
     assert host.warmed == [True, False, True]
 
 

@@ -10,17 +10,20 @@ from urllib.parse import urlsplit
 import pytest
 
 from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.item import Prompt
-from mmcalib.job.copies import local, local_messages
+from mmcalib.corpus.item import Prompt, Skipped
+from mmcalib.corpus.locations.location import url_of
+from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.job.media_files import files, messages_of_files
 from tests.corpus.tars import png, tar
+from tests.security.bombs import slow_jpeg
 
 NO_ROOM = """
 import resource, sys
 from mmcalib.errors import OutputError
-from mmcalib.job.copies import local
+from mmcalib.job.media_files import files
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 try:
-    local(sys.argv[1])
+    files([("image", sys.argv[1])])
 except OutputError as error:
     print(error.message, error.hint, sep="\\n")
 """
@@ -29,7 +32,9 @@ except OutputError as error:
 def files_of(prompt: Prompt) -> list[bytes]:
     """What the engine would read for the media of a prompt."""
     found = []
-    for message in local_messages(prompt.messages):
+    messages = messages_of_files(prompt.messages)
+    assert not isinstance(messages, Skipped)
+    for message in messages:
         parts = message["content"]
         assert isinstance(parts, list)
         for part in parts:
@@ -63,12 +68,34 @@ def test_cells_of_a_table_become_files(tmp_path: Path) -> None:
 
 
 def test_a_file_is_not_copied(tmp_path: Path) -> None:
-    assert local(str(tmp_path / "a.png")) == str(tmp_path / "a.png")
+    path = tmp_path / "a b#%.png"
+    path.write_bytes(png(9))
+    assert files([("image", str(path))]) == [str(path)]
+    part = url_part("image_url", url_of(str(path)))
+    messages = [{"role": "user", "content": [part, text_part("words")]}, {"role": "assistant"}]
+    assert messages_of_files(messages) == messages
 
 
-def test_what_went_away_keeps_its_name(tmp_path: Path) -> None:
+def test_what_went_away_is_no_file(tmp_path: Path) -> None:
     gone = f"tar://a.png::{tmp_path}/none.tar"
-    assert local(gone) == gone
+    assert files([("image", gone)]) == [Skipped(gone, "no such file any more")]
+
+
+def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
+    cut, good = tmp_path / "cut.png", tmp_path / "good.png"
+    good.write_bytes(png(99))
+    cut.write_bytes(png(99)[:-40])
+    refused, path = files([("image", str(cut)), ("image", str(good))])
+    assert isinstance(refused, Skipped)
+    assert path == str(good)
+    parts = [url_part("image_url", url_of(str(one))) for one in (good, cut)]
+    assert messages_of_files([{"role": "user", "content": parts}]) == refused
+
+
+def test_what_takes_too_long_is_not_handed_over(tmp_path: Path) -> None:
+    slow_jpeg(tmp_path / "slow.jpg", 6000, 8000)
+    (refused,) = files([("image", str(tmp_path / "slow.jpg"))], timeout_s=3)
+    assert refused == Skipped(str(tmp_path / "slow.jpg"), "a decoder took more than 3 s")
 
 
 def test_no_room_for_copies_says_where_they_lie(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Media as vLLM gets them: files, each decoded before in a process that has a bound of time and
+memory, as vLLM has none. Members of archives and remote media are copied for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from mmcalib.census.executors.executor import Named, Order
+from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
+from mmcalib.census.outcome import decode
+from mmcalib.census.shapes import Modality
+from mmcalib.corpus.chat import MODALITY_OF
+from mmcalib.corpus.item import Item, Skipped
+from mmcalib.errors import OutputError
+
+Message = dict[str, object]
+# From items, each a modality and a path, to what vLLM may read of each.
+Files = Callable[[Iterable[tuple[Modality, str]]], list[str | Skipped]]
+
+_FILE = "file://"
+
+# What was handed over before, and where: requests name an item again and again.
+_known: dict[Item, str | Skipped] = {}
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="mmcalib-media-")
+
+
+def files(
+    media: Iterable[tuple[Modality, str]], timeout_s: float = TIMEOUT_S
+) -> list[str | Skipped]:
+    """Per item, given by its path, that of a file which vLLM may read; `Skipped` where it cannot be
+    decoded, or not in `timeout_s`. Raises OutputError when there is no room for copies.
+    """
+    items = [Item(path, modality) for modality, path in media]
+    missing = [item for item in dict.fromkeys(items) if item not in _known]
+    if missing:
+        look = Named("mmcalib.media.handing", "handed", (_folder().name,))
+        with LocalPool(look, timeout_s=timeout_s) as pool:
+            tickets = [pool.submit([Order(item)]) for item in missing]
+            try:
+                for item, ticket in zip(missing, tickets, strict=True):
+                    (answer,) = pool.result(ticket)
+                    _known[item] = _said(item, answer.line)
+            except OutputError as error:
+                raise OutputError(error.message, hint="TMPDIR=DIR") from error
+    return [_known[item] for item in items]
+
+
+def _said(item: Item, line: str) -> str | Skipped:
+    if line.startswith("/"):
+        return line
+    seen = decode(item.path, line)
+    assert isinstance(seen, Skipped)
+    return seen
+
+
+def messages_of_files(messages: Sequence[Message], files: Files = files) -> list[Message] | Skipped:
+    """The messages of a request, with a `file://` URL for every medium that may be read; or the
+    first that may not.
+    """
+    named = [medium for message in messages for medium in _media(message)]
+    found = files(named)
+    bad = next((file for file in found if isinstance(file, Skipped)), None)
+    if bad is not None:
+        return bad
+    given = iter([file for file in found if isinstance(file, str)])
+    return [_given(message, given) for message in messages]
+
+
+def _media(message: Message) -> Iterator[tuple[Modality, str]]:
+    for part in _parts(message):
+        named = _named(part)
+        if named is not None:
+            yield named
+
+
+def _given(message: Message, given: Iterator[str]) -> Message:
+    if not isinstance(message.get("content"), list):
+        return message
+    return {**message, "content": [_with_file(part, given) for part in _parts(message)]}
+
+
+def _with_file(part: object, given: Iterator[str]) -> object:
+    if _named(part) is None:
+        return part
+    assert isinstance(part, dict)
+    return {**part, part["type"]: {"url": Path(next(given)).absolute().as_uri()}}
+
+
+def _parts(message: Message) -> Sequence[object]:
+    content = message.get("content")
+    return content if isinstance(content, list) else ()
+
+
+def _named(part: object) -> tuple[Modality, str] | None:
+    """The modality and path of a medium; None for words, and for bytes in the part itself."""
+    if not isinstance(part, dict) or part.get("type") not in MODALITY_OF:
+        return None
+    kind = part["type"]
+    url = part[kind].get("url") if isinstance(part[kind], dict) else part[kind]
+    if not isinstance(url, str) or url[:5].lower() == "data:":
+        return None
+    return MODALITY_OF[kind], _path(url)
+
+
+def _path(url: str) -> str:
+    """Of a `file://` URL, as `url_of` writes it, the file; of others themselves."""
+    if not url.startswith(_FILE):
+        return url
+    return unquote(url.removeprefix(_FILE), errors="surrogateescape")

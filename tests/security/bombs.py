@@ -1,0 +1,106 @@
+"""Files that cost far more than their size, and what a command took for them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+MIB = 1 << 20
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a command and all that it started took: memory at once, and time."""
+
+    code: int
+    out: str
+    err: str
+    most_bytes: int
+    seconds: float
+
+
+def spent(*words: object, env: dict[str, str], cwd: Path | None = None) -> Spent:
+    """Run it, and add up again and again what its processes hold."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "mmcalib", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        cwd=cwd,
+    )
+    most, done = 0, threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not done.wait(_LOOK_S):
+            most = max(most, _held_bytes(process.pid))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        out, err = process.communicate(timeout=400)
+    finally:
+        done.set()
+        looker.join()
+    return Spent(process.returncode, out, err, most, time.monotonic() - began)
+
+
+def _held_bytes(root: int) -> int:
+    """The private and shared pages of the process and all below it, shared ones once each."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                words = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(words[1]), []).append(int(entry))
+    total, waiting = 0, [root]
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def slow_jpeg(path: Path, side_px: int, scans: int) -> None:
+    """A progressive JPEG whose last scan, of some bytes for each million pixels, is repeated: each
+    repetition goes through all coefficients again.
+    """
+    Image.new("L", (side_px, side_px), 77).save(path, "JPEG", progressive=True, quality=50)
+    data = path.read_bytes()
+    last = data.rindex(b"\xff\xda")
+    scan = data[last : data.rindex(b"\xff\xd9")]
+    path.write_bytes(data[:last] + scan * scans + b"\xff\xd9")
+
+
+def wide_png(path: Path, side_px: int) -> None:
+    """A PNG of one colour: a thousandth of what it decodes to."""
+    Image.new("L", (side_px, side_px)).save(path, compress_level=9)
+
+
+def long_wav(path: Path, samples: int) -> None:
+    """A header that promises so many samples, in a sparse file that has them."""
+    size = samples * 2
+    header = struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        *(b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, 16000, 32000, 2, 16, b"data", size),
+    )
+    with path.open("wb") as file:
+        file.write(header)
+        file.truncate(len(header) + size)

@@ -1,0 +1,129 @@
+"""A data set that holds Python files, in which the commands are typed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mmcalib.census.executors.executor import Named, Order
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.outcome import decode
+from mmcalib.census.shapes import ImageShape
+from mmcalib.corpus.item import Item
+from mmcalib.processes.environment import safe_environment
+from tests.conftest import ROOT
+from tests.e2e.command import QWEN, environment
+
+# Names of what Python, mmcalib, vLLM and Ray import: of the standard library, of packages, and what
+# Python runs by itself when it starts.
+NAMES = (
+    *("uuid", "random", "typing", "datasets", "json", "sitecustomize", "usercustomize", "torch"),
+    *("vllm", "transformers", "numpy", "ray", "av", "PIL", "pyarrow", "soundfile", "dataclasses"),
+    *("pathlib", "socket", "subprocess", "tempfile", "sqlite3", "logging", "asyncio", "psutil"),
+    *("triton", "cv2", "librosa", "yaml", "typer", "rich", "pydantic", "fsspec", "aiohttp"),
+)
+PACKAGES = ("torch", "vllm", "ray", "PIL")
+
+SCRIPT = (str(Path(sys.executable).with_name("mmcalib")),)
+MODULE = (sys.executable, "-m", "mmcalib")
+
+CALIBRATION = ROOT / "docs" / "example" / "calibration.json"
+
+
+@pytest.fixture
+def data_set(tmp_path: Path) -> Path:
+    """Pictures, and modules that say in `marks` that they were imported."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    marks = tmp_path / "marks"
+    for name in NAMES:
+        code = f"with open({str(marks)!r}, 'a') as file: print({name!r}, file=file)\n"
+        home = folder / name if name in PACKAGES else folder
+        home.mkdir(exist_ok=True)
+        (home / "__init__.py" if name in PACKAGES else home / f"{name}.py").write_text(code)
+    # What Python takes for an installed package that vLLM should load.
+    info = folder / "evil-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nevil = uuid:evil\n")
+    for number in range(3):
+        Image.new("RGB", (64 + 28 * number, 64), "teal").save(folder / f"{number}.png")
+    return folder
+
+
+def typed(folder: Path, entry: tuple[str, ...], *words: object) -> str:
+    """What the command says, which was typed in the folder; nothing there was imported."""
+    done = subprocess.run(
+        [*entry, *map(str, words)],
+        cwd=folder,
+        env=environment(folder.parent / "cache"),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode in (0, 3), done.stderr
+    marks = folder.parent / "marks"
+    assert not marks.exists(), f"{sorted(set(marks.read_text().split()))}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("entry", [SCRIPT, MODULE], ids=["script", "module"])
+def test_nothing_there_is_imported_without_an_engine(data_set: Path, entry: tuple[str]) -> None:
+    out = data_set.parent / "out"
+    shutil.copytree(CALIBRATION.parent, data_set.parent / "example")
+    typed(data_set, entry, "--version")
+    typed(data_set, entry, "models")
+    assert '"items": 3' in typed(data_set, entry, "scan", "--data", ".", "--out", out, "--json")
+    typed(data_set, entry, "merge", out, "--out", data_set.parent / "merged")
+    typed(data_set, entry, "check", ".", "--calibration", CALIBRATION)
+    typed(data_set, entry, "report", data_set.parent / "example", "--emit", "args", "--force")
+    typed(data_set, entry, "report", data_set.parent / "example")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [SCRIPT, MODULE], ids=["script", "module"])
+def test_nothing_there_is_imported_by_a_cluster_that_is_begun(
+    data_set: Path, entry: tuple[str]
+) -> None:
+    pytest.importorskip("ray")
+    words = ("scan", "--data", ".", "--executor", "ray", "--out", "../out", "--json")
+    assert '"items": 3' in typed(data_set, entry, *words)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [SCRIPT, MODULE], ids=["script", "module"])
+def test_nothing_there_is_imported_by_an_engine(data_set: Path, entry: tuple[str]) -> None:
+    out = data_set.parent / "out"
+    typed(data_set, entry, "doctor")
+    typed(data_set, entry, "rehearse", "--model", QWEN, "--gpu", "L4")
+    depth = "replay" if entry is MODULE else "budget"
+    typed(data_set, entry, "run", "--model", QWEN, "--data", ".", "--out", out, "--validate", depth)
+    words = ("--config", out / "engine.yaml", "--startup-budget", "0")
+    typed(data_set, entry, "validate", *words)
+    typed(data_set, entry, "plan", "--model", QWEN, "--gpu", "L4")
+
+
+def test_an_empty_entry_of_the_path_is_not_the_working_folder(
+    data_set: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell leaves one in `PYTHONPATH=$PYTHONPATH:DIR`: every process that is started is free of
+    it.
+    """
+    monkeypatch.chdir(data_set)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "./", str(ROOT), "lib"]))
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    found = safe_environment(os.environ)
+    assert found["PYTHONPATH"].split(os.pathsep) == [str(ROOT), str(data_set / "lib")]
+    item = Item(str(data_set / "0.png"))
+    with LocalPool(Named("mmcalib.media.probe", "probe"), workers=1) as pool:
+        (answer,) = pool.result(pool.submit([Order(item)]))
+    assert decode(item.path, answer.line) == ImageShape(64, 64)
+    assert not (data_set.parent / "marks").exists()
