@@ -39,6 +39,13 @@ def report(
             "--format", metavar="FORMAT", help="html or md.", autocompletion=one_of("html", "md")
         ),
     ] = "html",
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder or file of the corpus, whose pictures the page may show; may be repeated.",
+        ),
+    ] = None,
     emit: Emit = None,
     no_thumbnails: NoThumbnails = False,
     redact_paths: RedactPaths = False,
@@ -55,7 +62,7 @@ def report(
 ) -> None:
     """Render the report of a calibration, from calibration.json alone. Needs no vLLM.
 
-    Example: mmcalib report out --out report.html
+    Example: mmcalib report out --data ./media --out report.html
 
     Example: mmcalib report out --emit args
     """
@@ -65,6 +72,7 @@ def report(
     from mmcalib.report.calibration import Calibration
     from mmcalib.report.files import write_text
     from mmcalib.report.html.report import Report
+    from mmcalib.report.html.roots import Roots
 
     if format_ not in ("html", "md"):
         raise UsageError(f"--format {format_} is neither html nor md", hint="--format html")
@@ -75,6 +83,12 @@ def report(
         raise UsageError(f"--out {out} exists", hint="--force, or another --out")
     if to.is_dir():
         raise UsageError(f"--out {to} is a folder", hint=f"--out {to / f'report.{format_}'}")
+    for path in data or []:
+        if not path.exists():
+            raise UsageError(
+                f"--data {path}: no such file or folder",
+                hint="--data DIR: the folder that `mmcalib run` read",
+            )
     if emit is not None:
         emit_again(
             found, emit, out, redact_paths=redact_paths, force=force, as_json=as_json, quiet=quiet
@@ -86,6 +100,7 @@ def report(
         f"vllm serve --config {shlex.quote(str(found.with_name('engine.yaml')))}",
         thumbnails=not no_thumbnails,
         redact_paths=redact_paths,
+        roots=Roots.of(data or []),
     )
     text = made.html() if format_ == "html" else made.markdown()
     write_text(to, text)
@@ -93,3 +108,7 @@ def report(
         print(json.dumps({"written": str(to), "format": format_, "bytes": to.stat().st_size}))
     if not quiet:
         typer.echo(f"written to {to}", err=True)
+        left_out = format_ == "html" and sum(item.outside for item in made.items)
+        if left_out:
+            shown = f"mmcalib report {shlex.quote(str(source))} --data DIR shows those below DIR"
+            typer.echo(f"pictures left out: {left_out}; {shown}", err=True)

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmcalib.census.shapes import AudioShape, Shape
-from mmcalib.corpus.locations.location import Location, member_name
+from mmcalib.corpus.locations.location import Location, is_here, member_name
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.html.known import Costed, costed
 from mmcalib.report.html.redact import WITHHELD
+from mmcalib.report.html.roots import Roots
 
 # As many as are shown, and the seconds after which no further picture is made.
 _MOST = 12
@@ -21,7 +22,9 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CostlyItem:
-    """`picture` is a data URI or None; `width` and `height` stand for it then, 100 at most."""
+    """`picture` is a data URI or None; `width` and `height` stand for it then, 100 at most.
+    `outside`: its file lies below no folder whose pictures may be shown.
+    """
 
     name: str
     modality: str
@@ -30,33 +33,44 @@ class CostlyItem:
     picture: str | None
     width: float
     height: float
+    outside: bool = False
 
 
 def costly(
-    calibration: Calibration, *, thumbnails: bool, names: Mapping[str, str] | None
+    calibration: Calibration,
+    *,
+    thumbnails: bool,
+    names: Mapping[str, str] | None,
+    roots: Roots | None = None,
 ) -> list[CostlyItem]:
-    """The costliest shapes of the corpus, the costliest first. Reads their files if `thumbnails`;
-    with `names` the items have these instead of their own.
+    """The costliest shapes of the corpus, the costliest first. Reads their files if `thumbnails`,
+    those that `roots` hold where there are some; with `names` the items have these instead of
+    their own.
     """
     found = [one for m in calibration.corpus.modalities for one in costed(calibration, m)]
     most = heapq.nlargest(_MOST, found, key=lambda one: one.tokens)
     until_s = time.monotonic() + _PATIENCE_S
-    return [_item(one, thumbnails and time.monotonic() < until_s, names) for one in most]
+    return [_item(one, thumbnails and time.monotonic() < until_s, names, roots) for one in most]
 
 
-def _item(one: Costed, with_picture: bool, names: Mapping[str, str] | None) -> CostlyItem:
+def _item(
+    one: Costed, with_picture: bool, names: Mapping[str, str] | None, roots: Roots | None
+) -> CostlyItem:
     from mmcalib.report.html.thumbnail import thumbnail
 
     modality = one.shape.modality
+    wanted = with_picture and bool(one.exemplar)
+    outside = wanted and roots is not None and not roots.hold(one.exemplar)
     width, height = _outline(one.shape)
     return CostlyItem(
         name=_named(one.exemplar, names),
         modality=modality,
         shape=str(one.shape),
         tokens=one.tokens,
-        picture=thumbnail(one.exemplar, modality) if with_picture and one.exemplar else None,
+        picture=thumbnail(one.exemplar, modality) if wanted and not outside else None,
         width=width,
         height=height,
+        outside=outside and modality in ("image", "video") and is_here(one.exemplar),
     )
 
 

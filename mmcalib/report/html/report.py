@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mmcalib.report.calibration import Calibration
-from mmcalib.report.html.costly import costly
+from mmcalib.report.html.costly import CostlyItem, costly
 from mmcalib.report.html.page import page
 from mmcalib.report.html.redact import redacted
+from mmcalib.report.html.roots import Roots
 from mmcalib.report.markdown import markdown
 
 _SERVE = "vllm serve --config engine.yaml"
@@ -18,24 +19,34 @@ _SERVE = "vllm serve --config engine.yaml"
 class Report:
     """`serve_with` is the command that serves the configuration. With `redact_paths` no file of
     the corpus is named, nor a folder of this machine; with `thumbnails` the page shows the
-    costliest items, whose files are read for it.
+    costliest items, whose files are read for it: all of them, or those that `roots` hold. A
+    calibration that was not made here and now may name any file, so that it needs some.
     """
 
     calibration: Calibration
     serve_with: str
     thumbnails: bool = True
     redact_paths: bool = False
+    roots: Roots | None = None
 
     def html(self) -> str:
         """The page."""
-        shown, serve, names = self._shown
-        items = costly(self.calibration, thumbnails=self.thumbnails, names=names)
-        return page(shown, serve, items, thumbnails=self.thumbnails, redacted=self.redact_paths)
+        shown, serve, _ = self._shown
+        return page(
+            shown, serve, self.items, thumbnails=self.thumbnails, redacted=self.redact_paths
+        )
 
     def markdown(self) -> str:
         """The same for a terminal or an issue."""
         shown, serve, _ = self._shown
         return markdown(shown, serve)
+
+    @cached_property
+    def items(self) -> list[CostlyItem]:
+        """The costliest items, as the page shows them."""
+        _, _, names = self._shown
+        thumbnails = self.thumbnails
+        return costly(self.calibration, thumbnails=thumbnails, names=names, roots=self.roots)
 
     @cached_property
     def _shown(self) -> tuple[Calibration, str, dict[str, str] | None]:

@@ -1,0 +1,7 @@
+"""The command line as in tests/cli, for attacks that come as files."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import cli
+
+__all__ = ["cli"]
