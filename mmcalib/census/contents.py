@@ -8,11 +8,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mmcalib.census.executors.executor import Named, Order
+from mmcalib.census.executors.local import LocalPool
 from mmcalib.corpus.item import Item, without_data
+from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.locations.opening import open_item
 from mmcalib.progress import Progress, Silent
 
 _BLOCK_BYTES = 1 << 20
+_DIGEST = Named("mmcalib.census.contents", "digest")
 
 
 @dataclass(slots=True)
@@ -52,26 +56,44 @@ def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int
     unsure = [indices for indices in by_size.values() if len(indices) > 1]
     if not unsure:
         return first
-    digests: dict[object, bytes] = {}
-    with progress.step("comparing files of equal size", sum(map(len, unsure))) as task:
+    digests: dict[object, str] = {}
+    with (
+        progress.step("comparing files of equal size", sum(map(len, unsure))) as task,
+        LocalPool(_DIGEST) as apart,
+    ):
         for indices in unsure:
-            found: dict[bytes, int] = {}
+            new = {identities[i]: items[i] for i in indices if identities[i] not in digests}
+            digests.update(zip(new, _digests(list(new.values()), apart), strict=True))
+            found: dict[str, int] = {}
             for index in indices:
-                task.advance()
-                identity = identities[index]
-                digest = digests.get(identity) or _digest(items[index])
-                if digest is not None:
-                    digests[identity] = digest
-                    first[index] = found.setdefault(digest, index)
+                if one := digests[identities[index]]:
+                    first[index] = found.setdefault(one, index)
+            task.advance(len(indices))
     return first
 
 
-def _digest(item: Item) -> bytes | None:
+def _digests(items: Sequence[Item], apart: LocalPool) -> list[str]:
+    """Of files here; what must be unpacked first is read where that has a bound."""
+    packed = [Order(item) for item in items if not Location.of(item.path).is_file]
+    answers = iter(apart.result(apart.submit(packed)) if packed else ())
+    return [
+        digest(item) if Location.of(item.path).is_file else _hexadecimal(next(answers).line)
+        for item in items
+    ]
+
+
+def _hexadecimal(line: str) -> str:
+    """Empty for an item that could not be read in its time."""
+    return "" if line.startswith("[") else line
+
+
+def digest(item: Item) -> str:
+    """Of all its bytes; empty where they cannot be read."""
     found = hashlib.blake2b()
     try:
         with open_item(item) as opened:
             while block := opened.file.read(_BLOCK_BYTES):
                 found.update(block)
     except (OSError, ValueError, EOFError):
-        return None
-    return found.digest()
+        return ""
+    return found.hexdigest()

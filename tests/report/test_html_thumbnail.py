@@ -10,11 +10,17 @@ import pytest
 from example import SERVE, calibration
 from PIL import Image
 
+from mmcalib.census.shapes import Modality
+from mmcalib.corpus.item import Item
 from mmcalib.report.calibration import Calibration
+from mmcalib.report.html.pictures import pictures
 from mmcalib.report.html.report import Report
-from mmcalib.report.html.thumbnail import thumbnail
 
 PREFIX = "data:image/jpeg;base64,"
+
+
+def thumbnail(path: str, modality: Modality) -> str | None:
+    return pictures([Item(path, modality)]).get(Item(path, modality))
 
 
 def picture(uri: str | None) -> Image.Image:

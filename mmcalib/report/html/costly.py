@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import heapq
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from mmcalib.census.shapes import AudioShape, Shape
+from mmcalib.corpus.item import Item
 from mmcalib.corpus.locations.location import Location, is_here, member_name
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.html.known import Costed, costed
+from mmcalib.report.html.pictures import pictures
 from mmcalib.report.html.redact import WITHHELD
 from mmcalib.report.html.roots import Roots
 
-# As many as are shown, and the seconds after which no further picture is made.
+# As many as are shown.
 _MOST = 12
-_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +49,30 @@ def costly(
     """
     found = [one for m in calibration.corpus.modalities for one in costed(calibration, m)]
     most = heapq.nlargest(_MOST, found, key=lambda one: one.tokens)
-    until_s = time.monotonic() + _PATIENCE_S
-    return [_item(one, thumbnails and time.monotonic() < until_s, names, roots) for one in most]
+    items = [Item(one.exemplar, one.shape.modality) for one in most if thumbnails and one.exemplar]
+    outside = {item for item in items if roots is not None and not roots.hold(item.path)}
+    drawn = pictures([item for item in items if item not in outside])
+    return [_item(one, drawn, outside, names) for one in most]
 
 
 def _item(
-    one: Costed, with_picture: bool, names: Mapping[str, str] | None, roots: Roots | None
+    one: Costed,
+    drawn: Mapping[Item, str],
+    outside: Collection[Item],
+    names: Mapping[str, str] | None,
 ) -> CostlyItem:
-    from mmcalib.report.html.thumbnail import thumbnail
-
-    modality = one.shape.modality
-    wanted = with_picture and bool(one.exemplar)
-    outside = wanted and roots is not None and not roots.hold(one.exemplar)
+    item = Item(one.exemplar, one.shape.modality)
     width, height = _outline(one.shape)
+    drawable = item.declared in ("image", "video") and is_here(item.path)
     return CostlyItem(
         name=_named(one.exemplar, names),
-        modality=modality,
+        modality=one.shape.modality,
         shape=str(one.shape),
         tokens=one.tokens,
-        picture=thumbnail(one.exemplar, modality) if wanted and not outside else None,
+        picture=drawn.get(item),
         width=width,
         height=height,
-        outside=outside and modality in ("image", "video") and is_here(one.exemplar),
+        outside=item in outside and drawable,
     )
 
 

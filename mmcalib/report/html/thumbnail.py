@@ -1,17 +1,16 @@
-"""A small picture of an item, as a data URI; an item that cannot be read has none."""
+"""A small picture of an item, as a data URI; an item that cannot be read has none. For a process
+that has a bound.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
-import os
-import warnings
 from typing import cast
 
 from PIL import Image, ImageOps
 
 from mmcalib.corpus.item import Item
-from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.locations.opening import Opened, open_item
 from mmcalib.errors import UsageError
 from mmcalib.media.bounded import bounded
@@ -25,24 +24,18 @@ _SIDE_PX = 240
 _QUALITY = 72
 
 
-def thumbnail(path: str, modality: str) -> str | None:
-    """A JPEG of at most 240 pixels a side: the image, or the first frame of the video. None for
-    audio and for whatever cannot be read here and now; nothing is fetched from elsewhere.
+def thumbnail(item: Item) -> str:
+    """A JPEG of at most 240 pixels a side: the image, or the first frame of the video, which the
+    item declares to be one. Empty for audio and for whatever cannot be read.
     """
-    archive = Location.of(path).archive
-    if modality not in ("image", "video") or not os.path.isfile(archive or path):
-        return None
-    item = Item(path)
     try:
-        with warnings.catch_warnings(), open_item(item) as opened:
-            # Pillow warns of large images; their size is checked.
-            warnings.simplefilter("ignore")
-            picture = _image(opened) if modality == "image" else _frame(item, opened)
-            return _data_uri(picture) if picture is not None else None
+        with open_item(item) as opened:
+            picture = _image(opened) if item.declared == "image" else _frame(item, opened)
+            return _data_uri(picture) if picture is not None else ""
     except UsageError:
-        return None
+        return ""
     except failures():
-        return None
+        return ""
 
 
 def _image(opened: Opened) -> Image.Image:
