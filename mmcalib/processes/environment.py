@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 # Python's own switch (3.11): neither `-m` nor `-c` looks in the working folder first. As a variable
 # it reaches what those processes start in turn.
-_SAFE = {"PYTHONSAFEPATH": "1"}
+SAFE = {"PYTHONSAFEPATH": "1"}
 
 _PATH = "PYTHONPATH"
 
@@ -23,4 +23,4 @@ def safe_environment(base: Mapping[str, str], path: Sequence[str] | None = None)
     given = base.get(_PATH, "").split(os.pathsep) if path is None else path
     kept = [os.path.abspath(entry) for entry in given if os.path.normpath(entry) != os.curdir]
     others = {name: value for name, value in base.items() if name != _PATH}
-    return others | _SAFE | ({_PATH: os.pathsep.join(kept)} if kept else {})
+    return others | SAFE | ({_PATH: os.pathsep.join(kept)} if kept else {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 import sys
 import threading
@@ -78,29 +77,14 @@ def _held_bytes(root: int) -> int:
     return total
 
 
-def slow_jpeg(path: Path, side_px: int, scans: int) -> None:
+def slow_jpeg(path: Path, side_px: int, scans: int) -> Path:
     """A progressive JPEG whose last scan, of some bytes for each million pixels, is repeated: each
     repetition goes through all coefficients again.
     """
+    path.parent.mkdir(exist_ok=True)
     Image.new("L", (side_px, side_px), 77).save(path, "JPEG", progressive=True, quality=50)
     data = path.read_bytes()
     last = data.rindex(b"\xff\xda")
     scan = data[last : data.rindex(b"\xff\xd9")]
     path.write_bytes(data[:last] + scan * scans + b"\xff\xd9")
-
-
-def wide_png(path: Path, side_px: int) -> None:
-    """A PNG of one colour: a thousandth of what it decodes to."""
-    Image.new("L", (side_px, side_px)).save(path, compress_level=9)
-
-
-def long_wav(path: Path, samples: int) -> None:
-    """A header that promises so many samples, in a sparse file that has them."""
-    size = samples * 2
-    header = struct.pack(
-        "<4sI4s4sIHHIIHH4sI",
-        *(b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, 16000, 32000, 2, 16, b"data", size),
-    )
-    with path.open("wb") as file:
-        file.write(header)
-        file.truncate(len(header) + size)
+    return path

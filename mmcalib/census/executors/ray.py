@@ -21,6 +21,7 @@ from mmcalib.census.executors.ray_task import Terms, Told, looked_at
 from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.closing import Closing
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
+from mmcalib.processes.environment import SAFE
 
 # A cluster that is there says so within one second. Ray itself waits for minutes.
 _REACH_S = 10.0
@@ -203,11 +204,15 @@ def _share(cpus: Sequence[int], workers: int | None) -> float:
 
 
 def _environment() -> dict[str, Any]:
-    """Where mmcalib is not installed but lies in a checkout, workers are told where."""
+    """Where mmcalib is not installed but lies in a checkout, workers are told where.
+
+    What a node has on its path follows. Where that is nothing, what is left must not be empty: it
+    would be the working folder.
+    """
     root = Path(__file__).resolve().parents[3]
     if root.name in ("site-packages", "dist-packages"):
-        return {}
-    return {"env_vars": {"PYTHONPATH": f"{root}:${{PYTHONPATH}}"}}
+        return {"env_vars": SAFE}
+    return {"env_vars": {**SAFE, "PYTHONPATH": f"{root}:/${{PYTHONPATH}}"}}
 
 
 def _last_line(error: BaseException) -> str:
