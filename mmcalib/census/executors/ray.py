@@ -161,12 +161,14 @@ def _initialise(ray: ModuleType, address: str) -> None:
         raise _unreachable(address, why)
     begun = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            **(begun if address == "local" else {}),
-        )
+        # Ray's workers look for modules where it was begun, before all other places.
+        with contextlib.chdir("/"):
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                **(begun if address == "local" else {}),
+            )
     except (Exception, SystemExit) as error:  # Ray raises nearly everything
         raise _unreachable(address, _last_line(error)) from error
 
