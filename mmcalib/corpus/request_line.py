@@ -14,9 +14,9 @@ from mmcalib.corpus.urls import (
     Unresolved,
     decode_data_url,
     is_inline,
-    is_remote,
     local_path,
     materialise,
+    remote_url,
 )
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import UsageError
@@ -66,8 +66,8 @@ class RequestLines:
         part_type, url = media
         if is_inline(url):
             path = materialise(*decode_data_url(url), self._scratch)
-        elif self._allow_url and is_remote(url):
-            path = url
+        elif self._allow_url and (remote := remote_url(url)):
+            path = remote
         else:
             try:
                 path = local_path(url, self._folder, self._root)

@@ -42,7 +42,7 @@ def local_path(url: str, folder: str, root: str) -> str:
     if scheme and scheme[1].lower() == "file":
         path = _file_url_path(url[scheme.end() :])
     elif scheme and url[scheme.end() :].startswith("//"):
-        raise Unresolved(REMOTE if is_remote(url) else "URL of a scheme that is not read")
+        raise Unresolved(REMOTE if remote_url(url) else "URL of a scheme that is not read")
     else:
         path = url
     if not path or "\0" in path:
@@ -84,14 +84,16 @@ def is_inline(url: str) -> bool:
     return url[:5].lower() == "data:"
 
 
-def is_remote(url: str) -> bool:
-    """Whether it may be fetched from elsewhere, where that is allowed. Raises `Unresolved`."""
+def remote_url(url: str) -> str | None:
+    """What may be fetched from elsewhere, where that is allowed, its scheme in small letters: in
+    capitals it would be taken for a path. Raises `Unresolved`.
+    """
     scheme = _SCHEME.match(url)
     if not scheme or scheme[1].lower() not in _REMOTE_SCHEMES or url[scheme.end() :][:2] != "//":
-        return False
+        return None
     if BEHIND in url:
         raise Unresolved(f"remote URL with {BEHIND}")
-    return True
+    return scheme[0].lower() + url[scheme.end() :]
 
 
 def decode_data_url(url: str) -> tuple[bytes, str]:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.corpus.item import Held, Item, Skipped
-from mmcalib.corpus.locations import remote
+from mmcalib.corpus.locations import bounds, web
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
@@ -101,7 +101,7 @@ def test_a_server_without_ranges_sends_small_files_whole(served: Served) -> None
 def test_a_server_without_ranges_does_not_fill_the_memory(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "MOST_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(web, "MOST_WHOLE_BYTES", 1000)
     served.ranges = False
     found = probe(Item(served.put("a.png", png(40, 24) + bytes(9000))))
     assert isinstance(found, Skipped)
@@ -125,7 +125,7 @@ def test_a_refusal_is_one_skipped_item(served: Served, status: int, reason: str)
 def test_a_server_that_says_nothing_is_left(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(bounds, "TIMEOUT_S", 0.5)
     served.hang = threading.Event()
     assert probe(Item(f"{served.url}/a.png")) == Skipped(f"{served.url}/a.png", "no answer in time")
 

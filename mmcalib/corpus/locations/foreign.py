@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
+from mmcalib.corpus.locations.bounds import Patience
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import MmcalibError, UsageError
 
@@ -67,6 +68,8 @@ class _Foreign(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         with plain_errors():
             data = self._file.read(len(buffer))
+        if len(data) > len(buffer):
+            raise OSError(errno.EIO, "more bytes than were asked for")
         buffer[: len(data)] = data
         return len(data)
 
@@ -89,6 +92,23 @@ class _Foreign(io.RawIOBase):
         super().close()
 
 
-def foreign(file: object) -> BinaryIO:
-    """`file`, such as fsspec or zipfile make it, with plain errors. Small reads are gathered."""
-    return cast("BinaryIO", io.BufferedReader(_Foreign(cast("BinaryIO", file))))
+class _Distant(_Foreign):
+    """The same for bytes that a server sends: it is not waited for without end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
+        self._patience = Patience()
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        with self._patience.waiting(len(buffer)):
+            read = super().readinto(buffer)
+        self._patience.got(read)
+        return read
+
+
+def foreign(file: object, *, distant: bool = False) -> BinaryIO:
+    """`file`, such as fsspec or zipfile make it, with plain errors, `distant` where its bytes come
+    from a server. Small reads are gathered.
+    """
+    kind = _Distant if distant else _Foreign
+    return cast("BinaryIO", io.BufferedReader(kind(cast("BinaryIO", file))))

@@ -9,23 +9,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 from mmcalib.corpus.item import Held, Item
+from mmcalib.corpus.locations.bounds import (
+    BLOCK_BYTES,
+    CONNECT_TIMEOUT_S,
+    MOST_WHOLE_BYTES,
+    TIMEOUT_S,
+)
 from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.foreign import foreign, missing, need, plain_errors
 from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.locations.opening import Opened
 from mmcalib.errors import UsageError
 
-# Fetched beyond what is read: most headers of images fit, and FFmpeg reads by 32 KiB.
-BLOCK_BYTES = 1 << 16
-
-# Seconds in which a server must accept, and then answer each request whole.
-CONNECT_TIMEOUT_S = 10.0
-TIMEOUT_S = 30.0
-
 _ON_DISK = ("file", "local")
-
-# What a server sends in one piece only, because it knows no ranges, is held in memory up to this.
-MOST_WHOLE_BYTES = 1 << 26
 
 # The extra that brings the file system of a scheme; for all others it is `remote`.
 _EXTRAS: Mapping[str, str] = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
@@ -42,32 +38,41 @@ def open_item(item: Item, location: Location) -> Opened:
     """Raises OSError or ValueError, UsageError when a package is not installed."""
     if location.archive is not None:
         raise ValueError(f"no archive of this kind: {location.scheme}")
-    file, size_bytes = open_url(item.path, item.held.size_bytes if item.held else None)
+    file, size_bytes = open_url(item.path)
     return Opened(file, size_bytes)
 
 
-def open_url(url: str, size_bytes: int | None = None) -> tuple[BinaryIO, int]:
-    """A file that can be sought, and its size, which is asked for where it is not given.
+def open_url(url: str) -> tuple[BinaryIO, int]:
+    """A file that can be sought, and its size.
 
     Raises OSError or ValueError, UsageError when a package is not installed.
     """
+    if _is_http(url):
+        return _open_web(url)[:2]
     fs, path = file_system(url)
-    scheme = Location.of(url).scheme
+    here = Location.of(url).scheme in _ON_DISK
     with plain_errors(extra_of(url)):
-        if scheme in _ON_DISK and not os.path.isfile(path):
+        if here and not os.path.isfile(path):
             # A pipe would be waited for.
             raise OSError(errno.EINVAL, NOT_REGULAR)
-        # Other file systems may not take a size.
-        known = {"size": size_bytes} if size_bytes and _is_http(url) else {}
-        file = fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead", **known)
-        # fsspec's web stream says that it can be sought, and has no size.
-        if not file.seekable() or getattr(file, "size", 0) is None:
+        file = fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
+        if not file.seekable():
             return _whole(file)
         size = getattr(file, "size", None)
         if not isinstance(size, int):
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
-    return foreign(file), size
+        if not isinstance(size, int) or size < 0:
+            raise OSError(errno.EIO, "its server does not say how large it is")
+    return foreign(file, distant=not here), size
+
+
+def _open_web(url: str) -> tuple[BinaryIO, int, str]:
+    for module in ("fsspec", "aiohttp"):
+        need(module, "remote")
+    from mmcalib.corpus.locations.web_file import open_web
+
+    return open_web(url)
 
 
 def _whole(file: BinaryIO) -> tuple[BinaryIO, int]:
@@ -89,8 +94,6 @@ def file_system(url: str) -> tuple[Any, str]:
     scheme = Location.of(url).scheme or "file"
     fsspec = need("fsspec", "remote")
     make: Callable[..., Any] = fsspec.filesystem
-    if _is_http(url):
-        need("aiohttp", "remote")
     try:
         kind = fsspec.get_filesystem_class(scheme)
     except ImportError as error:
@@ -106,10 +109,6 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    if scheme in ("http", "https"):
-        aiohttp = need("aiohttp", "remote")
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
     if scheme in ("s3", "s3a"):
         timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": TIMEOUT_S}
         return {"config_kwargs": timeouts}
@@ -125,6 +124,10 @@ def held(info: Mapping[str, Any]) -> Held:
 
 def version_of(url: str) -> str:
     """The same for one object, asked for. Raises as `open_url` does."""
+    if _is_http(url):
+        file, size_bytes, tag = _open_web(url)
+        with file:
+            return held({"size": size_bytes, "etag": tag}).version
     fs, path = file_system(url)
     with plain_errors(extra_of(url)):
         return held(fs.info(path)).version
