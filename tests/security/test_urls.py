@@ -19,10 +19,10 @@ from tests.security.servers import Connection, server
 pytest.importorskip("aiohttp")
 pytest.importorskip("fsspec")
 
-from mmcalib.corpus.locations import web as subject  # noqa: E402
-from mmcalib.corpus.locations.reach import Reach, is_known_here, reach_of  # noqa: E402
-from mmcalib.corpus.locations.web import Web  # noqa: E402
-from mmcalib.corpus.locations.web_file import WebFile  # noqa: E402
+from mmcalib.corpus.locations import web as subject
+from mmcalib.corpus.locations.reach import Reach, is_known_here, reach_of
+from mmcalib.corpus.locations.web import Web
+from mmcalib.corpus.locations.web_file import WebFile
 
 PICTURE = png(40, 24)
 
@@ -176,7 +176,7 @@ def test_a_name_of_the_dns_does_not_lead_to_this_machine(monkeypatch: pytest.Mon
     monkeypatch.setattr(Rebound, "looked_up", 1)
     with server(picture) as secret:
         port = secret.url.rpartition(":")[2]
-        with pytest.raises(OSError, match="media.example leads to this machine's own address"):
+        with pytest.raises(OSError, match=r"media\.example leads to this machine's own address"):
             read(f"http://media.example:{port}/a.png")
         assert secret.asked == []
         assert read(f"http://media:{port}/a.png") == read(f"http://a.localhost:{port}/") == PICTURE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import io
@@ -15,6 +16,11 @@ from mmcalib.closing import Closing
 from mmcalib.corpus.item import Item
 from mmcalib.corpus.keep import keep
 from mmcalib.corpus.locations.location import BEHIND, Location
+from mmcalib.corpus.locations.window import Window
+
+# Of a medium that is no file of its own; vLLM itself fetches 256 MB at most. Any server can say
+# that it has more, and send it for ever.
+MOST_COPIED_BYTES = 1 << 32
 
 
 @dataclass(slots=True)
@@ -70,5 +76,8 @@ def local_copy(path: str, scratch: Path) -> str:
         return path
     name = hashlib.sha256(os.fsencode(path)).hexdigest()
     with open_item(Item(path)) as opened:
+        if opened.size_bytes > MOST_COPIED_BYTES:
+            raise OSError(errno.EFBIG, f"more than {MOST_COPIED_BYTES >> 30} GiB, not copied")
         suffix = Path(path.partition(BEHIND)[0]).suffix
-        return keep(opened.file, scratch / f"{name}{suffix}")
+        whole = cast("BinaryIO", Window(opened.file, 0, opened.size_bytes))
+        return keep(whole, scratch / f"{name}{suffix}")
