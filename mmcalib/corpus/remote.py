@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.listing import Entry, TooMany, entries
 from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.foreign import need, plain_errors
 from mmcalib.corpus.locations.location import BEHIND, Location, member_name
-from mmcalib.corpus.locations.remote import extra_of, file_system, held
+from mmcalib.corpus.locations.remote import extra_of, file_system
 from mmcalib.corpus.source import Source, at_least_one
 from mmcalib.corpus.wording import one_line
 from mmcalib.corpus.zip_archive import ZipSource
@@ -27,7 +27,8 @@ _ANY_LEVELS = "**"
 # Schemes of what stands in an archive.
 _MEMBERS = ("zip", "tar", "parquet")
 
-_Info = dict[str, Any]
+# A tree of nothing but folders has no end, or no media.
+_MOST_FOLDERS = 10_000
 
 
 class RemoteSource:
@@ -94,56 +95,62 @@ class RemoteSource:
             else:
                 yield self._item(found)
 
-    def _item(self, info: _Info) -> Item | Skipped:
+    def _item(self, info: Entry) -> Item | Skipped:
         url = self._url(info)
-        if BEHIND in url.partition("://")[2]:
+        if _is_ambiguous(url):
             return Skipped(url, f"a name with {BEHIND} cannot be told from a member of an archive")
-        if info["type"] != "file" and not (info.get("islink") and self._fs.isfile(info["name"])):
-            folder = info.get("islink") and self._fs.isdir(info["name"])
+        if info.type != "file" and not (info.is_link and self._fs.isfile(info.name)):
+            folder = info.is_link and self._fs.isdir(info.name)
             return Skipped(url, "link to a folder" if folder else NOT_REGULAR)
-        return Item(url, held=held(info) if "size" in info else None)
+        return Item(url, held=info.held)
 
-    def _archive(self, info: _Info) -> Source | None:
-        return archive_at(self._url(info)) if info["type"] == "file" else None
+    def _archive(self, info: Entry) -> Source | None:
+        url = self._url(info)
+        return archive_at(url) if info.type == "file" and not _is_ambiguous(url) else None
 
-    def _url(self, info: _Info) -> str:
-        return str(self._fs.unstrip_protocol(info["name"]))
+    def _url(self, info: Entry) -> str:
+        return str(self._fs.unstrip_protocol(info.name))
 
-    def _files(self) -> Iterator[_Info | Skipped]:
+    def _files(self) -> Iterator[Entry | Skipped]:
         """What is no folder, below the root, one listing at a time."""
-        waiting = [(self._start(), 0)]
+        waiting, seen, without = [(self._start(), 0)], set[str](), 0
         while waiting:
             info, level = waiting.pop()
-            if info["type"] != "directory":
-                if not self._matches or self._matches.match(_bare(info)):
+            if not info.is_folder:
+                without = 0
+                if not self._matches or self._matches.match(info.bare):
                     yield info
+            elif info.bare in seen:
+                yield Skipped(self._url(info), "folder that was already read")
+            elif without == _MOST_FOLDERS:
+                yield Skipped(self._url(info), f"over {_MOST_FOLDERS:,} folders without a file")
+                return
             elif level < self._levels:
+                seen.add(info.bare)
+                without += 1
                 try:
                     waiting += [(one, level + 1) for one in reversed(self._listed(info))]
                 except (OSError, ValueError) as error:
-                    yield Skipped(self._url(info), reason(error))
+                    why = str(error) if isinstance(error, TooMany) else reason(error)
+                    yield Skipped(self._url(info), why)
             elif level == _MOST_LEVELS:
                 yield Skipped(self._url(info), f"over {_MOST_LEVELS} folders deep")
 
-    def _listed(self, folder: _Info) -> list[_Info]:
+    def _listed(self, folder: Entry) -> list[Entry]:
         with plain_errors(extra_of(self.url)):
-            found = self._fs.ls(folder["name"], detail=True)
-        # Buckets list the object that marks a folder in the folder itself.
-        inside = (one for one in found if _bare(one) != _bare(folder))
-        shown = [one for one in inside if not posixpath.basename(_bare(one)).startswith(".")]
-        return sorted(shown, key=_bare)
+            return entries(folder, self._fs.ls(folder.name, detail=True))
 
-    def _start(self) -> _Info:
+    def _start(self) -> Entry:
         if self.url.startswith(("http://", "https://")):
             # Asking about each would be a request more, and a web page is no list of files.
-            return {"name": self._root, "type": "file"}
+            return Entry(self._root, "file")
         root = self._root
         try:
             with plain_errors(extra_of(self.url)):
                 if need("fsspec.core", "remote").has_magic(root) and not self._fs.exists(root):
                     root = self._narrow(root)
-                start = dict(self._fs.info(root))
-                return {**start, "type": "directory"} if self._fs.isdir(root) else start
+                start = Entry.of(self._fs.info(root)) or Entry(root, "other")
+                return replace(start, type="directory") if self._fs.isdir(root) else start
         except FileNotFoundError as error:
             raise CorpusError(
                 f"nothing at {one_line(self.url)}", hint="a pattern stands in quotes"
@@ -165,5 +172,5 @@ class RemoteSource:
         return "/".join(parts[:plain])
 
 
-def _bare(info: _Info) -> str:
-    return str(info["name"]).rstrip("/")
+def _is_ambiguous(url: str) -> bool:
+    return BEHIND in url.partition("://")[2]

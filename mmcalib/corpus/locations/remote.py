@@ -27,6 +27,9 @@ _ON_DISK = ("file", "local")
 _EXTRAS: Mapping[str, str] = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 
 
+# Files are not larger, nor can they be sought further.
+_LARGEST_BYTES = (1 << 63) - 1
+
 # How file systems say that an object is still the one that it was, the surest first.
 _TAGS = (
     *("ETag", "etag", "generation", "md5Hash", "content_hash", "LastModified", "last_modified"),
@@ -115,11 +118,15 @@ def _options(scheme: str) -> dict[str, Any]:
     return {}
 
 
-def held(info: Mapping[str, Any]) -> Held:
-    """What a listing of fsspec says of one object: its size, and an ETag or a time."""
+def held(info: Mapping[str, Any]) -> Held | None:
+    """What a listing of fsspec says of one object: its size, and an ETag or a time; None where it
+    knows no size.
+    """
     tag = next((info[key] for key in _TAGS if info.get(key)), None)
-    size_bytes = int(info["size"] or 0)
-    return Held(f"{size_bytes}:{tag}" if tag else "", size_bytes)
+    size_bytes = info.get("size")
+    if not isinstance(size_bytes, int) or not 0 <= size_bytes <= _LARGEST_BYTES:
+        return None
+    return Held(f"{size_bytes}:{tag}" if tag else "", int(size_bytes))
 
 
 def version_of(url: str) -> str:
@@ -127,10 +134,15 @@ def version_of(url: str) -> str:
     if _is_http(url):
         file, size_bytes, tag = _open_web(url)
         with file:
-            return held({"size": size_bytes, "etag": tag}).version
+            return _version({"size": size_bytes, "etag": tag})
     fs, path = file_system(url)
     with plain_errors(extra_of(url)):
-        return held(fs.info(path)).version
+        return _version(fs.info(path))
+
+
+def _version(info: Mapping[str, Any]) -> str:
+    found = held(info)
+    return found.version if found else ""
 
 
 def _is_http(url: str) -> bool:
