@@ -7,11 +7,14 @@ from collections.abc import Iterator
 
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.hf_dataset import Query, open_dataset
-from mmcalib.corpus.locations.location import Location
+from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import CorpusError
 from mmcalib.media.failure import reason
+
+# What `datasets` calls a file of a dataset that lies there.
+_HUB = "hf://"
 
 
 class HfDatasetSource:
@@ -50,7 +53,7 @@ class HfDatasetSource:
                 yield table.prompt(number, row, texts)
 
     def _rows(self) -> Iterator[tuple[int, Row, Table, list[str]] | Skipped]:
-        table, texts = Table("hf-dataset", self.url, "", _named), None
+        table, texts = Table("hf-dataset", self.url, "", self._named), None
         try:
             rows = open_dataset(self._query)
         except (OSError, ValueError) as error:
@@ -66,13 +69,22 @@ class HfDatasetSource:
         except (OSError, ValueError) as error:
             yield Skipped(self.url, reason(error))
 
+    def _named(self, path: str) -> Item | Skipped:
+        """What `datasets` found itself, but only where the dataset lies: its rows may say anything
+        else, such as a file of this machine.
+        """
+        if "\0" in path:
+            return Skipped(path, f"named by {self.url}: not a path")
+        if not Location.of(path).is_file:
+            known = path.rpartition(BEHIND)[2].startswith((_HUB, *self._query.hosts))
+            return Item(path) if known else Skipped(path, f"named by {self.url}: elsewhere")
+        found = os.path.realpath(path)
+        if not any(found == root or found.startswith(root + "/") for root in self._query.folders):
+            return Skipped(path, f"named by {self.url}: outside its folder")
+        return (
+            Item(os.path.abspath(path)) if os.path.exists(found) else Skipped(path, "no such file")
+        )
+
 
 def _is_text(column: str, value: object) -> bool:
     return column.lower() in TEXT_COLUMNS and isinstance(value, str)
-
-
-def _named(path: str) -> Item | Skipped:
-    """What `datasets` found itself: a file, or a URL of one of fsspec's file systems."""
-    if Location.of(path).is_file and not os.path.exists(path):
-        return Skipped(path, "no such file")
-    return Item(os.path.abspath(path) if Location.of(path).is_file else path)

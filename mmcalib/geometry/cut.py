@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmcalib.corpus.wording import one_line
 from mmcalib.errors import ModelError
 from mmcalib.geometry.cut_config import cut_depth
 from mmcalib.geometry.depth import Depths, depths
@@ -17,6 +18,9 @@ from mmcalib.geometry.folder import whole_folder
 WEIGHT_SUFFIXES = frozenset(
     {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".npz"}
 )
+
+# The largest of the hub's take some 100 KB. Each value may take a hundred times its length.
+MOST_CONFIG_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +57,15 @@ def cut_checkpoint(
 def read_config(folder: Path) -> dict[str, object]:
     """The folder's config.json. Raises ModelError when it is missing or not a JSON mapping."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        with (folder / "config.json").open("rb") as file:
+            text = file.read(MOST_CONFIG_BYTES + 1)
+        if len(text) > MOST_CONFIG_BYTES:
+            raise ModelError(f"{folder}/config.json has more than {MOST_CONFIG_BYTES >> 20} MiB")
+        config = json.loads(text.decode())
+    except RecursionError as error:
+        raise ModelError(f"{folder}/config.json is nested too deeply") from error
     except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}/config.json cannot be read: {error}") from error
+        raise ModelError(one_line(f"{folder}/config.json cannot be read: {error}")) from error
     if not isinstance(config, dict):
         raise ModelError(f"{folder}/config.json is not a mapping")
     return config

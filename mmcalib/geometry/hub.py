@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import http.client
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -10,10 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from mmcalib.corpus.wording import one_line
+from mmcalib.geometry import fetch
+from mmcalib.geometry.fetch import Order
+
 # The hub client's own default; HF_ENDPOINT moves it.
 DEFAULT_ENDPOINT = "https://huggingface.co"
 # Whoever is cut off should get the bundled geometry at once; a reachable hub answers far sooner.
 REACH_TIMEOUT_S = 4.0
+# For some 50 MB from a slow line. A server that sends byte by byte is left.
+FETCH_TIMEOUT_S = 300.0
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "tokenizer*")
 # A snapshot without any of these cannot tokenize: something else fetched config.json alone.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
@@ -36,30 +47,47 @@ class HuggingFaceHub:
     """The real hub, through `huggingface_hub` if that is installed."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
         self._endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
         self._offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
 
     def fetch(self, model_id: str, revision: str | None) -> Path:
         if self._offline:
             raise HubUnavailable("HF_HUB_OFFLINE is set")
-        try:
-            client = importlib.import_module("huggingface_hub")
-        except ImportError as error:
-            raise HubUnavailable("huggingface_hub is not installed") from error
+        if importlib.util.find_spec("huggingface_hub") is None:
+            raise HubUnavailable("huggingface_hub is not installed")
         if not reachable(self._endpoint, REACH_TIMEOUT_S):
             raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
+        cache = str(cache_folder(self._env))
+        patterns = list(SMALL_FILES)
+        order = Order(model_id, revision, self._endpoint, cache, patterns, REACH_TIMEOUT_S)
+        return Path(self._fetched(order))
+
+    def _fetched(self, order: Order) -> str:
+        # Its progress is shown as it comes; what runs it is the script alone, not this package.
+        command = [sys.executable, "-P", "-B", fetch.__file__]
+        asked = json.dumps(order._asdict())
+        env = {**os.environ, "HF_HUB_DISABLE_XET": "1"}
         try:
-            folder = client.snapshot_download(
-                model_id,
-                revision=revision,
-                endpoint=self._endpoint,
-                allow_patterns=list(SMALL_FILES),
-                etag_timeout=REACH_TIMEOUT_S,
+            ended = subprocess.run(
+                command,
+                input=asked,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=FETCH_TIMEOUT_S,
+                env=env,
+                check=False,
             )
-        except Exception as error:  # the client's HTTP library, and so its errors, are not fixed
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise HubUnavailable(f"{self._endpoint}: {reason[0]}") from error
-        return Path(folder)
+            told = json.loads(ended.stdout)
+        except subprocess.TimeoutExpired as error:
+            why = f"not all of the model came within {FETCH_TIMEOUT_S:g} s"
+            raise HubUnavailable(f"{self._endpoint}: {why}") from error
+        except ValueError as error:
+            why = f"its client ended with exit code {ended.returncode}"
+            raise HubUnavailable(f"{self._endpoint}: {why}") from error
+        if "folder" not in told:
+            raise HubUnavailable(one_line(f"{self._endpoint}: {told['why'].splitlines()[0]}"))
+        return str(told["folder"])
 
 
 def reachable(endpoint: str, timeout_s: float) -> bool:
@@ -74,7 +102,7 @@ def reachable(endpoint: str, timeout_s: float) -> bool:
             urllib.request.urlopen(request, timeout=timeout_s).close()  # noqa: S310
         except urllib.error.HTTPError:
             pass  # an error page is an answer
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             return
         answered.set()
 
@@ -92,7 +120,9 @@ def cached_snapshot(model_id: str, revision: str | None, env: Mapping[str, str])
     ref = repo / "refs" / wanted
     try:
         commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else wanted
-    except OSError:
+    except (OSError, ValueError):
+        return None
+    if os.path.basename(commit) != commit or commit in ("", ".", ".."):
         return None
     snapshot = repo / "snapshots" / commit
     tokenizes = any((snapshot / name).is_file() for name in TOKENIZER_FILES)

@@ -10,7 +10,7 @@ import pytest
 from mmcalib.census.shapes import ImageShape
 from mmcalib.census.take import take
 from mmcalib.corpus.hf_dataset import HfDatasetSource
-from mmcalib.corpus.item import Item
+from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.probe import probe
@@ -18,6 +18,8 @@ from tests.census.looking import survey
 from tests.corpus.media import png
 
 datasets = pytest.importorskip("datasets")
+arrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +81,22 @@ def test_a_dataset_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_a_url_that_cannot_be_meant(url: str) -> None:
     with pytest.raises(UsageError):
         HfDatasetSource(url)
+
+
+def test_rows_name_no_file_outside_the_dataset(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(png(7, 7))
+    paths = [
+        str(tmp_path / "secret.png"),
+        "http://169.254.169.254/latest/a.png",
+        "zip://a.png::/etc/secret.zip",
+        f"file://{tmp_path}/secret.png",
+    ]
+    kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    rows = arrow.array([{"bytes": None, "path": path} for path in paths], kind)
+    parquet.write_table(arrow.table({"image": rows}), folder / "t.parquet")
+    source = HfDatasetSource(f"hf-dataset://parquet?data_files={folder}/t.parquet")
+    listed = list(source.items())
+    assert len(listed) == len(paths)
+    for found in listed:
+        assert isinstance(found, Skipped)
+        assert "outside its folder" in found.reason or "elsewhere" in found.reason

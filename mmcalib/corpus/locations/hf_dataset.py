@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import io
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from mmcalib.corpus.item import Item
 from mmcalib.corpus.locations.cell import Cell, Cursor
 from mmcalib.corpus.locations.foreign import need, plain_errors
-from mmcalib.corpus.locations.location import Location
+from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.locations.opening import Opened
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import UsageError
@@ -43,6 +45,26 @@ class Query:
                 hint=f"{SCHEME}://NAME?" + "&".join(f"{key}=…" for key in _KEYS),
             )
         return cls(path, {"split": _DEFAULT_SPLIT, **options})
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Those of this machine that the user named, links resolved."""
+        named = (self.path, self.options.get("data_dir", ""), self.options.get("data_files", ""))
+        here = [one for one in named if one and Location.of(one).is_file]
+        # Of a pattern the part before it.
+        plain = [re.split(r"[*?\[]", one)[0] for one in here]
+        return tuple(
+            os.path.realpath(one if os.path.isdir(one) else os.path.dirname(one))
+            for one in plain
+            if os.path.dirname(one) or os.path.isdir(one)
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Of the URLs that the user named, with their schemes."""
+        named = (self.options.get("data_dir", ""), self.options.get("data_files", ""))
+        found = (urlsplit(one.rpartition(BEHIND)[2]) for one in named if "://" in one)
+        return tuple(f"{one.scheme}://{one.netloc}/" for one in found if one.netloc)
 
 
 def open_dataset(query: Query, start: int = 0) -> Iterator[Mapping[str, object]]:

@@ -1,0 +1,119 @@
+"""Fetches a model's small files in a process of its own, as a script: the client of the hub takes
+names of files from the answers of the server, and waits as long as that sends anything.
+
+`python -P -B fetch.py` reads an `Order` as JSON on its standard input, and writes the folder, or
+why there is none, as JSON to its standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from typing import NamedTuple
+
+# A tokenizer takes up to 40 MB, the list of a repository's files less than that.
+MOST_FILE_BYTES = 1 << 28
+MOST_MEMORY_BYTES = 1 << 30
+
+_PR_SET_PDEATHSIG = 1
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# Per event of `sys.addaudithook` the arguments that name what is written.
+_NAMING = {
+    "os.mkdir": (0,),
+    "os.rename": (0, 1),
+    "os.link": (1,),
+    "os.symlink": (1,),
+    "os.remove": (0,),
+    "os.rmdir": (0,),
+    "os.truncate": (0,),
+    "os.chmod": (0,),
+}
+
+
+class Order(NamedTuple):
+    """`cache` is the hub's cache folder, below which the model has one of its own."""
+
+    model: str
+    revision: str | None
+    endpoint: str
+    cache: str
+    patterns: list[str]
+    timeout_s: float
+
+
+class Elsewhere(OSError):  # noqa: N818 - where to, not what went wrong
+    """A file would be written where none of this model belongs."""
+
+
+def keep_to(folders: list[str], files: list[str]) -> None:
+    """From now on this process writes only below `folders`, and to `files`."""
+    roots = tuple(os.path.realpath(folder) for folder in folders)
+    named = {os.path.realpath(file) for file in files}
+    # What leads there may have to be made.
+    above = {root[:end] for root in roots for end, char in enumerate(root) if char == "/"}
+
+    def watch(event: str, given: tuple[object, ...]) -> None:
+        if event == "open":
+            path, _, flags = given[:3]
+            paths = [path] if isinstance(flags, int) and flags & _WRITES else []
+        else:
+            paths = [given[place] for place in _NAMING.get(event, ())]
+        if event in ("os.symlink", "os.link"):
+            # What is said to be there already would be linked to, whatever it is.
+            to, link = (str(path) for path in given[:2])
+            paths.append(os.path.join(os.path.dirname(link), to))
+        for path in paths:
+            if not isinstance(path, str | bytes | os.PathLike):
+                continue
+            where = os.path.realpath(os.fsdecode(path))
+            inside = any(where == root or where.startswith(root + "/") for root in roots)
+            way = event == "os.mkdir" and where in above
+            if not (inside or way or where in named or where == os.devnull):
+                raise Elsewhere(f"a file would be written elsewhere: {where}")
+
+    sys.addaudithook(watch)
+
+
+def fetched(order: Order) -> str:
+    """The folder. Raises whatever the client does."""
+    import huggingface_hub
+
+    own = f"models--{order.model.replace('/', '--')}"
+    folders = [os.path.join(order.cache, own), os.path.join(order.cache, ".locks", own)]
+    keep_to(folders, [os.path.join(order.cache, "CACHEDIR.TAG")])
+    return str(
+        huggingface_hub.snapshot_download(
+            order.model,
+            revision=order.revision,
+            endpoint=order.endpoint,
+            cache_dir=order.cache,
+            allow_patterns=order.patterns,
+            etag_timeout=order.timeout_s,
+        )
+    )
+
+
+def main() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    told_to, sys.stdout = sys.stdout, sys.stderr
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    try:
+        told = {"folder": fetched(Order(**json.load(sys.stdin)))}
+    except Exception as error:  # noqa: BLE001 - the client's HTTP library, and so its errors, vary
+        told = {"why": str(error).strip() or type(error).__name__}
+    json.dump(told, told_to)
+    told_to.flush()
+    # Threads of the client may still wait for an answer.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
