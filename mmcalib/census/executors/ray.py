@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +162,9 @@ def _initialise(ray: ModuleType, address: str) -> None:
         raise _unreachable(address, why)
     begun = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
     try:
-        # Ray's workers look for modules where it was begun, before all other places.
-        with contextlib.chdir("/"):
+        # Ray's workers look for modules where it was begun, before all other places. What it warns
+        # of, the error says, too.
+        with contextlib.chdir("/"), warnings.catch_warnings(action="ignore"):
             ray.init(
                 address=address,
                 log_to_driver=False,

@@ -6,6 +6,8 @@ import contextlib
 import os
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from concurrent.futures import Future
 from functools import cache
 from typing import NamedTuple
 
+from mmcalib.census.executors import ray_watch
 from mmcalib.census.executors.executor import Answer, Look, Order
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.worker import Packed, PackedAnswer, packed_answer, unpacked
@@ -86,6 +89,7 @@ class Looking:
         return future
 
     def _run(self) -> None:
+        _watched()
         while True:
             orders, terms, future = self._asked.get()
             with contextlib.suppress(queue.Empty), _pool(terms) as pool:
@@ -99,6 +103,13 @@ class Looking:
                     if asked != terms:
                         self._asked.put((orders, asked, future))
                         break
+
+
+def _watched() -> None:
+    """It dies with the thread that calls this."""
+    command = [sys.executable, "-I", ray_watch.__file__, str(os.getpid())]
+    with contextlib.suppress(OSError):
+        subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
 def _pool(terms: Terms) -> LocalPool:
