@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
+from dataclasses import astuple, fields
+from functools import lru_cache
+from typing import cast
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.item import Skipped
+from mmcalib.corpus.wording import one_line
 
 Seen = Shape | Skipped
 
@@ -16,6 +19,9 @@ _KINDS: dict[str, type[ImageShape] | type[VideoShape] | type[AudioShape]] = {
     "video": VideoShape,
     "audio": AudioShape,
 }
+
+# What the readers count with.
+_MOST = 1 << 63
 
 
 def encode(seen: Seen) -> str:
@@ -31,3 +37,28 @@ def decode(path: str, line: str) -> Seen:
     """The reverse, for the item at `path`. Raises ValueError or KeyError for another line."""
     kind, *fields = json.loads(line)
     return Skipped(path, *fields) if kind == _SKIPPED else _KINDS[kind](*fields)
+
+
+@lru_cache(maxsize=1 << 12)
+def is_sound(line: str) -> bool:
+    """Whether it is a line that `encode` could have made."""
+    try:
+        seen = decode("", line)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    if isinstance(seen, Skipped):
+        return isinstance(seen.reason, str) and seen.reason == one_line(seen.reason) != ""
+    return all(_is_size(getattr(seen, field.name), field.type) for field in fields(seen))
+
+
+def _is_size(value: object, kind: object) -> bool:
+    return type(value).__name__ == kind and 0 < cast("float", value) < _MOST
+
+
+def may_pass(line: str) -> bool:
+    """Whether the same bytes may be seen otherwise another time: they could not be read at all."""
+    if not line.startswith(f'["{_SKIPPED}"'):
+        return False
+    from mmcalib.media.failure import PASSING
+
+    return str(json.loads(line)[1]).startswith(PASSING)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mmcalib.census.cache import CacheBroken, opened
+from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.executor import Executor, Named
 from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
 from mmcalib.census.survey import Survey
@@ -46,7 +46,7 @@ def surveying(how: Surveying, folder: Path, progress: Progress, whole: int = 0) 
     cache = None
     if how.remembered:
         try:
-            cache = opened(folder / CACHE)
+            cache = Cache(folder / CACHE)
         except CacheBroken as error:
             progress.note(f"nothing is remembered of this corpus: {error}")
     survey = Survey(_executor(how), cache, whole, progress)

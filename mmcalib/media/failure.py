@@ -45,6 +45,13 @@ _WORDS: dict[type[Exception], str] = {
     EOFError: "damaged: ends too early",
 }
 
+# Of bytes that could not be had, which says nothing of them.
+_ACCESS = "cannot be read: "
+PASSING = (
+    *(_WORDS[kind] for kind in (FileNotFoundError, PermissionError, TimeoutError)),
+    _ACCESS,
+)
+
 _FFMPEG_WORDS = {
     "InvalidDataError": "damaged: FFmpeg cannot read it",
     "ExitError": "damaged: FFmpeg searches it without end",
@@ -80,7 +87,7 @@ def reason(error: Exception) -> str:
     # OSError and FFmpegError put an errno and a path around what they have to say.
     said = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.errno and not by_ffmpeg:
-        return one_line(f"cannot be read: {said}")
+        return one_line(f"{_ACCESS}{said}")
     if isinstance(error, _TERSE) or not said:
         said = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return one_line(f"damaged: {said}")

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
 from mmcalib.census import cache as cache_module
-from mmcalib.census.cache import Cache, CacheBroken, opened
+from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.answering import answer
 from mmcalib.census.executors.executor import Answer, Inline, Order
 from mmcalib.census.survey import Survey
@@ -35,7 +34,9 @@ def order(path: Path | str, how: str = "", **held: object) -> Order:
 
 
 def kept(cache: Cache, *orders: Order) -> None:
-    cache.keep((order, Answer(f'["image",{n},1]', order.version)) for n, order in enumerate(orders))
+    cache.keep(
+        (order, Answer(f'["image",{n},1]', order.version)) for n, order in enumerate(orders, 1)
+    )
 
 
 def test_what_was_seen_is_known_to_the_next_one(tmp_path: Path, file: Path) -> None:
@@ -43,7 +44,7 @@ def test_what_was_seen_is_known_to_the_next_one(tmp_path: Path, file: Path) -> N
         assert cache.find([order(file)]) == [None]
         kept(cache, order(file))
     with Cache(tmp_path / "c") as cache:
-        assert cache.find([order(file)] * 2) == ['["image",0,1]'] * 2
+        assert cache.find([order(file)] * 2) == ['["image",1,1]'] * 2
 
 
 def test_a_changed_file_is_not_known(tmp_path: Path, file: Path) -> None:
@@ -62,7 +63,7 @@ def test_headers_and_whole_files_and_what_they_are_declared_are_kept_apart(tmp_p
     with Cache(tmp_path / "c") as cache:
         kept(cache, *orders)
         cache.commit()
-        assert cache.find(orders) == [f'["image",{n},1]' for n in range(5)]
+        assert cache.find(orders) == [f'["image",{n},1]' for n in range(1, 6)]
         assert cache.find([order(file, "video")]) == [None]
 
 
@@ -76,8 +77,6 @@ def test_members_of_archives_go_by_the_archive(tmp_path: Path) -> None:
         assert cache.find([member("a/b.png", "/y.tar", "1:1")])[0] is not None
         assert cache.find([member("a/b.png", "/y.tar", "1:2")]) == [None]
         assert cache.find([member("b.png", "/y.tar", "1:1")]) == [None]
-    tables = sqlite3.connect(tmp_path / "c").execute("SELECT path FROM folders").fetchall()
-    assert {path for (path,) in tables} == {"/x.tar", "/y.tar"}
 
 
 def test_what_could_still_change_unseen_is_not_kept(file: Path) -> None:
@@ -121,7 +120,7 @@ def test_a_damaged_file_is_begun_anew(tmp_path: Path, file: Path) -> None:
     with Cache(tmp_path / "c") as cache:
         kept(cache, order(file))
     (tmp_path / "c").write_bytes(b"no database at all" * 1000)
-    with opened(tmp_path / "c") as cache:
+    with Cache(tmp_path / "c") as cache:
         assert cache.find([order(file)]) == [None]
         kept(cache, order(file))
         cache.commit()
@@ -131,7 +130,7 @@ def test_a_damaged_file_is_begun_anew(tmp_path: Path, file: Path) -> None:
 def test_where_nothing_can_be_written_there_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CacheBroken):
-        opened(tmp_path / "file" / "c")
+        Cache(tmp_path / "file" / "c")
 
 
 def test_two_may_use_it_at_once(tmp_path: Path, file: Path) -> None:
