@@ -1,4 +1,6 @@
-"""Shared by all tests: where the development corpora are, and one engine host per session."""
+"""Shared by all tests: where they run, where the development corpora are, and one engine host per
+session.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,9 @@ from mmcalib.engine.host import EngineHost
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# What `make demo` leaves in a checkout; tests neither need it nor touch it.
+RESULTS = ("out", "sample", "sample-archives")
+
 # Shells have what they start in the background ignore interrupts, and that is inherited by what is
 # interrupted here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -28,6 +33,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _is_light(item: pytest.Item) -> bool:
     heavy = {"e2e", "engine", "rehearsal"} & set(item.path.relative_to(ROOT).parts)
     return not heavy and item.get_closest_marker("engine") is None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Tests run in an empty folder and with a cache of their own, whatever the checkout holds and
+    its user has done before.
+    """
+    folder = tmp_path_factory.mktemp("working")
+    before = _results()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("MMCALIB_CACHE_DIR", str(tmp_path_factory.mktemp("user-cache")))
+        yield folder
+    assert _results() == before, f"a test has changed {' or '.join(RESULTS)} of the checkout"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(working_folder: Path) -> Iterator[None]:
+    yield
+    left = os.listdir(working_folder)
+    for name in left:
+        (working_folder / name).rename(working_folder.with_name(f"{name}-left-behind"))
+    assert left == [], "written to the working folder, which is no place for a test's files"
+
+
+def _results() -> dict[str, int]:
+    """Every file of a job's results in the checkout, with when it was changed."""
+    return {
+        os.path.join(parent, name): os.lstat(os.path.join(parent, name)).st_mtime_ns
+        for result in RESULTS
+        for parent, folders, files in os.walk(ROOT / result)
+        for name in [*folders, *files]
+    } | {result: 0 for result in RESULTS if (ROOT / result).exists()}
 
 
 @pytest.fixture(scope="session")

@@ -182,10 +182,10 @@ def locked(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_nothing_on_standard_input_is_one_line() -> None:
+def test_nothing_on_standard_input_is_one_line(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mmcalib", "scan", "--data", "-", "--quiet"]
     done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert one_error(done.stderr)[0] == "no path in the list of paths"
