@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import stat
 import tarfile
 import zlib
@@ -36,8 +37,16 @@ _ERRORS = (
 _GZIP = b"\x1f\x8b"
 _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
-# Long names and extended headers take some KiB; `tarfile` reads as much as the archive says.
+# Long names and extended headers take some KiB; `tarfile` reads as much as the archive says, and
+# headers of headers, all of which it holds, before it comes to a member.
 _LONGEST_HEADER_BYTES = 1 << 20
+# A member has some ten fields. Global ones are copied for each member after them.
+_MOST_FIELDS = 1000
+_TOO_MANY = f"header of more than {_MOST_FIELDS} fields"
+# `tarfile` searches headers for numbers with a time that is the square of their length.
+_LONG_NUMBER = re.compile(rb"\d{100}")
+# PATH_MAX of Linux.
+_LONGEST_NAME = 4096
 # Media hardly shrink. Beyond the first megabytes, more than this is a bomb.
 _MOST_INFLATED = 100
 _FREELY_INFLATED_BYTES = 1 << 26
@@ -82,8 +91,13 @@ class Tar(Closing):
                 errors="surrogateescape",
             )
             while (member := tar.next()) is not None:
+                self._file.next_header()
                 # Every member would be kept.
                 tar.members = []  # type: ignore[attr-defined]
+                if len(tar.pax_headers) > _MOST_FIELDS:  # type: ignore[attr-defined]
+                    raise tarfile.ReadError(_TOO_MANY)
+                if len(member.name) > _LONGEST_NAME:
+                    raise tarfile.ReadError(f"name of more than {_LONGEST_NAME} characters")
                 if tar.offset <= at:
                     raise tarfile.ReadError("header with a negative size")
                 first = False
@@ -215,17 +229,30 @@ class _Header(tarfile.TarInfo):
 
 
 class _Guarded:
-    """What `tarfile` needs of a file, with a bound on what a header may have it read."""
+    """What `tarfile` needs of a file, with a bound on what the headers of a member may have it
+    read, and make of it.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self.tell = file.tell
         self.take: Callable[[int], bytes] = file.read
         self.seek: Callable[..., int] = file.seek
+        self.next_header()
+
+    def next_header(self) -> None:
+        self._left_bytes = _LONGEST_HEADER_BYTES
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= _LONGEST_HEADER_BYTES:
+        self._left_bytes -= size
+        if size < 0 or self._left_bytes < 0:
             raise tarfile.ReadError(f"header of more than {_LONGEST_HEADER_BYTES >> 20} MiB")
-        return self.take(size)
+        data = self.take(size)
+        if size > tarfile.BLOCKSIZE:
+            if min(data.count(b"="), data.count(b"\n")) > _MOST_FIELDS:
+                raise tarfile.ReadError(_TOO_MANY)
+            if _LONG_NUMBER.search(data):
+                raise tarfile.ReadError("header with a number of a hundred digits")
+        return data
 
 
 class _Inflated(_Guarded):

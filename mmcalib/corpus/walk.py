@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from mmcalib.corpus.item import Skipped
 from mmcalib.corpus.locations.disk import NOT_REGULAR
+from mmcalib.corpus.wording import NO_ACCESS, NO_FILE, NO_PERMISSION
 
 
 def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
@@ -81,9 +82,9 @@ def is_listed_file(entry: os.DirEntry[str]) -> bool:
 def why(path: str, error: OSError) -> str:
     """What keeps a file or folder from being read."""
     if isinstance(error, FileNotFoundError):
-        return "dangling link" if os.path.islink(path) else "no such file any more"
+        return "dangling link" if os.path.islink(path) else NO_FILE
     if isinstance(error, PermissionError):
-        return "no permission to read it"
+        return NO_PERMISSION
     if error.errno == errno.ELOOP:
         return "link that leads back to itself"
-    return f"cannot be read: {error.strerror}" if error.errno else str(error.strerror)
+    return f"{NO_ACCESS}{error.strerror}" if error.errno else str(error.strerror)

@@ -146,7 +146,7 @@ class _Sample:
 
     def prompt(self, origin: str) -> Prompt | Skipped:
         texts = [file for file in self.files if file.ending in _TEXTS]
-        if any(len(file.head) > _LONGEST_TEXT_BYTES for file in texts):
+        if sum(len(file.head) for file in texts) > _LONGEST_TEXT_BYTES:
             return Skipped(origin, f"text of more than {_LONGEST_TEXT_BYTES >> 20} MiB")
         text = "\n".join(words for file in texts if (words := _plain(file))) or "\n".join(
             words for file in texts if (words := _field(file))
@@ -215,7 +215,8 @@ def _wanted_bytes(
         room = min(_HELD_BYTES, _HELD_OF_SAMPLE_BYTES - sample.held_bytes)
         return _HELD_BYTES if member.size <= room else HEAD_BYTES
     if ending in _TEXTS:
-        return _LONGEST_TEXT_BYTES + 1 if with_text else 0
+        read = sum(len(file.head) for file in sample.files if file.ending in _TEXTS)
+        return max(0, _LONGEST_TEXT_BYTES + 1 - read) if with_text else 0
     known = ending in _VALUES or (ending in _MEDIA and not with_text)
     return 0 if known else HEAD_BYTES
 

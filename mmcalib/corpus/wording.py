@@ -1,8 +1,17 @@
-"""Foreign text (paths, library messages) made fit for one line."""
+"""Foreign text (paths, library messages) made fit for one line, and the words for what is not
+there to be read.
+"""
 
 from __future__ import annotations
 
 LINE_CHARS = 200
+
+# Why bytes could not be had, which says nothing of them and may pass.
+NO_FILE = "no such file any more"
+NO_PERMISSION = "no permission to read it"
+NO_ANSWER = "no answer in time"
+NO_ACCESS = "cannot be read: "
+PASSING = (NO_FILE, NO_PERMISSION, NO_ANSWER, NO_ACCESS)
 
 
 def one_line(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.locations.foreign import need
 from mmcalib.corpus.locations.location import inside
-from mmcalib.corpus.locations.zip import open_archive, unreadable
+from mmcalib.corpus.locations.zip import open_archive
 from mmcalib.corpus.walk import is_hidden
 from mmcalib.media.failure import reason
 
@@ -39,7 +39,7 @@ class ZipSource:
                 continue
             empty = False
             location = inside("zip", name, self.path)
-            if why := unreadable(member):
+            if why := archive.unreadable(member):
                 yield Skipped(location, why)
             else:
                 yield Item(location, held=Held(archive.version, member.file_size))

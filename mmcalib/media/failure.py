@@ -8,7 +8,7 @@ import zlib
 
 from PIL import Image
 
-from mmcalib.corpus.wording import one_line
+from mmcalib.corpus.wording import NO_ACCESS, NO_ANSWER, NO_FILE, NO_PERMISSION, one_line
 
 
 class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Skipped` by `probe`
@@ -38,19 +38,12 @@ _FFMPEG = "av.error"
 _THEIRS = ((_FFMPEG, "FFmpegError"), ("soundfile", "SoundFileError"))
 
 _WORDS: dict[type[Exception], str] = {
-    FileNotFoundError: "no such file any more",
-    PermissionError: "no permission to read it",
-    TimeoutError: "no answer in time",
+    FileNotFoundError: NO_FILE,
+    PermissionError: NO_PERMISSION,
+    TimeoutError: NO_ANSWER,
     MemoryError: "needs more memory than there is",
     EOFError: "damaged: ends too early",
 }
-
-# Of bytes that could not be had, which says nothing of them.
-_ACCESS = "cannot be read: "
-PASSING = (
-    *(_WORDS[kind] for kind in (FileNotFoundError, PermissionError, TimeoutError)),
-    _ACCESS,
-)
 
 _FFMPEG_WORDS = {
     "InvalidDataError": "damaged: FFmpeg cannot read it",
@@ -87,7 +80,7 @@ def reason(error: Exception) -> str:
     # OSError and FFmpegError put an errno and a path around what they have to say.
     said = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.errno and not by_ffmpeg:
-        return one_line(f"{_ACCESS}{said}")
+        return one_line(f"{NO_ACCESS}{said}")
     if isinstance(error, _TERSE) or not said:
         said = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return one_line(f"damaged: {said}")

@@ -6,6 +6,7 @@ import errno
 import io
 import stat
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
@@ -32,13 +33,31 @@ _LOCAL_HEADER_BYTES = 30
 _LOCAL_SIGNATURE = b"PK\3\4"
 
 
+SHARED = "shares its bytes with another member"
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An open archive and its directory; `version` changes when the archive does."""
+    """An open archive and its directory; `version` changes when the archive does. The members at
+    `shared` places overlap others: so a kilobyte can be counted, and inflated, for each entry of
+    the directory anew.
+    """
 
     file: BinaryIO
     directory: zipfile.ZipFile
     version: str
+    shared: frozenset[int]
+
+    def unreadable(self, member: zipfile.ZipInfo) -> str | None:
+        """Why a member cannot be opened at all, or None."""
+        mode = member.external_attr >> 16
+        if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+            return NOT_REGULAR
+        if member.flag_bits & _ENCRYPTED:
+            return "encrypted"
+        if member.compress_type not in _METHODS:
+            return f"compression method {member.compress_type} of zip"
+        return SHARED if member.header_offset in self.shared else None
 
 
 def open_archive(path: str, version: str | None = None) -> Archive:
@@ -63,7 +82,20 @@ def _open(path: str, version: str) -> Archive:
         file, _ = open_url(path)
     with plain_errors():
         directory = zipfile.ZipFile(cast("Any", _Sparing(file)))
-    return Archive(file, directory, version)
+    return Archive(file, directory, version, _shared(directory.filelist))
+
+
+def _shared(members: Iterable[zipfile.ZipInfo]) -> frozenset[int]:
+    """Where members begin that reach into others, or lie in them."""
+    found: set[int] = set()
+    begin, end = -1, 0
+    for member in sorted(members, key=lambda member: member.header_offset):
+        at = member.header_offset
+        if at < end:
+            found |= {begin, at}
+        if (behind := at + _LOCAL_HEADER_BYTES + member.compress_size) > end:
+            begin, end = at, behind
+    return frozenset(found)
 
 
 def open_item(item: Item, location: Location) -> Opened:
@@ -75,7 +107,7 @@ def open_item(item: Item, location: Location) -> Opened:
         member = archive.directory.getinfo(member_name(location.member))
     except KeyError as error:
         raise FileNotFoundError(errno.ENOENT, "no such member") from error
-    if why := unreadable(member):
+    if why := archive.unreadable(member):
         raise OSError(errno.ENOTSUP, why)
     if member.compress_type == zipfile.ZIP_STORED:
         start = _data_offset(archive.file, member)
@@ -84,18 +116,6 @@ def open_item(item: Item, location: Location) -> Opened:
     with plain_errors():
         inflated = _Inflated(cast("BinaryIO", archive.directory.open(member)), member.file_size)
     return Opened(foreign(inflated), member.file_size)
-
-
-def unreadable(member: zipfile.ZipInfo) -> str | None:
-    """Why a member cannot be opened at all, or None."""
-    mode = member.external_attr >> 16
-    if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-        return NOT_REGULAR
-    if member.flag_bits & _ENCRYPTED:
-        return "encrypted"
-    if member.compress_type not in _METHODS:
-        return f"compression method {member.compress_type} of zip"
-    return None
 
 
 def _data_offset(file: BinaryIO, member: zipfile.ZipInfo) -> int:
