@@ -94,7 +94,7 @@ class Tar(Closing):
                 self._file.next_header()
                 # Every member would be kept.
                 tar.members = []  # type: ignore[attr-defined]
-                if len(tar.pax_headers) > _MOST_FIELDS:  # type: ignore[attr-defined]
+                if len(tar.pax_headers) > _MOST_FIELDS:
                     raise tarfile.ReadError(_TOO_MANY)
                 if len(member.name) > _LONGEST_NAME:
                     raise tarfile.ReadError(f"name of more than {_LONGEST_NAME} characters")

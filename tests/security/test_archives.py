@@ -85,12 +85,13 @@ NEW_SPARSE = b"".join(
 )
 TOO_MANY = "header of more than 1000 fields"
 TOO_LONG = "header of more than 1 MiB"
+AT_ONCE = "damaged at byte 1024: "
 BOMBS = {
     "a number without end": (header(X, b"1" * (MIB // 2)), "a number of a hundred digits"),
     "fields without end": (header(X, fields(60_000)), TOO_MANY),
     "global fields, a few in each": (
         b"".join(header(G, fields(500, 500 * n)) + header(X, record("a")) for n in range(300)),
-        TOO_LONG,
+        AT_ONCE,
     ),
     "global fields, copied for each member": (
         b"".join(
@@ -103,7 +104,7 @@ BOMBS = {
     "holes without end": (sparse(200_000), TOO_LONG),
     "a count of holes without end": (
         header(X, NEW_SPARSE) + header(tarfile.REGTYPE, b"5\n" + b"9" * (64 * MIB)),
-        TOO_LONG,
+        AT_ONCE,
     ),
     "names without end": (
         (header(NAME, b"n" * (MIB // 2)) + header(tarfile.REGTYPE, b"")) * 400,
