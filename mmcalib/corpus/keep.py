@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import BinaryIO
 from mmcalib.errors import OutputError
 
 _BLOCK_BYTES = 1 << 20
+# Requests carry what nobody else is meant to see.
+_PRIVATE = 0o700
 
 
 def keep(source: BinaryIO, path: Path) -> str:
@@ -20,7 +23,10 @@ def keep(source: BinaryIO, path: Path) -> str:
     """
     partial = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(_PRIVATE, parents=True, exist_ok=True)
+        if (mode := os.stat(path.parent).st_mode) & ~_PRIVATE & 0o777:
+            with contextlib.suppress(PermissionError):  # the folder may be another user's
+                os.chmod(path.parent, mode & _PRIVATE)
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
     except OSError as error:
         raise _unwritable(path, error) from error

@@ -5,7 +5,6 @@ memory, as vLLM has none. Members of archives and remote media are copied for it
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
@@ -17,6 +16,7 @@ from mmcalib.census.shapes import Modality
 from mmcalib.corpus.chat import MODALITY_OF
 from mmcalib.corpus.item import Item, Skipped
 from mmcalib.errors import OutputError
+from mmcalib.scratch import Scratch
 
 Message = dict[str, object]
 # From items, each a modality and a path, to what vLLM may read of each.
@@ -29,9 +29,9 @@ _known: dict[Item, str | Skipped] = {}
 
 
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def _folder() -> Scratch:
     """Removed when the process ends."""
-    return tempfile.TemporaryDirectory(prefix="mmcalib-media-")
+    return Scratch()
 
 
 def files(
@@ -43,7 +43,7 @@ def files(
     items = [Item(path, modality) for modality, path in media]
     missing = [item for item in dict.fromkeys(items) if item not in _known]
     if missing:
-        look = Named("mmcalib.media.handing", "handed", (_folder().name,))
+        look = Named("mmcalib.media.handing", "handed", (str(_folder().path),))
         with LocalPool(look, timeout_s=timeout_s) as pool:
             tickets = [pool.submit([Order(item)]) for item in missing]
             try:

@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -199,7 +198,11 @@ def test_the_library_takes_paths_and_shapes(kept: Path, new: Path) -> None:
         loaded.model_copy(update={"costs": None}).admits(new / "page.png")
 
 
-def test_answers_come_before_the_next_line_is_read_and_inline_media_go(new: Path) -> None:
+def test_answers_come_before_the_next_line_is_read_and_inline_media_go(
+    new: Path, tmp_path: Path, monkeypatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     read: list[str] = []
     inline = "data:image/png;base64," + base64.b64encode(picture(64, 64)).decode()
 
@@ -214,7 +217,7 @@ def test_answers_come_before_the_next_line_is_read_and_inline_media_go(new: Path
         assert isinstance(answer, Checked)
         assert answer.admission.fits
         assert len(read) == number
-        assert not list(Path(tempfile.gettempdir()).glob("mmcalib-*/*.png"))
+        assert not list((tmp_path / "temporary").glob("mmcalib-*/*.png"))
 
 
 def test_neither_torch_nor_vllm_is_needed(kept: Path, new: Path) -> None:

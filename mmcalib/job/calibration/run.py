@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +35,7 @@ from mmcalib.progress import Progress
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.engine_yaml import engine_yaml
 from mmcalib.report.files import write_text
+from mmcalib.scratch import Scratch
 
 
 def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
@@ -48,7 +48,7 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
         )
     require_cuda(job.device)
     cache = job.cache_dir or cache_dir()
-    with tempfile.TemporaryDirectory(prefix="mmcalib-") as name:
+    with Scratch() as scratch:
         with progress.step("finding the model"):
             resolved = resolve(job.model, cache_dir=cache)
         corpus = read(
@@ -70,7 +70,9 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
                 predictor = children.enter_context(Predictor(job.gpu, resolved.path, progress))
                 predictor.begin(_given(job.policy))
             host = children.enter_context(EngineHost(on_said=progress.note, on_log=progress.log))
-            return _calibrate(job, outcome, progress, Path(name), corpus, resolved, host, predictor)
+            return _calibrate(
+                job, outcome, progress, scratch.path, corpus, resolved, host, predictor
+            )
 
 
 def _given(policy: Policy) -> dict[str, int | float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.media.probe import NOT_MEDIA, probe
 from mmcalib.report.admission import Checked
 from mmcalib.report.calibration import Calibration
+from mmcalib.scratch import Scratch
 
 
 def check(
@@ -36,18 +36,18 @@ def check(
     has no costs or a request leads outside the allowed root (default: its file's folder; of
     `lines`, the working folder).
     """
-    with tempfile.TemporaryDirectory(prefix="mmcalib-") as scratch:
-        gate = _Gate(calibration.gate, Path(scratch))
+    with Scratch() as scratch:
+        gate = _Gate(calibration.gate, scratch.path)
         folders = [FolderSource(path) for path in paths]
         files = [
-            RequestsSource(path, allowed_root=allowed_root, scratch=Path(scratch))
+            RequestsSource(path, allowed_root=allowed_root, scratch=scratch.path)
             for path in requests
         ]
         for folder, path in zip(folders, paths, strict=True):
             yield from gate.folder(folder, named=not path.is_dir())
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(os.getcwd(), allowed_root=allowed_root, scratch=Path(scratch))
+        reader = RequestLines(os.getcwd(), allowed_root=allowed_root, scratch=scratch.path)
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
                 yield gate.line(text, f"line {number}", reader)

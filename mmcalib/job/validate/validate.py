@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from mmcalib.job.validate.settings import setting_checks
 from mmcalib.job.validate.subject import BATCH, asking, budgeted, open_model
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.validation import Validation
+from mmcalib.scratch import Scratch
 
 
 def validate(
@@ -84,7 +84,7 @@ def judge(asked: Asked, host: EngineHost, progress: Progress) -> Validation:
     """The same in an engine process that is there already; a start leaves its engine in it."""
     found = Found()
     with contextlib.ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mmcalib-")))
+        scratch = stack.enter_context(Scratch()).path
         _read(found, asked, host, scratch, progress)
         if found.engine_args is not None:
             corpus = read_media(asked.media, progress) if asked.media.given else None
