@@ -4,6 +4,7 @@ session.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.engine.host import EngineHost
+from tests.powers import powerless
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,6 +68,17 @@ def _results() -> dict[str, int]:
         for parent, folders, files in os.walk(ROOT / result)
         for name in [*folders, *files]
     } | {result: 0 for result in RESULTS if (ROOT / result).exists()}
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[None]:
+    """Permissions of files count, also where root runs the tests."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(powerless())
+        except OSError as error:
+            pytest.skip(f"needs leave to give up root's powers: {error}")
+        yield
 
 
 @pytest.fixture(scope="session")

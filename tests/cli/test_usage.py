@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -200,7 +199,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(cli, media, tmp_path) -> None:
     assert ended.err.startswith("error: cannot write to --out file/out\n")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.usefixtures("ordinary_user")
 def test_a_folder_that_cannot_be_written_is_an_error(cli, media, tmp_path) -> None:
     (tmp_path / "out").mkdir(mode=0o500)
     ended = cli("run", "--model", MODEL, "--data", media, "--out", "out")

@@ -84,7 +84,7 @@ def test_what_is_no_regular_file_is_listed(tmp_path: Path, monkeypatch) -> None:
     assert list(FolderSource("/dev/null").items()) == [Skipped("/dev/null", "not a regular file")]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+@pytest.mark.usefixtures("ordinary_user")
 def test_unreadable_folder_is_listed(tmp_path: Path) -> None:
     touch(tmp_path / "a.jpg")
     touch(tmp_path / "locked" / "b.jpg")

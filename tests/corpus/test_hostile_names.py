@@ -94,7 +94,7 @@ def test_links_and_special_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     }
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+@pytest.mark.usefixtures("ordinary_user")
 def test_an_unreadable_file_is_skipped(tmp_path: Path) -> None:
     photo(tmp_path / "a.png")
     photo(tmp_path / "locked.png").chmod(0)

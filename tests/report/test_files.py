@@ -48,7 +48,7 @@ def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
         write_text(tmp_path / "file" / "x.txt", "new")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.usefixtures("ordinary_user")
 def test_a_read_only_folder_is_an_error_and_keeps_the_old(tmp_path: Path) -> None:
     write_text(tmp_path / "x.txt", "old")
     tmp_path.chmod(0o500)

@@ -1,0 +1,173 @@
+"""What a user may not read or write, and what others have laid before them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.corpus.tars import png, tar
+from tests.docs.refresh import EXAMPLE
+from tests.security.commands import ended
+
+NOBODY = 65534
+MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A home with a corpus of two pictures; it can be removed, whatever a test forbids."""
+    media = tmp_path / "media"
+    media.mkdir()
+    for number in (1, 2):
+        (media / f"{number}.png").write_bytes(png(number, number))
+        os.utime(media / f"{number}.png", (1_700_000_000.5, 1_700_000_000.5))
+    yield tmp_path
+    for parent, folders, _ in os.walk(tmp_path):
+        for name in folders:
+            if not os.path.islink(os.path.join(parent, name)):
+                os.chmod(os.path.join(parent, name), 0o700)
+
+
+def counted(home: Path, *words: object, **more: object) -> tuple[int, list[str], str]:
+    """How many items, why others were skipped, and what was said."""
+    done = ended(home, "scan", "--data", "media", *words, "--json", "--force", **more)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    skipped = (home / "out" / "skipped.jsonl").read_text().splitlines()
+    reasons = [json.loads(line)["reason"] for line in skipped]
+    return json.loads(done.stdout)["corpus"]["items"], reasons, done.stderr
+
+
+@pytest.mark.usefixtures("ordinary_user")
+@pytest.mark.parametrize("name", ["1.png", "a.tar", "a.zip", "a.parquet", "folder"])
+def test_what_may_not_be_read_is_skipped_until_it_may(name: str, home: Path) -> None:
+    path = home / "media" / name
+    if name == "folder":
+        path.mkdir()
+    elif name != "1.png":
+        path.write_bytes(b"x")
+    path.chmod(0)
+    items, reasons, _ = counted(home)
+    assert reasons == ["no permission to read it"]
+    assert items == (1 if name == "1.png" else 2)
+    path.chmod(0o700)
+    assert counted(home)[0] == 2
+    assert "no permission to read it" not in counted(home)[1]
+
+
+@pytest.mark.usefixtures("ordinary_user")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("scan --data locked", "no permission"),
+        ("scan --data locked.png", "no permission"),
+        ("scan --data @locked.txt", "locked.txt"),
+        ("scan --requests locked.jsonl", "locked.jsonl"),
+        ("scan --data media --out frozen/out", "frozen/out"),
+        ("scan --data media --out frozen", "frozen"),
+        ("merge locked.json", "locked.json"),
+        ("check media --calibration locked.json", "locked.json"),
+        ("report locked", "locked"),
+        (f"run --model {MODEL} --data media --out frozen/out", "--out frozen/out"),
+        (f"run --model {MODEL} --data media --policy locked.yaml", "locked.yaml"),
+        ("run --model ./locked --data media", "locked"),
+    ],
+)
+def test_what_may_not_be_had_is_one_error(words: str, says: str, home: Path) -> None:
+    for name in ("locked", "frozen"):
+        (home / name).mkdir()
+        (home / name / "calibration.json").write_text("{}")
+    for name in ("locked.png", "locked.txt", "locked.jsonl", "locked.json", "locked.yaml"):
+        (home / name).write_text("{}")
+        (home / name).chmod(0)
+    (home / "locked").chmod(0)
+    (home / "frozen").chmod(0o500)
+    done = ended(home, *words.split(), *(["--force"] if words.startswith("scan") else []))
+    assert done.returncode in (1, 2)
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("note")]
+    assert "Traceback" not in done.stderr
+    assert "it is a bug" not in done.stderr
+    (error,) = [line for line in errors if line.startswith("error: ")]
+    assert says in error
+    assert errors[-1].startswith("  try: ")
+
+
+@pytest.mark.usefixtures("ordinary_user")
+@pytest.mark.parametrize("name", ["cache", "home", "file"])
+def test_a_cache_that_may_not_be_written_is_a_note(name: str, home: Path) -> None:
+    cache = home / "cache"
+    more: dict[str, object] = {}
+    if name == "home":
+        cache.mkdir(mode=0o500)
+        more = {"HOME": cache, "MMCALIB_CACHE_DIR": ""}
+    elif name == "cache":
+        cache.mkdir(mode=0o500)
+    else:
+        cache.mkdir()
+        (cache / "census.sqlite3").touch()
+        cache.chmod(0o300)
+    items, _, said = counted(home, **more)
+    assert items == 2
+    assert len(re.findall("remembered", said)) == 1
+
+
+@pytest.mark.usefixtures("ordinary_user")
+def test_temporary_files_go_elsewhere_where_their_folder_is_locked(home: Path) -> None:
+    (home / "locked").mkdir(mode=0o500)
+    words = ["check", "media", "--calibration", EXAMPLE / "calibration.json", "--allow-unknown"]
+    done = ended(home, *words, TMPDIR=home / "locked")
+    assert done.returncode in (0, 3), done.stderr
+    assert os.listdir(home / "locked") == []
+
+
+def theirs(path: Path, mode: int) -> Path:
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    if not path.is_symlink():
+        path.chmod(mode)
+    return path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make what is another user's")
+@pytest.mark.parametrize("kind", ["file", "link", "fifo", "wal"])
+def test_what_another_user_laid_in_a_shared_cache_folder_is_not_used(kind: str, home: Path) -> None:
+    """As where MMCALIB_CACHE_DIR is a folder in /tmp that both may write to."""
+    cache = home / "cache"
+    cache.mkdir()
+    cache.chmod(0o1777)
+    victim = home / "victim"
+    victim.touch()
+    path = cache / "census.sqlite3"
+    match kind:
+        case "file":
+            path.write_bytes(b"")
+        case "link":
+            path.symlink_to(victim)
+        case "fifo":
+            os.mkfifo(path)
+        case "wal":
+            path = cache / "census.sqlite3-wal"
+            path.write_bytes(b"x" * 100)
+    theirs(path, 0o666)
+    items, _, said = counted(home)
+    assert items == 2
+    assert victim.read_bytes() == b""
+    if kind in ("file", "wal"):
+        assert "another user" in said
+        assert path.stat().st_uid == NOBODY
+    else:
+        assert stat.S_ISREG(path.lstat().st_mode)
+
+
+@pytest.mark.usefixtures("ordinary_user")
+def test_an_archive_s_members_are_as_readable_as_the_archive(home: Path) -> None:
+    tar(home / "media" / "a.tar", ("a.png", png(7)), ("b.png", png(8)))
+    assert counted(home)[0] == 4
+    (home / "media" / "a.tar").chmod(0)
+    items, reasons, _ = counted(home)
+    assert (items, reasons) == (2, ["no permission to read it"])
