@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import av
 from av.container import InputContainer
 
@@ -11,14 +13,16 @@ from mmcalib.media.failure import Unreadable
 # Where each read may be a request to another machine.
 _REMOTE_TIMEOUT_S = 60.0
 
-# Protocols by which a medium may make FFmpeg open another: none.
+# Protocols by which a medium may make FFmpeg open another: none. A path is opened by one itself.
 _NOTHING_ELSE = {"protocol_whitelist": "none"}
+_FILES_ONLY = {"protocol_whitelist": "file"}
 
 # One packet, of any stream, is the least that FFmpeg looks at.
 _HEADER_ONLY = {"probesize": "32"}
 
 # What FFmpeg opens that is no medium, but names other files and hosts.
 _REFERENCES = ("sdp", "hls", "dash", "concat", "rtsp")
+_ELSEWHERE = "a playlist that names media elsewhere"
 
 
 def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
@@ -28,9 +32,18 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
     """
     options = {} if whole else _HEADER_ONLY
     if isinstance(medium, str):
-        container = av.open(
-            medium, "r", metadata_errors="replace", timeout=MOST_PROBED_S, options=options
-        )
+        try:
+            container = av.open(
+                medium,
+                "r",
+                metadata_errors="replace",
+                timeout=MOST_PROBED_S,
+                options=_FILES_ONLY | options,
+            )
+        except FileNotFoundError as error:
+            if os.path.exists(medium):  # it is another file that is not there
+                raise Unreadable(_ELSEWHERE) from error
+            raise
     else:
         medium.seek(0)
         container = av.open(
@@ -42,5 +55,5 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
         )
     if container.format.name.startswith(_REFERENCES):
         container.close()
-        raise Unreadable("a playlist that names media elsewhere")
+        raise Unreadable(_ELSEWHERE)
     return container

@@ -1,0 +1,204 @@
+"""Children that are stopped (SIGSTOP): waited for no longer than others, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mmcalib.census.executors.executor import Order
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.corpus.item import Item
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ModelOpened, OpenModel
+from mmcalib.errors import EngineSilent
+from tests.census.decoders import behave
+from tests.corpus import tars
+from tests.corpus.serving import serving
+from tests.docs.refresh import ROOT
+from tests.security.commands import of, started, wait_until
+
+
+def children(pid: int) -> list[int]:
+    """The processes that it has started itself."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_a_stopped_worker_is_replaced_and_its_items_are_looked_at_again(tmp_path: Path) -> None:
+    with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
+        first = pool.submit([Order(Item(str(tmp_path / "a.png")))])
+        assert [answer.line for answer in pool.result(first)] == ['["image",5,1]']
+        (pid,) = (worker.process.pid for worker in pool._workers)
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        ticket = pool.submit([Order(Item(str(tmp_path / f"{n}.png"))) for n in range(300)])
+        answers = pool.result(ticket)
+        assert time.monotonic() - began < 30
+        assert not is_alive(pid)
+    assert len(answers) == 300
+    assert all(answer.line.startswith('["image"') for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_scan_with_stopped_workers_ends_at_once_and_leaves_none(
+    sign: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("aiohttp")
+    media = tmp_path / "media"
+    media.mkdir()
+    (media / "a.png").write_bytes(tars.png())
+    with serving() as server:
+        server.hang = threading.Event()
+        words = ["--data", media, "--data", server.put("slow.png", tars.png())]
+        process = started(tmp_path, "scan", *words, "--out", "out", "--quiet")
+        wait_until(lambda: server.asked)
+        workers = children(process.pid)
+        assert workers
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=15)
+        server.hang.set()
+    assert process.returncode == code
+    assert "Traceback" not in err
+    wait_until(lambda: not any(map(is_alive, workers)), 5)
+    assert of(tmp_path) == []
+
+
+def test_a_scan_goes_on_when_all_its_workers_are_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    media = tmp_path / "media"
+    media.mkdir()
+    for number in range(20):
+        (media / f"{number}.png").write_bytes(tars.png(number + 1))
+    with serving() as server:
+        server.hang = threading.Event()
+        words = ["--data", server.put("slow.png", tars.png()), "--data", media]
+        process = started(
+            *(tmp_path, "scan", *words, "--out", "out", "--json", "--quiet"),
+            *("--item-timeout", "2"),
+        )
+        wait_until(lambda: server.asked)
+        server.hang.set()
+        for pid in children(process.pid):
+            os.kill(pid, signal.SIGSTOP)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    corpus = json.loads(out)["corpus"]
+    assert (corpus["items"], corpus["skipped"]) == (20, 1)  # the server never answers the one
+    assert of(tmp_path) == []
+
+
+STUCK = """
+import sys
+from mmcalib.census.executors.executor import Order
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.corpus.item import Held, Item
+from tests.census.decoders import behave
+def order(name):
+    return Order(Item(f"/m/{name}", held=Held("1:1", 1 << 23, data=bytes(1 << 23))))
+with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
+    tickets = [pool.submit([order(f"hang{n}.png"), order(f"ok{n}.png")]) for n in range(2)]
+    print(sum("skipped" in answer.line for ticket in tickets for answer in pool.result(ticket)))
+"""
+SILENT = """
+import os, signal, sys, time
+from pathlib import Path
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ModelOpened, OpenModel
+from mmcalib.errors import EngineSilent
+with EngineHost(log=Path(sys.argv[1]), silence_s=1.0) as host:
+    time.sleep(3)
+    os.kill(host.pid, signal.SIGSTOP)
+    try:
+        host.ask(OpenModel("x" * (1 << 23)), ModelOpened, "opening the model")
+    except EngineSilent:
+        print(2)
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="whoever sends to them waits until they read")
+@pytest.mark.parametrize("code", [STUCK, SILENT], ids=["pool", "engine"])
+def test_what_is_too_large_for_a_pipe_waits_no_longer(code: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "engine.log"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.communicate(timeout=15)[0] == "2\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_stopped_engine_is_silent_and_goes_with_all_that_it_has_started(tmp_path: Path) -> None:
+    host = EngineHost(log=tmp_path / "engine.log", silence_s=1.0)
+    try:
+        os.kill(host.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(EngineSilent):
+            host.ask(OpenModel(str(tmp_path)), ModelOpened, "opening the model")
+        assert time.monotonic() - began < 15
+        assert not is_alive(host.pid)
+    finally:
+        host.close()
+
+
+def test_closing_ends_an_engine_that_is_stopped(tmp_path: Path) -> None:
+    host = EngineHost(log=tmp_path / "engine.log")
+    os.kill(host.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    host.close()
+    assert time.monotonic() - began < 15
+    assert not is_alive(host.pid)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from mmcalib.engine.host import EngineHost
+host = EngineHost(log=Path(sys.argv[1]))
+time.sleep(float(sys.argv[2]))
+print(host.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_stopped_engine_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, tmp_path / "engine.log", "3"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    os.kill(child, signal.SIGSTOP)
+    parent.kill()
+    parent.communicate()
+    try:
+        wait_until(lambda: not is_alive(child), 10)
+    finally:
+        if is_alive(child):
+            os.kill(child, signal.SIGKILL)
