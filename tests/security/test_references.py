@@ -1,4 +1,4 @@
-"""A medium that names another: FFmpeg may open no host for it, and what is said is of the medium."""
+"""A medium that names another: FFmpeg may open no host for it; what is said is of the medium."""
 
 from __future__ import annotations
 
