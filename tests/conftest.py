@@ -40,12 +40,13 @@ def _is_light(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Tests run in an empty folder and with a cache of their own, whatever the checkout holds and
-    its user has done before.
+    its user has done before; what they start finds them all the same.
     """
     folder = tmp_path_factory.mktemp("working")
     before = _results()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         patch.setenv("MMCALIB_CACHE_DIR", str(tmp_path_factory.mktemp("user-cache")))
         yield folder
     assert _results() == before, f"a test has changed {' or '.join(RESULTS)} of the checkout"

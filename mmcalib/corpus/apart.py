@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from multiprocessing import Pipe
 from typing import Literal, NamedTuple, cast
 
 from mmcalib.closing import Closing
@@ -13,6 +12,7 @@ from mmcalib.corpus.locations.location import is_here
 from mmcalib.corpus.source import Source
 from mmcalib.errors import MmcalibError
 from mmcalib.processes import spawn
+from mmcalib.processes.pipe import patient_pipe
 
 What = Literal["items", "prompts"]
 Found = Item | Prompt | Skipped
@@ -77,13 +77,13 @@ class _Reader(Closing):
 
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes, self.idle = memory_bytes, False
-        self._pipe, theirs = Pipe()
+        self._pipe, theirs = patient_pipe(SILENCE_S)
         numbers = [theirs.fileno(), memory_bytes]
         self._process = spawn.spawn("mmcalib.corpus.reader", numbers, numbers[:1])
         theirs.close()
 
     def ask(self, source: Source, what: What) -> None:
-        with contextlib.suppress(OSError):  # it is dead, and `hear` says how it ended
+        with contextlib.suppress(OSError):  # `hear` says how it ended, or that it is silent
             self._pipe.send((source, what))
 
     def hear(self, silence_s: float) -> list[Found] | End:

@@ -7,16 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mmcalib.closing import Closing
 from mmcalib.engine.environment import child_environment
-from mmcalib.engine.log import LogTail, last_line
+from mmcalib.engine.log import ChildLog, LogTail, last_line
 from mmcalib.engine.messages import (
     REPLY,
     REQUEST,
@@ -29,6 +27,7 @@ from mmcalib.engine.messages import (
     Said,
 )
 from mmcalib.errors import EngineDied, EngineError, EngineSilent
+from mmcalib.processes.pipe import patient_pipe
 
 R = TypeVar("R")
 
@@ -59,22 +58,18 @@ class EngineHost(Closing):
         on_said: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._log_is_mine = self._made_log = log is None
-        if log is None:
-            handle, name = tempfile.mkstemp(prefix="mmcalib-engine-", suffix=".log")
-            os.close(handle)
-            log = Path(name)
-        self.log = log
         self.on_said = on_said
+        self._named_log, self._on_log = log, on_log
         self._python, self._offline = python, offline
         self._silence_s = silence_s
         self._opened: OpenModel | None = None
-        self._tail = LogTail(log, on_log)
         self._start()
 
     def _start(self) -> None:
-        self._pipe, child_end = _pipe()
-        with self.log.open("ab") as sink:
+        self._log = ChildLog(self._named_log)
+        self._tail = LogTail(self._log.path, self._on_log)
+        self._pipe, child_end = patient_pipe(self._silence_s)
+        with self._log.path.open("ab") as sink:
             self._process = subprocess.Popen(
                 [self._python, "-P", "-m", "mmcalib.engine.child", str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -91,7 +86,6 @@ class EngineHost(Closing):
         Raises as `ask`.
         """
         self.close()
-        self._log_is_mine = self._made_log and self.log.exists()
         self._start()
         if self._opened is not None:
             self.ask(self._opened, ModelOpened, "opening the model again")
@@ -123,12 +117,18 @@ class EngineHost(Closing):
                 yield answer
 
     def _converse(self, request: Any, doing: str, silence_s: float | None = None) -> Iterator[Any]:
+        silence_s = silence_s or self._silence_s
+        if self._pipe.closed:
+            hint = f"its log: {self._log.path}"
+            raise EngineDied(f"the engine process had ended before {doing}", hint=hint)
         try:
             self._pipe.send_bytes(REQUEST.dump_json(request))
+        except BlockingIOError:
+            raise self._silent(doing, self._silence_s) from None
         except OSError:
             raise self._died(doing) from None
         while True:
-            answer = REPLY.validate_json(self._receive(doing, silence_s or self._silence_s))
+            answer = REPLY.validate_json(self._receive(doing, silence_s))
             if isinstance(answer, Said):
                 self.on_said(answer.text)
                 continue
@@ -137,9 +137,8 @@ class EngineHost(Closing):
             if isinstance(answer, Failed):
                 if answer.where == "ModuleNotFoundError" and _without_vllm(answer.error):
                     raise _not_installed()
-                self._log_is_mine = False
                 raise EngineError(
-                    f"{answer.error} (vLLM, while {doing})", hint=f"full log: {self.log}"
+                    f"{answer.error} (vLLM, while {doing})", hint=f"full log: {self._log.kept()}"
                 )
             yield answer
             if not isinstance(answer, Measured):
@@ -152,16 +151,18 @@ class EngineHost(Closing):
             if self._process.poll() is not None and not self._pipe.poll(0):
                 raise self._died(doing)
             if time.monotonic() > deadline:
-                self._log_is_mine = False
-                self.close()
-                raise EngineSilent(
-                    f"the engine process said nothing for {silence_s:.0f} s while {doing}",
-                    hint=f"its log: {self.log}",
-                )
+                raise self._silent(doing, silence_s)
         try:
             return self._pipe.recv_bytes()
         except (EOFError, OSError):
             raise self._died(doing) from None
+
+    def _silent(self, doing: str, silence_s: float) -> EngineSilent:
+        hint = f"its log: {self._log.kept()}"
+        self.close()
+        return EngineSilent(
+            f"the engine process said nothing for {silence_s:.0f} s while {doing}", hint=hint
+        )
 
     def _died(self, doing: str) -> EngineDied:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -175,36 +176,25 @@ class EngineHost(Closing):
         elif code:
             how = f"ended with exit code {code}"
         self._tail.follow()
-        last = last_line(self.log)
-        self._log_is_mine = False
-        self.close()
+        last = last_line(self._log.path)
         if _without_vllm(last):
+            self.close()
             return _not_installed()
+        hint = f"its log: {self._log.kept()}"
+        self.close()
         return EngineDied(
-            f"the engine process {how} while {doing}" + (f": {last}" if last else ""),
-            hint=f"its log: {self.log}",
+            f"the engine process {how} while {doing}" + (f": {last}" if last else ""), hint=hint
         )
 
     def close(self) -> None:
-        """End the child and everything it started. Safe to call twice.
-
-        A log that nobody asked for and no error points to is removed.
-        """
+        """End the child and everything it started. Safe to call twice."""
         self._pipe.close()
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, sign)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_TERM_GRACE_S)
-        if self._log_is_mine:
-            self.log.unlink(missing_ok=True)
-
-
-def _pipe() -> tuple[Connection, Connection]:
-    from multiprocessing import Pipe
-
-    ends = Pipe()
-    return ends[0], ends[1]
+        self._log.close()
 
 
 def _without_vllm(said: str) -> bool:

@@ -2,8 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from mmcalib.closing import Closing
+from mmcalib.scratch import Scratch
+
+
+class ChildLog(Closing):
+    """Where a child writes: the file at `path`, or one that goes when this process does."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._scratch = Scratch() if path is None else None
+        self.path = self._scratch.path / "engine.log" if self._scratch else Path(path or "")
+        self.path.touch()
+        self._kept: Path | None = None if self._scratch else self.path
+
+    def kept(self) -> Path:
+        """The file under a name that stays, for an error that points to it."""
+        if self._kept is None:
+            self._kept = Path(tempfile.mkdtemp(prefix="mmcalib-engine-")) / self.path.name
+            os.link(self.path, self._kept)
+        return self._kept
+
+    def close(self) -> None:
+        if self._scratch is not None:
+            self._scratch.close()
+            self.path = self._kept or self.path
 
 
 class LogTail:

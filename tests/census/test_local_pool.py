@@ -212,7 +212,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_progress_is_seen_while_a_worker_works(tmp_path: Path) -> None:
-    process = Process(behave, GIB)
+    process = Process(behave, GIB, 5)
     try:
         process.pipe.send([packed(order) for order in orders(tmp_path, "slow", "hang")])
         deadline = time.monotonic() + 10

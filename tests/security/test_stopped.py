@@ -137,7 +137,6 @@ with EngineHost(log=Path(sys.argv[1]), silence_s=1.0) as host:
 """
 
 
-@pytest.mark.xfail(strict=True, reason="whoever sends to them waits until they read")
 @pytest.mark.parametrize("code", [STUCK, SILENT], ids=["pool", "engine"])
 def test_what_is_too_large_for_a_pipe_waits_no_longer(code: str, tmp_path: Path) -> None:
     process = subprocess.Popen(

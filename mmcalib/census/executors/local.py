@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import deque
@@ -15,7 +14,7 @@ from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.census.outcome import encode
 from mmcalib.closing import Closing
-from mmcalib.corpus.item import Skipped
+from mmcalib.corpus.item import Skipped, carried_bytes
 from mmcalib.errors import MmcalibError
 
 # The longest that a real file took: a video of two hours without an index, from a network drive.
@@ -33,6 +32,9 @@ _POLL_S = 0.25
 
 # For the imports of a worker, on a busy machine with its packages on a network drive.
 _START_S = 60.0
+
+# What a pipe holds for a worker that is at something else: Linux gives it 200 KiB.
+_AHEAD_BYTES = 1 << 16
 
 # Chunks that take this long are answered soon enough for what is remembered to be of the last
 # second, and cost the parent little for each item.
@@ -63,6 +65,10 @@ class _Run:
 
     def orders(self) -> list[Order]:
         return [self.chunk.orders[index] for index in self.at]
+
+    def sent_bytes(self) -> int:
+        """About as much as goes through a pipe for it."""
+        return sum(len(o.item.path) + carried_bytes(o.item) for o in self.orders())
 
     def put(self, answers: Sequence[Answer]) -> None:
         for index, answer in zip(self.at[self.done :], answers, strict=False):
@@ -137,20 +143,22 @@ class LocalPool(Closing):
         self._waiting.clear()
 
     def _hand_out(self) -> None:
-        """Give everybody one run to do and one to go on with."""
+        """Give everybody one run to do and, where it fits into the pipe, one to go on with."""
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.given), default=None)
             if len(self._workers) < self._wanted and (worker is None or worker.given):
-                worker = _Worker(Process(self._look, self._memory_bytes))
+                worker = _Worker(Process(self._look, self._memory_bytes, self._timeout_s))
                 self._workers.append(worker)
             if worker is None or len(worker.given) > 1:
                 return
-            run = self._waiting.popleft()
+            run = self._waiting[0]
+            if worker.given and run.sent_bytes() > _AHEAD_BYTES:
+                return
+            self._waiting.popleft()
             if not worker.given:
                 worker.since_s = worker.taken_s = time.monotonic()
             worker.given.append(run)
-            with contextlib.suppress(OSError):  # it is dead, and `_listen` finds it so
-                worker.process.pipe.send([packed(order) for order in run.orders()])
+            worker.process.send([packed(order) for order in run.orders()])
 
     def _listen(self) -> None:
         pipes = {worker.process.pipe: worker for worker in self._workers}

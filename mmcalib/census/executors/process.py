@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from multiprocessing import Pipe
 from pathlib import Path
 
 from mmcalib.census.executors.executor import Look
-from mmcalib.census.executors.worker import BEGUN
+from mmcalib.census.executors.worker import BEGUN, Packed
 from mmcalib.processes import spawn
+from mmcalib.processes.pipe import patient_pipe
 
 # Fields of /proc/PID/stat (proc(5)) behind the name, which may hold anything.
 _UTIME, _STIME = 11, 12
@@ -19,8 +19,8 @@ _UTIME, _STIME = 11, 12
 class Process:
     """Started, and told what looks at an item. It dies with the thread that started it."""
 
-    def __init__(self, look: Look, memory_bytes: int) -> None:
-        self.pipe, theirs = Pipe()
+    def __init__(self, look: Look, memory_bytes: int, send_s: float) -> None:
+        self.pipe, theirs = patient_pipe(send_s)
         shared = os.memfd_create("mmcalib-begun")
         os.truncate(shared, BEGUN.size)
         self._begun = mmap.mmap(shared, BEGUN.size)
@@ -35,6 +35,13 @@ class Process:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def send(self, orders: list[Packed]) -> None:
+        """Kills it where it takes nothing for too long; the pipe says that it is dead."""
+        try:
+            self.pipe.send(orders)
+        except OSError:
+            self._process.kill()
 
     def begun(self) -> int:
         """How many items it has begun since it started."""
