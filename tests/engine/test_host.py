@@ -18,6 +18,8 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure, ModelOpened, OpenModel
 from mmcalib.engine.setting import DEFAULT
 from mmcalib.errors import EngineDied, EngineError, EngineSilent
+from mmcalib.geometry import resolve
+from tests.e2e.command import QWEN
 
 pytestmark = pytest.mark.engine
 
@@ -76,6 +78,28 @@ def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) 
     ):
         host.ask(OpenModel("nowhere"), ModelOpened, "opening")
     assert caught.value.hint.startswith("mmcalib doctor")
+
+
+def test_one_that_has_died_is_begun_again_with_its_model(
+    tmp_path: Path, engine_cache: Path
+) -> None:
+    model = resolve(QWEN, cache_dir=engine_cache)
+    request = Measure(DEFAULT, (Blank("image", ImageShape(280, 280)),))
+    with EngineHost() as host:
+        host.ask(OpenModel(model.path, tries=False), ModelOpened, "opening the model")
+        (before,) = host.measure(request, "measuring")
+        os.kill(host.pid, signal.SIGKILL)
+        with pytest.raises(EngineDied, match="killed by SIGKILL") as caught:
+            list(host.measure(request, "measuring"))
+        log = Path(caught.value.hint.removeprefix("its log: "))
+        assert log.is_file()
+        host.revive()
+        (again,) = host.measure(request, "measuring")
+    assert before.cost is not None
+    assert again.cost is not None
+    assert again.cost.tokens == before.cost.tokens
+    log.unlink()
+    log.parent.rmdir()
 
 
 def test_closing_leaves_no_process(tmp_path: Path) -> None:
