@@ -192,6 +192,27 @@ def test_only_the_cli_and_child_processes_exit() -> None:
     assert calls(exits, allowed=("mmcalib.cli", *children, "mmcalib.__main__")) == []
 
 
+def test_no_process_is_started_that_may_import_from_the_working_folder() -> None:
+    """Whoever starts one makes its environment with `safe_environment`, and gives Python `-P`."""
+    found = []
+    for name, tree in modules().items():
+        starts = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func) in ("subprocess.Popen", "subprocess.run")
+        ]
+        source = ast.unparse(tree)
+        safe = "safe_environment(" in source or "child_environment(" in source
+        found += [
+            f"{name}:{node.lineno}"
+            for node in starts
+            if not safe or "'-P'" not in source or not any(k.arg == "env" for k in node.keywords)
+        ]
+    assert found == []
+
+
 def test_every_module_says_what_it_is_and_stays_short() -> None:
     found = [
         f"{name} has no docstring"

@@ -7,20 +7,17 @@ why there is none, as JSON to its standard output.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
 import resource
-import signal
 import sys
 from typing import NamedTuple
+
+from mmcalib.processes.confine import belong_to_parent
 
 # A tokenizer takes up to 40 MB, the list of a repository's files less than that.
 MOST_FILE_BYTES = 1 << 28
 MOST_MEMORY_BYTES = 1 << 30
-
-_PR_SET_PDEATHSIG = 1
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Per event of `sys.addaudithook` the arguments that name what is written.
@@ -100,8 +97,7 @@ def fetched(order: Order) -> str:
 
 
 def main() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    belong_to_parent()
     told_to, sys.stdout = sys.stdout, sys.stderr
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))

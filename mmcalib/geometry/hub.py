@@ -18,6 +18,7 @@ from typing import Protocol
 from mmcalib.corpus.wording import one_line
 from mmcalib.geometry import fetch
 from mmcalib.geometry.fetch import Order
+from mmcalib.processes.environment import safe_environment
 
 # The hub client's own default; HF_ENDPOINT moves it.
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -67,7 +68,7 @@ class HuggingFaceHub:
         # Its progress is shown as it comes; what runs it is the script alone, not this package.
         command = [sys.executable, "-P", "-B", fetch.__file__]
         asked = json.dumps(order._asdict())
-        env = {**os.environ, "HF_HUB_DISABLE_XET": "1"}
+        env = {**safe_environment(os.environ, sys.path), "HF_HUB_DISABLE_XET": "1"}
         try:
             ended = subprocess.run(
                 command,

@@ -22,7 +22,7 @@ from mmcalib.census.executors.ray_task import Terms, Told, looked_at
 from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.closing import Closing
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
-from mmcalib.processes.environment import SAFE
+from mmcalib.processes.environment import SAFE, safe_environment
 
 # A cluster that is there says so within one second. Ray itself waits for minutes.
 _REACH_S = 10.0
@@ -182,7 +182,13 @@ def _refusal(address: str) -> str:
     named = [] if address == "auto" else ["--address", address]
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", *named]
     try:
-        ended = subprocess.run(command, capture_output=True, timeout=_REACH_S, check=False)
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            timeout=_REACH_S,
+            env=safe_environment(os.environ, sys.path),
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return _SILENT
     if ended.returncode == 0:

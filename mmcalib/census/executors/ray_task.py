@@ -21,6 +21,7 @@ from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.worker import Packed, PackedAnswer, packed_answer, unpacked
 from mmcalib.corpus.locations.location import Location
 from mmcalib.errors import MmcalibError
+from mmcalib.processes.environment import safe_environment
 
 # A pool that waits longer than a slow driver takes between two chunks has been left behind.
 _IDLE_S = 10.0
@@ -107,9 +108,10 @@ class Looking:
 
 def _watched() -> None:
     """It dies with the thread that calls this."""
-    command = [sys.executable, "-I", ray_watch.__file__, str(os.getpid())]
+    command = [sys.executable, "-P", ray_watch.__file__, str(os.getpid())]
     with contextlib.suppress(OSError):
-        subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        env = safe_environment(os.environ, sys.path)
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
 
 
 def _pool(terms: Terms) -> LocalPool:

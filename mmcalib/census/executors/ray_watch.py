@@ -1,28 +1,25 @@
-"""Ends a Ray worker process that was stopped: `python -I ray_watch.py PID`, started by itself.
+"""Ends a Ray worker process that was stopped: `python -P ray_watch.py PID`, started by itself.
 
 Ray waits for a stopped process without end. Of one that ended, it has the chunk done elsewhere.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import signal
 import sys
 import time
 
+from mmcalib.processes.confine import belong_to_parent
+
 # A process that is being traced or suspended for a moment goes on.
 _POLL_S = 2.0
 _MOST_STOPPED = 5
 
-_PR_SET_PDEATHSIG = 1
-
 
 def watch(pid: int) -> None:
     """Until the process, this one's parent, is gone."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    belong_to_parent()
     stopped = 0
     while os.getppid() == pid:
         stopped = stopped + 1 if _is_stopped(pid) else 0
