@@ -17,7 +17,7 @@ PACKAGE = ROOT / "mmcalib"
 
 # Lowest first: a module imports from its own group and from those before it.
 ORDER = (
-    {"closing", "errors", "processes", "progress", "scratch", "sizes", "version"},
+    {"closing", "documents", "errors", "processes", "progress", "scratch", "sizes", "version"},
     {"media", "corpus", "census"},
     {"gpus"},
     {"geometry"},

@@ -22,6 +22,7 @@ from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.teaching import lesson
 from mmcalib.cli.validate import validate
+from mmcalib.corpus.wording import plain
 from mmcalib.errors import MmcalibError
 from mmcalib.version import __version__
 
@@ -90,9 +91,10 @@ def main() -> None:
         if os.environ.get("MMCALIB_DEBUG") == "1":
             raise
         known = _known(error)
-        print(f"error: {known.message}", file=sys.stderr)
+        # Names and other people's words are in it.
+        print(plain(f"error: {known.message}"), file=sys.stderr)
         if known.hint:
-            print(f"  try: {known.hint}", file=sys.stderr)
+            print(plain(f"  try: {known.hint}"), file=sys.stderr)
         sys.exit(known.exit_code)
 
 

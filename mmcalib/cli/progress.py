@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.progress import Task as Bar
 from rich.text import Text
 
+from mmcalib.corpus.wording import plain
 from mmcalib.progress import Task
 
 # Where nobody watches a bar, a line this often shows that a long step is alive.
@@ -120,10 +121,12 @@ class Terminal:
     def log(self, line: str) -> None:
         if self.verbose:
             shown = Text("  | ").append_text(Text.from_ansi(line))
+            # Of as many characters, so that colours stay where they are.
+            shown.plain = "".join(c if c.isprintable() else "\ufffd" for c in shown.plain)
             self._console.print(shown, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        self._console.print(line, style="dim", markup=False, highlight=False)
+        self._console.print(plain(line), style="dim", markup=False, highlight=False)
 
 
 def _said(done: float, total: float | None, elapsed_s: float) -> str:

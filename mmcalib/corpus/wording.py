@@ -14,6 +14,11 @@ NO_ACCESS = "cannot be read: "
 PASSING = (NO_FILE, NO_PERMISSION, NO_ANSWER, NO_ACCESS)
 
 
+def plain(text: str) -> str:
+    """`text` with line breaks, control characters and those that turn it around as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def one_line(text: str) -> str:
     """`text` with every run of whitespace and control characters as one space, cut to 200."""
     printable = "".join(char if char.isprintable() else " " for char in text)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
+from mmcalib.corpus.wording import plain as plain
 from mmcalib.report.cache import ProcessorCache
 from mmcalib.report.calibration import (
     Calibration,
@@ -47,11 +48,6 @@ def ratio(value: float | None) -> str:
 def seconds(value: float | None) -> str:
     """Short ones to the millisecond."""
     return "—" if value is None else f"{value:.3f}" if value < 1 else f"{value:.1f}"
-
-
-def plain(text: str) -> str:
-    """File names may hold line breaks and control characters; as escapes they are harmless."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def profile(budget: EncoderBudget) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ _ARGUMENT_OF = {
 }
 # A configuration is about 6,000 characters; what is longer by far is not one.
 _MOST_CHARS = 100_000
+# Bytes and tokens are far below.
+_NUMBER_BELOW = 2**63
 _OPEN, _CLOSE, _QUOTES = "([{<", ")]}>", "'\""
 
 _NON_DEFAULT = re.compile(r"non-default args: \{")
@@ -90,13 +93,26 @@ def _parts(text: str, end: str) -> Iterator[str]:
 
 
 def _value(text: str) -> Value:
-    """A literal as its value; anything else (an enum, a class, an elision) as the text it is."""
+    """A literal that JSON can carry as its value; anything else (an enum, a class, an elision, a
+    number beyond all bounds) as the text it is.
+    """
     try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value: Value = ast.literal_eval(text)
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        kept = json.loads(written) == value
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
         return text
-    return (
-        value
-        if value is None or isinstance(value, bool | int | float | str | list | dict)
-        else text
-    )
+    return value if kept and _sane(value) else text
+
+
+def _sane(value: object) -> bool:
+    """Whether every number is one that a setting could have."""
+    match value:
+        case int() | float():
+            return abs(value) < _NUMBER_BELOW
+        case list():
+            return all(map(_sane, value))
+        case dict():
+            return all(map(_sane, value.values()))
+        case _:
+            return True

@@ -33,6 +33,8 @@ from mmcalib.derive.logs.startup_log import (
 _STARTS = ("API server version", "non-default args: {", "Initializing a V", "Initializing an LLM")
 # A traceback of a model is deep; of one that recurses only the innermost frames tell.
 _MOST_FRAMES = 300
+# Of arguments, figures, errors and processes: far more than a start of a thousand workers prints.
+_MOST = 20_000
 
 
 def read_log(lines: Iterable[str]) -> StartupLog:
@@ -68,6 +70,7 @@ class _Draft:
     engine_args: dict[str, Value] = field(default_factory=dict)
     engine_config: dict[str, Value] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
+    stated: set[tuple[Quantity, str | None]] = field(default_factory=set)
     encoder: EncoderBudget | None = None
     sightings: dict[Cause, _Sighting] = field(default_factory=dict)
     retired: dict[RetiredKnob, None] = field(default_factory=dict)
@@ -83,7 +86,7 @@ class _Draft:
         return over and any(mark in text for mark in _STARTS)
 
     def _states(self, quantity: Quantity) -> bool:
-        return any(reading.quantity == quantity for reading in self.readings)
+        return any(stated == quantity for stated, _ in self.stated)
 
     @property
     def told(self) -> bool:
@@ -107,10 +110,11 @@ class _Draft:
     def _arguments(self, text: str) -> None:
         given = arguments_in(text)
         if given is not None:
-            self.engine_args.update(given)
+            if len(self.engine_args) < _MOST:
+                self.engine_args.update(given)
             self.retired.update(dict.fromkeys(retired_among(given)))
         for found in (all_arguments_in(text), config_in(text)):
-            for name, value in (found or {}).items():
+            for name, value in (found or {}).items() if len(self.engine_config) < _MOST else ():
                 self.engine_config.setdefault(name, value)
 
     def _fact(self, name: str, value: Any) -> None:
@@ -123,11 +127,9 @@ class _Draft:
 
     def _figures(self, line: Line) -> None:
         for quantity, nbytes, summary in figures_in(line.text):
-            known = summary and any(
-                reading.quantity == quantity and reading.process == line.process
-                for reading in self.readings
-            )
-            if not known:
+            known = summary and (quantity, line.process) in self.stated
+            if not known and len(self.readings) < _MOST:
+                self.stated.add((quantity, line.process))
                 self.readings.append(Reading(quantity, nbytes, line.process, line.number))
 
     def _encoder(self, line: Line) -> None:
@@ -139,7 +141,7 @@ class _Draft:
         if "Traceback (most recent call last)" in line.text or line.level == "INFO":
             self.frames.pop(line.process, None)
         frame = frame_in(line.text)
-        if frame is not None:
+        if frame is not None and (line.process in self.frames or len(self.frames) < _MOST):
             frames = self.frames.setdefault(line.process, [])
             frames.append(frame)
             del frames[:-_MOST_FRAMES]
@@ -148,6 +150,8 @@ class _Draft:
         phase = phase_of_cause(cause) or self._phase_of_traceback(line)
         certain = phase is not None
         seen = self.sightings.get(cause)
+        if seen is None and len(self.sightings) >= _MOST:
+            return
         if seen is None:
             trouble = Trouble(cause, phase or self.phase, line.process, line.number, 1)
             self.sightings[cause] = _Sighting(trouble, certain)

@@ -11,6 +11,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from mmcalib.engine.child.reaching import reaching
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
 
 # Building EngineArgs would look the model up, so only their names are asked for.
@@ -33,7 +34,11 @@ def parse(request: ParseServeConfig) -> ServeConfig:
         for name in _ENGINE_ARGS
         if name in with_file and (name == "model" or with_file[name] != without[name])
     }
-    return ServeConfig(changed, with_file)
+    far = tuple(reaching(with_file, without, _ENGINE_ARGS)) if config else ()
+    if far and flags:
+        given = _arguments(["serve", str(with_file["model"]), *flags])
+        far = tuple(reaching(with_file, given, _ENGINE_ARGS))
+    return ServeConfig(changed, with_file, far)
 
 
 def options() -> ServeOptions:

@@ -18,11 +18,13 @@ class ParseServeConfig:
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     """Every engine argument that the file sets, as the engine would see it after parsing; `values`
-    are those of all arguments of `vllm serve`, its defaults among them.
+    are those of all arguments of `vllm serve`, its defaults among them. `reaching` are settings of
+    the file, and not of the flags, that import or run what they name, write or connect.
     """
 
     engine_args: dict[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
+    reaching: tuple[str, ...] = ()
     kind: Literal["serve_config"] = "serve_config"
 
 

@@ -23,6 +23,7 @@ from mmcalib.errors import UsageError
 from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.config_file import read_config_text, trusted
 from mmcalib.job.memory.figures import rehearsal
 from mmcalib.job.spec import cache_dir
 from mmcalib.progress import Progress, Silent
@@ -47,13 +48,15 @@ class Rehearsals(Closing):
     def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
         """What a config file and flags of `vllm serve` say, as engine arguments.
 
-        Raises EngineError with vLLM's own complaint.
+        Raises EngineError with vLLM's own complaint, UsageError where the file names what only
+        flags may.
         """
         # vLLM's parser asks for the platform, which must be the imaginary one by then.
         self._host.ask(Imagine(self.gpu), Done, f"imagining a {self.gpu.name}")
         path = None if config is None else str(config)
         request = ParseServeConfig(path, tuple(flags))
-        return self._host.ask(request, ServeConfig, "reading the configuration").engine_args
+        parsed = self._host.ask(request, ServeConfig, "reading the configuration")
+        return trusted(parsed, config).engine_args
 
     def rehearse(self, engine_args: Mapping[str, Any]) -> Rehearsed:
         """vLLM's startup with these arguments. Raises EngineError where it ends early."""
@@ -129,10 +132,8 @@ def arguments(
     rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
 ) -> dict[str, Any]:
     """What config file, flags and model say together, as engine arguments. Raises UsageError."""
-    if config is not None and not config.is_file():
-        raise UsageError(
-            f"--config {config}: no such file", hint="--config names what vllm serve reads"
-        )
+    if config is not None:
+        read_config_text(config)
     args = {} if config is None and not flags else _parsed(rehearsals, config, flags, model)
     if model is not None:
         args["model"] = model

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.derive.logs import GpuOccupied, OutOfMemory, StartupLog, read_log
+from mmcalib.documents import open_document
 from mmcalib.engine.messages import Rehearsed
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue, present
@@ -30,6 +33,10 @@ TAKEN_OVER: Final = frozenset(
 )
 # Of no weight here.
 _OF_THE_SERVER: Final = frozenset({"host", "port", "model_tag", "served_model_name"})
+# Configurations are printed in lines of some 6,000 characters; a start prints hundreds of lines, a
+# day of requests some hundred megabytes.
+_LINE_BYTES: Final = 100_000
+_MOST_BYTES: Final = 1 << 28
 # Logs round to 0.01 GiB.
 _ROUNDED: Final = 0.005
 
@@ -46,8 +53,7 @@ class Read:
 def read(path: Path) -> Read:
     """Raises UsageError where the file cannot be read, or holds nothing of a vLLM server."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            log = read_log(lines)
+        log = read_log(_lines(path))
     except OSError as error:
         raise UsageError(
             f"--log {path}: {error.strerror}", hint="vllm serve ... 2>&1 | tee server.log keeps one"
@@ -63,6 +69,25 @@ def read(path: Path) -> Read:
         engine_args={name: given[name] for name in given if name in TAKEN_OVER},
         left_out=tuple(sorted(given.keys() - TAKEN_OVER - _OF_THE_SERVER)),
     )
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a log that may be none; each without what no line of vLLM is long enough for.
+
+    Raises OSError, also where it goes on for too long.
+    """
+    left = _MOST_BYTES
+    with io.BufferedReader(open_document(path)) as file:
+        while line := file.readline(_LINE_BYTES):
+            left -= len(line)
+            yield line.decode("utf-8", errors="replace")
+            while not line.endswith(b"\n") and (line := file.readline(_LINE_BYTES)):
+                left -= len(line)
+                if left < 0:
+                    break
+            if left < 0:
+                said = f"it is larger than {_MOST_BYTES >> 20} MiB: keep what the start printed"
+                raise OSError(errno.EFBIG, said)
 
 
 def gpu_of_log(log: StartupLog) -> Gpu:

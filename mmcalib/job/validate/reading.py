@@ -10,11 +10,13 @@ from typing import Any
 
 import yaml
 
+from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.file import ROUND_TRIP, Written, file_findings
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig, ServeOptions
-from mmcalib.errors import EngineDied, EngineError, UsageError
+from mmcalib.errors import EngineDied, EngineError
+from mmcalib.job.config_file import read_config_text, trusted
 from mmcalib.job.validate.words import refusal
 
 _UNNAMED = "unnamed"
@@ -37,12 +39,9 @@ def read_config(
     """Parse the file as `vllm serve --config` does. Where vLLM refuses it, what can be read without
     the keys at fault is judged on.
 
-    Raises UsageError where there is no such file.
+    Raises UsageError where there is no such file, and where it names what only flags may.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path}: {_why(error)}") from error
+    text = read_config_text(path)
     settings, twice, broken = _settings(text)
     if broken:
         return Read(
@@ -86,10 +85,6 @@ def _usable(
             return parsed, bad
 
 
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
-
-
 def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
     """(top-level keys and values, keys that are there twice, what is wrong with the YAML)."""
     try:
@@ -97,6 +92,9 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
     except yaml.YAMLError as error:
         words = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
         return {}, [], f"it is not YAML: {words}"
+    except (ValueError, OverflowError) as error:
+        # Numbers and dates that cannot be meant.
+        return {}, [], f"a value cannot be read: {one_line(str(error))}"
     if settings is None:
         return {}, [], "it is empty: vllm serve ends with an error"
     if not isinstance(settings, dict) or not isinstance(node, yaml.MappingNode):
@@ -112,8 +110,9 @@ def _parsed(host: EngineHost, path: Path, flags: Sequence[str]) -> tuple[ServeCo
     """What vLLM's parser makes of the file, or the words in which it refuses it."""
     request = ParseServeConfig(str(path), tuple(flags))
     try:
-        return host.ask(request, ServeConfig, "reading the configuration"), ""
+        parsed = host.ask(request, ServeConfig, "reading the configuration")
     except EngineDied:
         raise
     except EngineError as error:
         return None, refusal(error)
+    return trusted(parsed, path), ""
