@@ -36,7 +36,8 @@ def test_every_pattern_takes_time_that_is_linear_in_the_line() -> None:
         for fill in FILLS:
             text = fill * (20_000 // len(fill))
             started = time.process_time()
-            pattern.search(text)
+            # A key is looked for where an argument begins, the others anywhere.
+            (pattern.match if pattern is arguments._KEY else pattern.search)(text)
             # One that backtracks takes minutes.
             assert time.process_time() - started < 2, (pattern.pattern, fill)
 
@@ -58,9 +59,8 @@ def test_what_is_no_log_ends(name: str, tmp_path: Path) -> None:
 
 def test_a_line_without_end_is_read_as_far_as_lines_go(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
-    log.write_bytes(
-        ARGS + b"'dtype': 'bfloat16'}" + b" x" * 5_000_000 + b"\nModel loading took 1 GiB"
-    )
+    endless = b" x" * 5_000_000
+    log.write_bytes(ARGS + b"'dtype': 'bfloat16'}" + endless + b"\nModel loading took 1 GiB")
     found = from_log.read(log)
     assert found.engine_args == {"model": "m", "dtype": "bfloat16"}
     assert found.log.weights_bytes == 1 << 30
@@ -69,20 +69,22 @@ def test_a_line_without_end_is_read_as_far_as_lines_go(tmp_path: Path) -> None:
 def test_of_a_log_that_repeats_itself_little_is_kept() -> None:
     lines = (f"(W pid={n}) Model loading took {n}.0 GiB" for n in range(30_000))
     assert len(read_log(lines).readings) == 20_000
-    named = ("non-default args: {'k%d': 1}" % n for n in range(30_000))
+    named = (f"non-default args: {{'k{n}': 1}}" for n in range(30_000))
     assert len(read_log(named).engine_args) == 20_000
 
 
 @pytest.mark.parametrize(
     "value",
-    ["1e999", "-1e999", "9" * 4000, "9" * 5000, "1e300", "10**10**10", "nan", "'\\ud800'"]
-    + ["(" * 5000, "-" * 50_000 + "1", "{1: 2}", "b'x'", "{1, 2}", "[1e999]"],
+    [
+        *("1e999", "-1e999", "9" * 4000, "9" * 5000, "1e300", "10**10**10", "nan", "'\\ud800'"),
+        *("(" * 5000, "-" * 50_000 + "1", "{1: 2}", "b'x'", "{1, 2}", "[1e999]"),
+    ],
+    ids=lambda value: value[:20],
 )
 def test_no_argument_is_more_than_json_carries(value: str) -> None:
     log = read_log(
         [
-            "non-default args: {'gpu_memory_utilization': %s, 'max_model_len': %s}"
-            % (value, value),
+            f"non-default args: {{'gpu_memory_utilization': {value}, 'max_model_len': {value}}}",
             "Model loading took 1 GiB",
             "PyTorch: GPU 0 has a total capacity of 24 GiB",
         ]
