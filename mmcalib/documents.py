@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+from collections.abc import Collection
 from io import FileIO
 from pathlib import Path
+from typing import Any, Final
+
+# A million shapes have two million; each takes a hundred bytes and more.
+_MOST_CONTAINERS: Final = 8_000_000
+_MOST_DEPTH: Final = 40
+_MOST_ENTRIES: Final = 20_000
+_MOST_KEYS: Final = 2_000
+# Bytes of memory and items of a corpus are far below; so are the digits of either.
+_NUMBER_BELOW: Final = 2.0**62
+_DIGITS: Final = 18
 
 
 def open_document(path: str | Path) -> FileIO:
@@ -35,3 +47,64 @@ def read_document(path: str | Path, most_bytes: int) -> bytes:
             if len(data) > most_bytes:
                 raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
     return bytes(data)
+
+
+def read_json(path: str | Path, most_bytes: int, long: Collection[str] = ()) -> Any:
+    """What a JSON file holds, where it is such as mmcalib writes: no deep nesting, no key twice, no
+    number that no count can be, and no list of tens of thousands, unless it is one of `long`.
+
+    Raises OSError, and ValueError or RecursionError for any other file.
+    """
+    data = read_document(path, most_bytes)
+    if data.count(b"[") + data.count(b"{") > _MOST_CONTAINERS:
+        raise ValueError("it holds too many lists and objects")
+    found = json.loads(
+        data.decode(),
+        object_pairs_hook=_object,
+        parse_constant=_no_number,
+        parse_int=_int,
+        parse_float=_float,
+    )
+    _check_size(found, long)
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(pairs) > _MOST_KEYS:
+        raise ValueError(f"an object has {len(pairs):,} keys")
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _int(digits: str) -> int:
+    return int(_float(digits)) if len(digits) > _DIGITS else int(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if not abs(number) < _NUMBER_BELOW:
+        raise ValueError(f"{digits[:_DIGITS]}… is too large a number")
+    return number
+
+
+def _check_size(found: Any, long: Collection[str]) -> None:
+    """Level by level. What is wrong with every entry of a list would be found of each of them."""
+    level = [found] if isinstance(found, dict | list) else []
+    for _ in range(_MOST_DEPTH):
+        deeper = []
+        for one in level:
+            if isinstance(one, dict):
+                for name, inner in one.items():
+                    if isinstance(inner, list) and len(inner) > _MOST_ENTRIES and name not in long:
+                        raise ValueError(f"{name[:_DIGITS]} has {len(inner):,} entries")
+            inside = one.values() if isinstance(one, dict) else one
+            deeper += [inner for inner in inside if isinstance(inner, dict | list)]
+        level = deeper
+    if level:
+        raise ValueError("it is nested too deeply")

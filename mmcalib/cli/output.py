@@ -71,8 +71,8 @@ def finish(
 ) -> None:
     """Write the final files, say what there is to say, and leave by the verdict's exit code.
 
-    `engine.yaml`, and the other forms that `emit` names, are written only when the verdict is
-    pass.
+    `engine.yaml`, and the other forms that `emit` names, all or none, are written only when the
+    verdict is pass.
     """
     written = ["report.html", "report.md", "calibration.json", "skipped.jsonl"]
     texts: dict[Path, str] = {}
@@ -84,11 +84,11 @@ def finish(
     texts[out / "report.md"] = report.markdown()
     texts[out / "report.html"] = report.html()
     write_texts(texts)
-    # Last, because not every form can carry every value.
-    for form in [FORMS[name] for name in dict.fromkeys(emit)]:
-        if calibration.verdict == "pass" and form.file not in written:
-            write_text(out / form.file, form.text(calibration))
-            written.insert(1, form.file)
+    if calibration.verdict == "pass":
+        # Last, because not every form can carry every value; then there are none of them.
+        forms = [FORMS[name] for name in dict.fromkeys(emit) if FORMS[name].file not in written]
+        write_texts({out / form.file: form.text(calibration) for form in forms})
+        written[1:1] = reversed([form.file for form in forms])
     if as_json:
         sys.stdout.write(calibration.to_json() + "\n")
     if not quiet:

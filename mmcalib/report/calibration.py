@@ -16,6 +16,7 @@ from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.item import Item, Skipped
 from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
+from mmcalib.documents import read_json
 from mmcalib.errors import UsageError
 from mmcalib.report.cache import ProcessorCache
 from mmcalib.report.costs import Costs, gate_of
@@ -31,6 +32,9 @@ SCHEMA_VERSION: Final = 1
 # Bytes of a file name that are not UTF-8, as Python holds them.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+# A million shapes.
+_MOST_BYTES: Final = 1 << 28
+_LONG: Final = ("known", "refused")
 _HINT = "mmcalib run --model MODEL --data DIR --out OUT writes one"
 
 # measured: read from vLLM doing it. rehearsed: from vLLM's code on imaginary memory. computed:
@@ -274,15 +278,14 @@ class Calibration(Part):
     def load(cls, path: str | Path) -> Calibration:
         """Read what `save` wrote. Raises UsageError for anything else."""
         try:
-            return cls.model_validate(json.loads(Path(path).read_bytes()))
+            return cls.model_validate(read_json(path, _MOST_BYTES, _LONG))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HINT) from error
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             steps = [".".join(str(step) for step in first["loc"]), first["msg"]]
             why = ": ".join(step for step in steps if step)
             raise UsageError(f"{path} is not a calibration: {why}", hint=_HINT) from error
         except (ValueError, RecursionError) as error:
-            raise UsageError(
-                f"{path} is not a calibration: not JSON: {error}", hint=_HINT
-            ) from error
+            said = str(error) if type(error) is ValueError else f"not JSON: {error}"
+            raise UsageError(f"{path} is not a calibration: {said}", hint=_HINT) from error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import FailFast, Field, ValidationError, model_validator
 
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus, PromptCount
@@ -15,12 +16,19 @@ from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.item import Item, Prompt
 from mmcalib.corpus.shard import Shard
+from mmcalib.documents import read_json
 from mmcalib.errors import UsageError
 from mmcalib.report.part import Part
+from mmcalib.report.sizes import POSITIVE
 from mmcalib.version import __version__
 
 SCHEMA_VERSION: Final = 1
 
+# A million shapes, each a line.
+_MOST_BYTES: Final = 1 << 28
+_LONG: Final = ("shapes", "prompts", "shards")
+# Those that are missing are listed.
+_MOST_SHARDS: Final = 1_000_000
 _HINT = "mmcalib scan --data DIR --out OUT writes one"
 
 Count = Annotated[int, Field(ge=1)]
@@ -54,21 +62,21 @@ class ScannedCorpus(Part):
 
 class CountedImage(Part):
     modality: Literal["image"]
-    shape: ImageShape
+    shape: Annotated[ImageShape, POSITIVE]
     count: Count
-    exemplars: list[str]
+    exemplars: Annotated[list[str], FailFast()]
 
 
 class CountedVideo(Part):
     modality: Literal["video"]
-    shape: VideoShape
+    shape: Annotated[VideoShape, POSITIVE]
     count: Count
     exemplars: list[str]
 
 
 class CountedAudio(Part):
     modality: Literal["audio"]
-    shape: AudioShape
+    shape: Annotated[AudioShape, POSITIVE]
     count: Count
     exemplars: list[str]
 
@@ -111,15 +119,16 @@ class CensusDocument(Part):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     tool: ScanTool
-    shards: list[str]
+    shards: Annotated[list[str], FailFast()]
     corpus: ScannedCorpus
-    shapes: list[CountedShape]
-    prompts: list[CountedPrompt]
+    shapes: Annotated[list[CountedShape], FailFast()]
+    prompts: Annotated[list[CountedPrompt], FailFast()]
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        for words in self.shards:
-            Shard.parse(words)
+        sizes = {Shard.parse(words).of for words in self.shards}
+        if sum(sizes) > _MOST_SHARDS:
+            raise ValueError(f"shards of more than {_MOST_SHARDS:,}")
         if any(place >= len(self.shapes) for entry in self.prompts for place in entry.shapes):
             raise ValueError("a prompt has a shape that is not listed")
         found = self.corpus
@@ -193,7 +202,7 @@ class CensusDocument(Part):
     def load(cls, path: Path) -> CensusDocument:
         """Read what `to_json` gave. Raises UsageError for anything else."""
         try:
-            return cls.model_validate(json.loads(path.read_bytes()))
+            return cls.model_validate(read_json(path, _MOST_BYTES, _LONG))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HINT) from error
         except ValidationError as error:
@@ -202,7 +211,8 @@ class CensusDocument(Part):
             said = f"{where}: {first['msg']}" if where else first["msg"]
             raise UsageError(f"not a census: {path}: {said}", hint=_HINT) from error
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"not a census: {path}: not JSON: {error}", hint=_HINT) from error
+            said = str(error) if type(error) is ValueError else f"not JSON: {error}"
+            raise UsageError(f"not a census: {path}: {said}", hint=_HINT) from error
 
 
 def merged(documents: Sequence[CensusDocument]) -> CensusDocument:
@@ -238,8 +248,8 @@ def _together(shards: Iterable[str]) -> set[Shard]:
                 hint="merge the shards of each corpus by themselves",
             )
         there.add(shard)
-    sizes = [shard.of for shard in there]
-    return {shard for shard in there if sizes.count(shard.of) < shard.of}
+    sizes = Counter(shard.of for shard in there)
+    return {shard for shard in there if sizes[shard.of] < shard.of}
 
 
 def _totals(

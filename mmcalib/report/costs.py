@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, FailFast, Field, ValidationError
 
 from mmcalib.census.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
 from mmcalib.derive.admission import Gate, Known
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
+from mmcalib.errors import UsageError
 from mmcalib.report.part import Part
+from mmcalib.report.sizes import POSITIVE
 
 # Each has fields that the next lacks, so that the first that matches is meant.
-_AnyShape = Annotated[VideoShape | AudioShape | ImageShape, Field(union_mode="left_to_right")]
-_AnyRule = Annotated[Area | Ceiling | Frames | Ladder, Field(discriminator="kind")]
+_AnyShape = Annotated[
+    VideoShape | AudioShape | ImageShape, Field(union_mode="left_to_right"), POSITIVE
+]
+_AnyRule = Annotated[Area | Ceiling | Frames | Ladder, Field(discriminator="kind"), POSITIVE]
 
 
 class KnownCost(Part):
@@ -42,8 +46,8 @@ class RefusedShape(Part):
 class ModalityCosts(Part):
     """`rule` bounds unseen shapes; it reproduced all of `compared` measured ones. None: unknown."""
 
-    known: list[KnownCost]
-    refused: list[RefusedShape]
+    known: Annotated[list[KnownCost], FailFast()]
+    refused: Annotated[list[RefusedShape], FailFast()]
     rule: _AnyRule | None = None
     compared: int = 0
 
@@ -57,12 +61,24 @@ class Costs(Part):
 
 
 def gate_of(costs: Costs, engine_config: Mapping[str, Any], budget_tokens: int) -> Gate:
-    """What an engine of this configuration admits. All modalities that it takes must be limited."""
-    limits = engine_config["limit_mm_per_prompt"]
+    """What an engine of this configuration admits. All modalities that it takes must be limited.
+
+    Raises UsageError where it says no such thing.
+    """
+    try:
+        served = _Served.model_validate(engine_config)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"the calibration's engine_config says nothing of use: {where}: {first['msg']}",
+            hint="mmcalib run writes one that does",
+        ) from error
+    limits = served.limit_mm_per_prompt
     parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
     return Gate(
         budget_tokens=budget_tokens,
-        max_model_len=engine_config["max_model_len"],
+        max_model_len=served.max_model_len,
         text_reserve_tokens=costs.text_reserve_tokens,
         counts={m: _count(limits[m]) for m in MODALITIES if m in limits},
         known={
@@ -75,5 +91,16 @@ def gate_of(costs: Costs, engine_config: Mapping[str, Any], budget_tokens: int) 
     )
 
 
-def _count(limit: Any) -> int:
-    return int(limit["count"] if isinstance(limit, Mapping) else limit)
+class _Counted(BaseModel):
+    count: int
+
+
+class _Served(BaseModel):
+    """What of an engine's configuration decides what it admits."""
+
+    limit_mm_per_prompt: dict[str, int | _Counted]
+    max_model_len: int
+
+
+def _count(limit: int | _Counted) -> int:
+    return limit if isinstance(limit, int) else limit.count

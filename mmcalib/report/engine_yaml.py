@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -38,7 +38,20 @@ def _entry(key: str, value: Any) -> str:
     name = key.replace("_", "-")
     if value is False:
         name, value = f"no-{name}", True
-    return yaml.safe_dump({name: value}, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    return visible_yaml(yaml.SafeDumper, {name: value}, width=_WIDTH)
+
+
+def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, width: int) -> str:
+    """As YAML, as it is written by people; what hides or turns text around as escapes, and then
+    whatever else is not ASCII, too.
+    """
+    for readable in (True, False):
+        text = yaml.dump(
+            document, Dumper=dumper, sort_keys=False, width=width, allow_unicode=readable
+        )
+        if all(line.isprintable() for line in text.split("\n")):
+            break
+    return text
 
 
 def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:

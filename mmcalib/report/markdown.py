@@ -19,7 +19,7 @@ def markdown(calibration: Calibration, serve_with: str) -> str:
     )
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
         environment.filters[name] = getattr(words, name)
-    environment.filters["cell"] = _cell
+    environment.filters.update(cell=_cell, text=_text, code=_code)
     return environment.get_template("report.md.j2").render(
         c=calibration,
         rows=words.rows(calibration),
@@ -32,6 +32,16 @@ def markdown(calibration: Calibration, serve_with: str) -> str:
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )
+
+
+def _text(value: object) -> str:
+    """The same for a word or two of mmcalib's own, whose underlines may stay."""
+    return _cell(value).replace("\\_", "_")
+
+
+def _code(value: object) -> str:
+    """Text that stays inside of its backticks and its table cell."""
+    return words.plain(str(value)).replace("`", "'").replace("|", "\\|")
 
 
 def _cell(value: object) -> str:

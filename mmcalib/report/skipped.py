@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from mmcalib.corpus.item import Skipped
+from mmcalib.documents import read_document
 from mmcalib.errors import UsageError
+
+# A million lines.
+_MOST_BYTES: Final = 1 << 28
 
 
 def skipped_jsonl(skipped: Iterable[Skipped]) -> str:
@@ -21,7 +26,8 @@ def read_skipped_jsonl(path: Path) -> list[Skipped]:
     """What `skipped_jsonl` wrote. Raises UsageError."""
     hint = "it is written beside the census; keep the two together"
     try:
-        return [_entry(json.loads(line)) for line in path.read_bytes().splitlines()]
+        lines = read_document(path, _MOST_BYTES).splitlines()
+        return [_entry(json.loads(line.decode())) for line in lines]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
     except (ValueError, RecursionError) as error:

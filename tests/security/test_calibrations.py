@@ -1,19 +1,33 @@
-"""A calibration.json from somebody else: nothing of this machine gets into what is made of it, and
-nothing in it is more than text.
+"""A calibration.json or census.json from somebody else: nothing of this machine gets into what is
+made of it, nothing in it is more than text, and no number breaks what reads it.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import random
 import shutil
 import tarfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from example import calibration
 from PIL import Image
+from rich.console import Console
 
+from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.report.calibration import Calibration
+from mmcalib.report.census import CensusDocument
+from mmcalib.report.emit import FORMS
+from mmcalib.report.html.report import Report
+from mmcalib.report.html.roots import Roots
+from mmcalib.report.terminal import summary
 from tests.cli.conftest import Cli
 
 PICTURE = "data:image/"
@@ -101,3 +115,153 @@ def test_a_root_that_is_not_there_is_a_mistake(cli: Cli, home: Path) -> None:
     said = cli("report", "foreign", "--data", "nowhere")
     assert said.code == 2
     assert "--data nowhere: no such file or folder" in said.err
+
+
+HOSTILE: list[Any] = [
+    *(-1, 0, 1, 2**61, -(2**61), 1e17, 0.5, 1e-300, None, [], {}, True, "2/1", "x" * 3000),
+    *("\x1b[2J\u202e<script>x</script>", "", "\ud800", {"count": -5, "width": 0}),
+]
+
+
+def places(inside: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(inside, dict):
+        for name, one in inside.items():
+            yield from places(one, (*path, name))
+    elif isinstance(inside, list):
+        for place, one in enumerate(inside[:2]):
+            yield from places(one, (*path, place))
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copied = json.loads(json.dumps(document))
+    inside = copied
+    for step in path[:-1]:
+        inside = inside[step]
+    inside[path[-1]] = value
+    return copied
+
+
+def everything_made_of(found: Calibration, *, page: bool) -> str:
+    """Reports, summary and forms. Raises what is no MmcalibError."""
+    console = Console(file=io.StringIO(), width=100)
+    report = Report(found, "vllm serve", roots=Roots())
+    shapes = (ImageShape(10, 10), VideoShape(10, 1.0, 10.0, 300, 300), AudioShape(100, 16000))
+    tried = [report.markdown, lambda: summary(found, console)]
+    tried += [lambda shape=shape: found.admits(shape) for shape in shapes]
+    tried += [lambda form=form: form.text(found) for form in FORMS.values()]
+    tried += [report.html] if page else []
+    said = []
+    for make in tried:
+        try:
+            said.append(str(make()))
+        except MmcalibError:
+            continue
+    return "".join(said) + console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_whatever_a_field_holds_is_refused_or_shown_as_text(tmp_path: Path) -> None:
+    document = json.loads(calibration().to_json())
+    tries = [(path, value) for path in places(document) for value in HOSTILE]
+    random.Random(0).shuffle(tries)
+    until = time.monotonic() + 8
+    for number, (path, value) in enumerate(tries):
+        if time.monotonic() > until:
+            break
+        file = tmp_path / "calibration.json"
+        file.write_text(json.dumps(changed(document, path, value)))
+        try:
+            found = Calibration.load(file)
+        except UsageError:
+            continue
+        said = everything_made_of(found, page=number % 20 == 0)
+        assert "<script>x" not in said.replace("\\<script\\>x", ""), path
+        assert all(c.isprintable() for c in said.replace("\n", "")), path
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[" * 100_000, "not JSON"),
+        ('{"a":' * 500 + "0" + "}" * 500, "nested too deeply"),
+        ('{"verdict": "fail", "verdict": "pass"}', "a key twice"),
+        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": -Infinity}', "no number"),
+        ('{"a": 1e999}', "too large"),
+        ('{"a": %s}' % ("9" * 5000), "too large"),
+        ('{"checks": [%s]}' % ",".join("0" * 30_000), "30,000 entries"),  # noqa: UP031
+        (json.dumps(dict.fromkeys(map(str, range(3000)))), "3,000 keys"),
+        ("\ufeff{}", "not JSON"),
+        ('{"schema_version": 2}', "is not a calibration"),
+    ],
+    ids=range(11),
+)
+@pytest.mark.parametrize("kind", [Calibration, CensusDocument])
+def test_what_no_calibration_is_is_refused_at_once(
+    kind: type[Calibration | CensusDocument], text: str, complaint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_text(text, "utf-8")
+    with pytest.raises(UsageError) as refused:
+        kind.load(tmp_path / "a.json")
+    if kind is Calibration:
+        assert complaint in refused.value.message
+    assert len(refused.value.message) < 1000
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "folder"])
+def test_what_is_no_file_ends(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for load in (Calibration.load, CensusDocument.load):
+        with pytest.raises(UsageError):
+            load(tmp_path / name)
+
+
+def census(**changes: Any) -> dict[str, Any]:
+    one = {"modality": "image", "shape": {"width_px": 4, "height_px": 2}, "count": 1}
+    kept = {"items": 1, "unique_shapes": 1}
+    counts = {"items": 1, "prompts": 0, "files": 1, "skipped": 0, "modalities": {"image": kept}}
+    return {
+        "schema_version": 1,
+        "tool": {"mmcalib": ["1"]},
+        "shards": [],
+        "corpus": counts,
+        "shapes": [{**one, "exemplars": ["/a.png"]}],
+        "prompts": [],
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [["1/999999999"], [f"1/{of}" for of in range(10_000, 20_000)], ["0/0"], ["1/1" * 9999]],
+    ids=range(4),
+)
+def test_no_shards_are_made_up(cli: Cli, tmp_path: Path, shards: list[str]) -> None:
+    (tmp_path / "census.json").write_text(json.dumps(census(shards=shards)))
+    started = time.process_time()
+    assert cli("merge", "census.json", "--out", "o").code == 2
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("line", ['{"path": 1}', "[" * 5000, "\ud800", "\x1b]0;a\x07", "NaN"])
+def test_a_list_of_what_was_skipped_is_checked_too(cli: Cli, tmp_path: Path, line: str) -> None:
+    counts = {**census()["corpus"], "skipped": 1}
+    (tmp_path / "census.json").write_text(json.dumps(census(corpus=counts)))
+    (tmp_path / "skipped.jsonl").write_bytes(line.encode(errors="surrogatepass"))
+    said = cli("merge", "census.json", "--out", "o")
+    assert said.code == 2
+    assert all(c.isprintable() for one in said.err.split("\n") for c in one)
+
+
+def test_what_was_skipped_is_text_on_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    counts = {**census()["corpus"], "skipped": 1}
+    (tmp_path / "census.json").write_text(json.dumps(census(corpus=counts)))
+    skipped = {"path": "\x1b[2J", "reason": "\x1b]0;owned\x07\u202e[red]: x"}
+    (tmp_path / "skipped.jsonl").write_text(json.dumps(skipped) + "\n")
+    said = cli("merge", "census.json", "--out", "o")
+    assert said.code == 0
+    assert "owned" in said.err
+    assert all(c.isprintable() for one in said.err.split("\n") for c in one)

@@ -11,8 +11,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from mmcalib.engine.child.reaching import reaching
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
+from mmcalib.engine.reaching import reaching
 
 # Building EngineArgs would look the model up, so only their names are asked for.
 _ENGINE_ARGS = tuple(field.name for field in dataclasses.fields(EngineArgs))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmcalib.report.calibration import Calibration
+from mmcalib.report.emit.sayable import check_visible
 
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -41,6 +42,10 @@ def plain(value: Any) -> str:
 
 
 def arguments_text(calibration: Calibration) -> str:
-    """One option per line, quoted for a shell; the lines are one command."""
-    options = (shlex.join(option) for option in serve_arguments(calibration.engine_config))
+    """One option per line, quoted for a shell; the lines are one command.
+
+    Raises OutputError where a value has a character that hides, which a shell has no escape for.
+    """
+    options = [shlex.join(option) for option in serve_arguments(calibration.engine_config)]
+    check_visible("".join(options), "args")
     return " \\\n    ".join(options) + "\n"

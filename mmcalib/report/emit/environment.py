@@ -12,6 +12,7 @@ from mmcalib.errors import OutputError
 from mmcalib.report import words
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.emit.arguments import serve_arguments
+from mmcalib.report.emit.sayable import check_visible
 
 # Not VLLM_...: vLLM warns of such names that it does not know, or refuses them.
 VARIABLE = "ENGINE_ARGS"
@@ -23,11 +24,13 @@ _NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
 def environment_text(calibration: Calibration) -> str:
     """`ENGINE_ARGS=` and the arguments of `vllm serve`, on one line without quotes around it.
 
-    Raises OutputError where a value has a line break, which no such file can carry.
+    Raises OutputError where a value has a line break, which no such file can carry, or another
+    character that hides.
     """
     line = f"{VARIABLE}={shlex.join(_words(calibration.engine_config))}"
-    if not line.isprintable() and re.search(r"[\n\r\0]", line):
-        raise OutputError("an environment file cannot carry a line break", hint="--emit yaml")
+    if "\n" in line:
+        raise OutputError("--emit env: no such file can carry a line break", hint="--emit yaml")
+    check_visible(line, "env")
     return (
         f"# vLLM configuration for {words.plain(calibration.model.id)}, made by mmcalib.\n"
         "# vLLM does not read this variable by itself. Start the server with\n"

@@ -11,6 +11,7 @@ from mmcalib.report.emit.arguments import arguments_text
 from mmcalib.report.emit.environment import environment_text
 from mmcalib.report.emit.kubernetes import kubernetes_text
 from mmcalib.report.emit.python import python_text
+from mmcalib.report.emit.sayable import check_sayable
 from mmcalib.report.engine_yaml import engine_yaml
 
 
@@ -28,8 +29,9 @@ class Form:
     def text(self, calibration: Calibration) -> str:
         """The file's content. One that was emitted against the verdict says so on top.
 
-        Raises OutputError where the form cannot carry a value.
+        Raises OutputError where the form cannot carry a value, and for what is no configuration.
         """
+        check_sayable(calibration.engine_config, in_yaml=self.file.endswith(".yaml"))
         text = self.render(calibration)
         if calibration.verdict == "fail" and self.comments:
             failed = first_failed(calibration.checks)

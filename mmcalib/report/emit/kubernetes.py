@@ -10,7 +10,7 @@ import yaml
 from mmcalib.report import words
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.emit.arguments import serve_arguments
-from mmcalib.report.engine_yaml import engine_yaml
+from mmcalib.report.engine_yaml import engine_yaml, visible_yaml
 
 _FOLDER = "/etc/vllm"
 _FILE = "engine.yaml"
@@ -93,4 +93,4 @@ _Dumper.add_representer(str, _text)
 
 
 def _dump(document: Mapping[str, Any]) -> str:
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    return visible_yaml(_Dumper, document, width=_WIDTH)

@@ -18,6 +18,8 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup, escape
 
+from mmcalib.corpus.wording import plain
+
 Layer = dict[str, Any]
 
 _SVG = re.compile(r"<svg [^>]*?viewBox=\"0 0 (?P<width>[\d.]+) (?P<height>[\d.]+)\"[^>]*>")
@@ -73,14 +75,28 @@ def _svg(layers: Iterable[Layer], canvas: Canvas, label: str, left_px: int) -> M
         "layer": list(layers),
         "config": _CONFIG,
     }
-    text = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
+    text = vl_convert.vegalite_to_svg(_visible(spec), allowed_base_urls=[])
     found = _SVG.match(text)
     if found is None:
         raise ValueError("vl-convert drew no SVG of a known size")
     size = f'width="{found["width"]}" height="{found["height"]}"'
     box = f'viewBox="0 0 {found["width"]} {found["height"]}"'
-    head = f'<svg {size} {box} fill="none" role="graphics-document" aria-label="{escape(label)}">'
+    name = escape(plain(label))
+    head = f'<svg {size} {box} fill="none" role="graphics-document" aria-label="{name}">'
     return Markup(head + text[found.end() :])  # noqa: S704 - Vega escapes what it is given
+
+
+def _visible(inside: Any) -> Any:
+    """The same with escapes in place of what hides in words, or is no text in any encoding."""
+    match inside:
+        case str():
+            return plain(inside)
+        case dict():
+            return {name: _visible(one) for name, one in inside.items()}
+        case list() | tuple():
+            return [_visible(one) for one in inside]
+        case _:
+            return inside
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -48,6 +48,7 @@ def page(
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_visible,
     )
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
         environment.filters[name] = getattr(words, name)
@@ -58,7 +59,7 @@ def page(
         facts=list(facts(shown)),
         headlines=headlines(shown),
         serve=serve,
-        yaml=engine_yaml(shown, serve),
+        yaml=escape(engine_yaml(shown, serve)),
         tokens=list(distributions(shown)),
         sizes=list(sizes(shown)),
         frontiers=list(frontiers(shown)),
@@ -76,6 +77,11 @@ def page(
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
         labels=_LABELS,
     )
+
+
+def _visible(value: object) -> object:
+    """Whatever is no markup, without characters that hide or turn text around."""
+    return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _name(value: object) -> Markup:
