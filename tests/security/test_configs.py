@@ -1,0 +1,175 @@
+"""A file for `vllm serve --config` from somebody else, as validate, rehearse and plan read it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.reaching import reaching
+from mmcalib.errors import UsageError
+from mmcalib.job.config_file import read_config_text, trusted
+from mmcalib.job.validate.reading import _settings
+from tests.cli.conftest import Cli
+
+LAUGHS = "a0: &a0 [x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 30)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LAUGHS,
+        MERGES,
+        "a: &a [*a]",
+        "a: " + "[" * 5000,
+        "a: " + "{b: " * 200 + "1" + "}" * 200,
+        "- " * 5000 + "a",
+        "x" * (1 << 18) + ": 1",
+    ],
+    ids=["laughs", "merges", "itself", "deep", "deep keys", "deep lists", "large"],
+)
+def test_a_file_that_grows_when_it_is_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    started = time.process_time()
+    with pytest.raises(UsageError):
+        read_config_text(tmp_path / "a.yaml")
+    assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "folder", "none"])
+@pytest.mark.parametrize("command", [["validate"], ["rehearse", "--gpu", "L4"]])
+def test_what_is_no_file_is_one_line(
+    cli: Cli, tmp_path: Path, command: list[str], name: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    said = cli(*command, "--config", name)
+    assert said.code == 2
+    assert "no such file" in said.err
+    assert len(said.err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "9" * 5000,
+        "a: 2001-99-99",
+        "a: !!python/object/apply:os.system [id]",
+        "[1, 2]: x",
+        "a: !!int x",
+        "? [a]\n: b",
+        "1: 2",
+        "\x00",
+        "a: *b",
+        "a: &b\n<<: 1",
+    ],
+)
+def test_what_yaml_makes_nothing_of_is_a_finding(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    settings, _, broken = _settings(read_config_text(tmp_path / "a.yaml"))
+    assert not settings
+    assert broken
+    assert broken.isprintable()
+
+
+CODE = {
+    "trust_remote_code": True,
+    "worker_cls": "evil.Worker",
+    "worker_extension_cls": "evil.More",
+    "scheduler_cls": "evil.Scheduler",
+    "distributed_executor_backend": "evil.Executor",
+    "logits_processors": ["evil:Processor"],
+    "reasoning_parser_plugin": "/tmp/evil.py",
+    "io_processor_plugin": "evil",
+    "model_class_overrides": {"A": "evil:B"},
+    "log_config_file": "/tmp/evil.json",
+    "kv_transfer_config": {"kv_connector_module_path": "evil"},
+    "compilation_config": {"inductor_passes": {"a": "evil.passes"}},
+    "structured_outputs_config": {"reasoning_parser_plugin": "/tmp/evil.py"},
+    "speculative_config": {"method": "custom_class", "model": "evil.Proposer"},
+    "hf_overrides": {"auto_map": {"AutoConfig": "evil.Config"}},
+    "mm_processor_kwargs": {"trust_remote_code": True},
+}
+PLAIN = {
+    "distributed_executor_backend": "mp",
+    "compilation_config": {"backend": "inductor", "mode": 3},
+    "limit_mm_per_prompt": {"image": 4},
+    "mm_processor_kwargs": {"images_kwargs": {"size": {"longest_edge": 10}}},
+    "structured_outputs_config": {"backend": "xgrammar"},
+    "hf_overrides": {"rope_scaling": {"factor": 2}},
+}
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_a_setting_that_names_code_is_known(name: str) -> None:
+    assert any(found.startswith(name) for found in reaching(CODE, {}, (name,)))
+    assert not list(reaching(CODE, CODE, (name,)))
+
+
+def test_the_usual_settings_are_not() -> None:
+    assert not list(reaching(PLAIN, {}, tuple(PLAIN)))
+
+
+FILES = {
+    "worker-cls: evil.Worker": "worker_cls",
+    "worker-cl: evil.Worker": "worker_cls",
+    "trust-remote-code: true": "trust_remote_code",
+    "seed: [1, --trust-remote-code]": "trust_remote_code",
+    "served-model-name: [a, --worker-cls, evil.Worker]": "worker_cls",
+    "logits-processors: ['evil:P']": "logits_processors",
+    "kv-transfer-config: {kv_connector: A, kv_role: kv_both, kv_connector_module_path: evil}": (
+        "kv_transfer_config"
+    ),
+    "hf-overrides: {auto_map: {AutoConfig: evil.C}}": "hf_overrides.auto_map",
+    "hf-overrides.auto_map.AutoConfig: evil.C": "hf_overrides.auto_map",
+}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[EngineHost]:
+    with EngineHost() as started:
+        yield started
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("line", FILES)
+def test_vllm_is_not_started_with_what_only_a_file_names(
+    host: EngineHost, tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(f"model: org/model\nmax-model-len: 4096\n{line}\n")
+    found = host.ask(ParseServeConfig(str(path), ()), ServeConfig, "reading")
+    assert FILES[line] in found.reaching
+    with pytest.raises(UsageError, match=FILES[line]):
+        trusted(found, path)
+
+
+@pytest.mark.engine
+def test_flags_of_ones_own_may_name_code(host: EngineHost, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("trust-remote-code: true\nmax-model-len: 4096\n")
+    flags = ("org/model", "--trust-remote-code")
+    assert not host.ask(ParseServeConfig(str(path), flags), ServeConfig, "reading").reaching
+    path.write_text("max-model-len: 4096\n")
+    assert not host.ask(ParseServeConfig(str(path), flags), ServeConfig, "reading").reaching
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("command", [["validate"], ["rehearse", "--gpu", "L4"]])
+def test_it_is_one_line(cli: Cli, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "a.yaml").write_text("model: org/m\nworker-cls: evil.Worker\n")
+    said = cli(*command, "--config", "a.yaml", "--quiet")
+    assert said.code == 2
+    assert "error: --config a.yaml names what vLLM would import" in said.err
+    assert "worker_cls" in said.err
+    assert "-- --worker-cls" in said.err
