@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
+from mmcalib.census.shapes import Modality
 from mmcalib.corpus.wording import one_line
+from mmcalib.errors import UsageError
 from mmcalib.report import words
-from mmcalib.report.calibration import Calibration
+from mmcalib.report.calibration import Calibration, Label
 
 WITHHELD = "(path withheld)"
 
@@ -19,16 +21,35 @@ _ENDINGS = (
     "mts|ts|flv|wmv|og[gv]|3gp|wav|mp3|flac|opus|m4a|aac|aiff?|wma|jsonl?|csv|tsv|txt|ya?ml|pdf|"
     "tar|tgz|gz|zip|parquet|arrow"
 )
-_END = rf"\.(?:{_ENDINGS})(?::\d+)?(?![\w])"
-_START = r"(?:(?<=[\s(\[\"'`=])|^)"
-# In this order: from the first slash to the last ending, whatever lies between; a rooted path
-# without ending; one word with an ending.
+_END = rf"\.(?:{_ENDINGS})(?:[?#]\S*)?(?::\d+)?(?![\w])"
+_START = r"(?:(?<=[\s(\[\"'`=,;<{|])|^)"
+# What our own sentences name.
+_OURS = r"(?!https?://docs\.|https://huggingface\.co(?:[\s,;]|$))"
+# In this order: from the first slash to the last ending, whatever lies between; what our sentences
+# name as an example; a rooted path without ending, which ends where a sentence goes on; a line of a
+# file; one word with an ending.
 _PATHS = (
-    re.compile(rf"{_START}(?!https?://docs\.)\S*[/\\].*{_END}", re.I | re.S),
-    re.compile(rf"{_START}(?:/|~/|[A-Za-z]:\\|(?!https?:)[a-z][a-z0-9+.-]*://)[^\s:,;)]+"),
+    re.compile(rf"{_START}{_OURS}\S*[/\\].*{_END}", re.I | re.S),
+    re.compile(r"(?<=such as )(?!\0\d+\0)(?!\(path).+?(?=: |\0|$)", re.S),
+    re.compile(
+        rf"{_START}{_OURS}(?:/|~\w*/|\\+\w|[a-z]:\\|data:|[a-z][a-z0-9+.-]*://)(?=\S)"
+        r".+?(?=: |\0|$)",
+        re.I | re.S,
+    ),
+    re.compile(rf"{_START}\S+:\d+(?=: )"),
     re.compile(rf"{_START}[^\s/]+{_END}", re.I),
 )
+# Sentences are shorter. Patterns and names take time that grows with the square of a text.
+_MOST_CHARS = 5_000
+_MOST_NAMES = 5_000
 _LINE = re.compile(r"^(?P<file>.*):(?P<line>\d+)$", re.S)
+# Words of the document itself, of which it knows no others; a file may have their name.
+_FIXED = frozenset(
+    {
+        *(*get_args(Label), *get_args(Modality)),
+        *("pass", "warn", "fail", "skip", "local", "hub", "bundled", "real", "blank"),
+    }
+)
 # Names shorter than this are replaced where they stand alone, not inside of sentences.
 _SHORT = 4
 
@@ -38,20 +59,30 @@ def redacted(calibration: Calibration) -> tuple[Calibration, dict[str, str]]:
     path has got.
 
     Known names become `item-1.jpg` and the like; whatever else looks like a path is withheld.
+    Raises UsageError where so many are named that no run wrote it.
     """
     names = _aliases(calibration)
+    if len(names) > _MOST_NAMES:
+        raise UsageError(
+            f"a calibration does not name {len(names):,} files: their names cannot be withheld",
+            hint="mmcalib run --redact-paths",
+        )
+    spoken = _spoken(names)
+    local = calibration.model.source == "local"
+    model = _model(calibration.model.id, local=local)
+    model_arg = _model(str(calibration.engine_config.get("model")), local=local)
     document = calibration.model_dump(exclude={"costs", "model"})
     clean = Calibration.model_validate(
         {
-            **_walk(document, lambda text: _hide(text, names)),
+            **_walk(document, lambda text: _hide(text, names, spoken)),
             "model": {
                 **calibration.model.model_dump(),
-                "id": _model(calibration.model.id),
-                "doubts": [_hide(doubt, names) for doubt in calibration.model.doubts],
+                "id": model,
+                "doubts": [_hide(doubt, names, spoken) for doubt in calibration.model.doubts],
             },
         }
     )
-    config = {**clean.engine_config, "model": _model(str(calibration.engine_config.get("model")))}
+    config = {**clean.engine_config, "model": model_arg}
     kept = clean.model_copy(update={"costs": calibration.costs, "engine_config": config})
     return kept, names
 
@@ -79,15 +110,29 @@ def _aliases(calibration: Calibration) -> dict[str, str]:
     return names
 
 
-def _hide(text: str, names: dict[str, str]) -> str:
+def _spoken(names: dict[str, str]) -> dict[str, str]:
+    """Every way in which sentences hold names, the longest first → what takes its place: as they
+    are, in one line, with escapes; and what none of them may be without.
+    """
+    spoken: dict[str, str] = {}
+    for name in sorted(names, key=len, reverse=True):
+        ways = {name, one_line(name), words.plain(name), repr(name)[1:-1], os.path.basename(name)}
+        for one in sorted(ways, key=len, reverse=True):
+            if len(one) >= _SHORT:
+                spoken.setdefault(one, names[name])
+    return spoken
+
+
+def _hide(text: str, names: dict[str, str], spoken: dict[str, str]) -> str:
+    if text in _FIXED:
+        return text
     if text in names:
         return names[text]
-    for name in sorted(names, key=len, reverse=True):
-        # Sentences hold names as they are, in one line, or with escapes.
-        spoken = {name, one_line(name), words.plain(name), os.path.basename(name)}
-        for one in sorted(spoken, key=len, reverse=True):
-            if len(one) >= _SHORT and one in text:
-                text = text.replace(one, names[name])
+    if len(text) > _MOST_CHARS:
+        return WITHHELD
+    for one, alias in spoken.items():
+        if one in text:
+            text = text.replace(one, alias)
     known = {f"\0{place}\0": alias for place, alias in enumerate(dict.fromkeys(names.values()))}
     for mark, alias in known.items():
         text = text.replace(alias, mark)
@@ -98,9 +143,9 @@ def _hide(text: str, names: dict[str, str]) -> str:
     return text
 
 
-def _model(name: str) -> str:
+def _model(name: str, *, local: bool) -> str:
     """A hub id as it is; of a folder its last part."""
-    rooted = name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
+    rooted = local or name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
     return os.path.basename(name.rstrip("/\\").replace("\\", "/")) if rooted else name
 
 
