@@ -24,6 +24,7 @@ from PIL import Image
 
 from tests.corpus import tars
 from tests.corpus.serving import serving
+from tests.processes import started_with, wait_until
 
 TREE_FILES = 200
 
@@ -43,24 +44,9 @@ def started(cache: Path, *words: object, most_bytes: int | None = None) -> subpr
     )
 
 
-def processes(cache: Path) -> list[str]:
+def processes(cache: Path) -> list[int]:
     """Those that were started with this cache."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if f"MMCALIB_CACHE_DIR={cache}\0".encode() in variables:
-            found.append(entry.name)
-    return found
-
-
-def wait_until(true: object, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return started_with(f"MMCALIB_CACHE_DIR={cache}\0")
 
 
 def one_error(err: str) -> tuple[str, str]:

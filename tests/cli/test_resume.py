@@ -16,6 +16,8 @@ import pytest
 import soundfile
 from PIL import Image
 
+from tests.processes import started_with
+
 KILLS = 20
 FILES = 6000
 
@@ -87,7 +89,7 @@ def test_a_killed_scan_goes_on_to_the_same_bytes(tree: Path, tmp_path: Path) -> 
         assert remembered(cache) >= before
         shutil.rmtree(cache)
     assert kept >= 1
-    assert _workers(tmp_path) == []
+    assert started_with(f"MMCALIB_CACHE_DIR={tmp_path}") == []
 
 
 def test_a_second_scan_touches_no_medium(tree: Path, tmp_path: Path) -> None:
@@ -102,16 +104,3 @@ def test_a_second_scan_touches_no_medium(tree: Path, tmp_path: Path) -> None:
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert scan(tree, tmp_path / "two", tmp_path / "cache").wait() == 0
     assert written(tmp_path / "one") == written(tmp_path / "two")
-
-
-def _workers(cache: Path) -> list[str]:
-    """Processes that were started with a cache below `cache`."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if f"MMCALIB_CACHE_DIR={cache}".encode() in variables:
-            found.append(entry.name)
-    return found

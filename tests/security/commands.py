@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 MOST_S = 60
@@ -35,23 +33,3 @@ def ended(home: Path, *words: object, **more: object) -> subprocess.CompletedPro
     process = started(home, *words, **more)
     out, err = process.communicate(timeout=MOST_S)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def wait_until(true: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def of(home: Path) -> list[int]:
-    """The processes that were started with this home, and are not dead."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if f"HOME={home}\0".encode() in variables:
-            found.append(int(entry.name))
-    return found

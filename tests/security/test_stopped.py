@@ -23,7 +23,8 @@ from tests.census.decoders import behave
 from tests.corpus import tars
 from tests.corpus.serving import serving
 from tests.docs.refresh import ROOT
-from tests.security.commands import of, started, wait_until
+from tests.processes import started_with, wait_until
+from tests.security.commands import started
 
 
 def children(pid: int) -> list[int]:
@@ -82,7 +83,7 @@ def test_a_scan_with_stopped_workers_ends_at_once_and_leaves_none(
     assert process.returncode == code
     assert "Traceback" not in err
     wait_until(lambda: not any(map(is_alive, workers)), 5)
-    assert of(tmp_path) == []
+    assert started_with(f"HOME={tmp_path}\0") == []
 
 
 def test_a_scan_goes_on_when_all_its_workers_are_stopped(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_scan_goes_on_when_all_its_workers_are_stopped(tmp_path: Path) -> None
     assert (process.returncode, err) == (0, "")
     corpus = json.loads(out)["corpus"]
     assert (corpus["items"], corpus["skipped"]) == (20, 1)  # the server never answers the one
-    assert of(tmp_path) == []
+    assert started_with(f"HOME={tmp_path}\0") == []
 
 
 STUCK = """

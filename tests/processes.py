@@ -1,0 +1,27 @@
+"""Processes that a test has started, told by a variable of their environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def started_with(variable: str) -> list[int]:
+    """Those whose environment has `NAME=VALUE`, or begins a variable with it, and are not dead."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"\0{variable}".encode() in b"\0" + variables:
+            found.append(int(entry.name))
+    return found
+
+
+def wait_until(true: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
