@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -133,12 +132,6 @@ FILES = {
     "hf-overrides: {auto_map: {AutoConfig: evil.C}}": "hf_overrides.auto_map",
     "hf-overrides.auto_map.AutoConfig: evil.C": "hf_overrides.auto_map",
 }
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[EngineHost]:
-    with EngineHost() as started:
-        yield started
 
 
 @pytest.mark.engine
