@@ -35,7 +35,7 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 	exit $$status
 
 test: setup ## Run the tests, the engine ones included
-	$(BIN)/pytest -n 2 --dist loadfile -m "not long"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
 	$(BIN)/pytest -m long

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 
 from mmcalib.processes.environment import safe_environment
 
+# `datasets` imports these where they are installed, for tensors that nobody asks for.
+_LIGHT = {"USE_TORCH": "0", "USE_TF": "0", "USE_JAX": "0"}
+
 
 def spawn(
     module: str, numbers: Sequence[int], open_files: Sequence[int]
@@ -24,7 +27,7 @@ def spawn(
         stdout=subprocess.DEVNULL,
         stderr=None if debug else subprocess.DEVNULL,
         # This process' own way to its modules, wherever they lie.
-        env=safe_environment(os.environ, sys.path),
+        env=safe_environment(os.environ, sys.path) | _LIGHT,
         pass_fds=list(open_files),
         start_new_session=True,
     )

@@ -153,7 +153,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
     [
         ("{not json", "not JSON: "),
         ("[" * 100_000, "not JSON: "),
-        ("\udcff", "not JSON: "),
+        ("\udcff", "not UTF-8"),
         ("[]", "not a chat request: "),
         ("{}", "not a chat request: messages: Field required"),
         ('{"messages": []}', "not a chat request: messages: "),
