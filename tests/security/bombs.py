@@ -82,7 +82,9 @@ def slow_jpeg(path: Path, side_px: int, scans: int) -> Path:
     repetition goes through all coefficients again.
     """
     path.parent.mkdir(exist_ok=True)
-    Image.new("L", (side_px, side_px), 77).save(path, "JPEG", progressive=True, quality=50)
+    Image.new("RGB", (side_px, side_px), (70, 90, 20)).save(
+        path, "JPEG", progressive=True, quality=50
+    )
     data = path.read_bytes()
     last = data.rindex(b"\xff\xda")
     scan = data[last : data.rindex(b"\xff\xd9")]

@@ -14,9 +14,9 @@ from mmcalib.corpus.locations.location import Location
 # The seconds that one picture may take, and after which no further one is waited for.
 _PATIENCE_S = 10.0
 
-# The largest image, drawn at an eighth of its size, takes some 100 MB; a progressive one is whole
-# in memory first.
-_MEMORY_BYTES = 768 << 20
+# For each of a worker per core. A JPEG is decoded at an eighth of its size; others, and progressive
+# ones, of more than some sixty million pixels have no picture.
+_MEMORY_BYTES = 384 << 20
 
 _THUMBNAIL = Named("mmcalib.report.html.thumbnail", "thumbnail")
 _PICTURE = "data:image/jpeg;"
