@@ -5,6 +5,7 @@ memory, as vLLM has none. Members of archives and remote media are copied for it
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
@@ -15,6 +16,7 @@ from mmcalib.census.outcome import decode
 from mmcalib.census.shapes import Modality
 from mmcalib.corpus.chat import MODALITY_OF
 from mmcalib.corpus.item import Item, Skipped
+from mmcalib.corpus.locations.location import Location, is_here
 from mmcalib.errors import OutputError
 from mmcalib.scratch import Scratch
 
@@ -35,24 +37,34 @@ def _folder() -> Scratch:
 
 
 def files(
-    media: Iterable[tuple[Modality, str]], timeout_s: float = TIMEOUT_S
+    media: Iterable[tuple[Modality, str]], timeout_s: float = TIMEOUT_S, *, decoded: bool = False
 ) -> list[str | Skipped]:
     """Per item, given by its path, that of a file which vLLM may read; `Skipped` where it cannot be
-    decoded, or not in `timeout_s`. Raises OutputError when there is no room for copies.
+    decoded, or not in `timeout_s`. What is on this machine's disk may have been `decoded` before.
+
+    Raises OutputError when there is no room for copies.
     """
     items = [Item(path, modality) for modality, path in media]
-    missing = [item for item in dict.fromkeys(items) if item not in _known]
-    if missing:
-        look = Named("mmcalib.media.handing", "handed", (str(_folder().path),))
-        with LocalPool(look, timeout_s=timeout_s) as pool:
-            tickets = [pool.submit([Order(item)]) for item in missing]
-            try:
-                for item, ticket in zip(missing, tickets, strict=True):
-                    (answer,) = pool.result(ticket)
-                    _known[item] = _said(item, answer.line)
-            except OutputError as error:
-                raise OutputError(error.message, hint="TMPDIR=DIR") from error
+    for known in (True, False):
+        _hand([one for one in items if (decoded and is_here(one.path)) == known], timeout_s, known)
     return [_known[item] for item in items]
+
+
+def _hand(items: Sequence[Item], timeout_s: float, known: bool) -> None:
+    if known:
+        _known.update((one, one.path) for one in items if Location.of(one.path).is_file)
+    missing = [item for item in dict.fromkeys(items) if item not in _known]
+    if not missing:
+        return
+    more = (str(_folder().path), "known" if known else "")
+    with LocalPool(Named("mmcalib.media.handing", "handed", more), timeout_s=timeout_s) as pool:
+        tickets = [pool.submit([Order(item)]) for item in missing]
+        try:
+            for item, ticket in zip(missing, tickets, strict=True):
+                (answer,) = pool.result(ticket)
+                _known[item] = _said(item, answer.line)
+        except OutputError as error:
+            raise OutputError(error.message, hint="TMPDIR=DIR") from error
 
 
 def _said(item: Item, line: str) -> str | Skipped:
@@ -63,12 +75,23 @@ def _said(item: Item, line: str) -> str | Skipped:
     return seen
 
 
-def messages_of_files(messages: Sequence[Message], files: Files = files) -> list[Message] | Skipped:
-    """The messages of a request, with a `file://` URL for every medium that may be read; or the
+def messages_of_files(
+    requests: Sequence[Sequence[Message]], files: Files = files
+) -> list[list[Message] | Skipped]:
+    """The messages of each request, with a `file://` URL for every medium that may be read; or the
     first that may not.
     """
-    named = [medium for message in messages for medium in _media(message)]
-    found = files(named)
+    named = [[one for message in messages for one in _media(message)] for messages in requests]
+    found = iter(files(itertools.chain.from_iterable(named)))
+    return [
+        _of_files(messages, [next(found) for _ in media])
+        for messages, media in zip(requests, named, strict=True)
+    ]
+
+
+def _of_files(
+    messages: Sequence[Message], found: Sequence[str | Skipped]
+) -> list[Message] | Skipped:
     bad = next((file for file in found if isinstance(file, Skipped)), None)
     if bad is not None:
         return bad

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.executors.local import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.take import take
@@ -16,6 +18,7 @@ from mmcalib.corpus.item import Skipped
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
+from mmcalib.job.media_files import Files, files
 from mmcalib.job.survey import DEFAULT, Surveying, surveying
 from mmcalib.progress import Progress
 
@@ -27,7 +30,9 @@ DECODED_FILES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What there is to serve, and what was left out and why."""
+    """What there is to serve, and what was left out and why. `decoded`: all that is on this
+    machine's disk, to its end.
+    """
 
     census: Census
     prompts: PromptCensus
@@ -35,6 +40,7 @@ class Corpus:
     files: int
     has_requests: bool
     accesses: Accesses = field(default_factory=Accesses)
+    decoded: bool = False
 
     def only(self, modalities: Collection[Modality]) -> Corpus:
         """Without items of other modalities, and without the requests that carry one."""
@@ -80,7 +86,13 @@ def read(
         taken.files,
         bool(requests) or taken.prompts.prompts() > 0,
         taken.accesses,
+        decoded=taken.files <= DECODED_FILES,
     )
+
+
+def files_of(corpus: Corpus, timeout_s: float = TIMEOUT_S) -> Files:
+    """What hands its media to vLLM."""
+    return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
 
 
 def resolved(data: Sequence[str | Path]) -> list[Resolved]:

@@ -11,9 +11,10 @@ from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import failures, reason
 
 
-def handed(item: Item, folder: str) -> str:
+def handed(item: Item, folder: str, known: str) -> str:
     """The path of a file with the bytes of the item, which declares its modality: itself, or a copy
-    in `folder`; else an encoded `Skipped`. For a process that has a bound.
+    in `folder`; else an encoded `Skipped`. For a process that has a bound. Where it is `known` to
+    decode, it is not decoded again.
 
     Raises OutputError when there is no room for a copy.
     """
@@ -21,5 +22,7 @@ def handed(item: Item, folder: str) -> str:
         path = local_copy(item.path, Path(folder))
     except failures() as error:
         return encode(Skipped(item.path, reason(error)))
+    if known:
+        return path
     why = decode_check(Item(path, item.declared), item.declared or "image")
     return path if why is None else encode(Skipped(item.path, why))

@@ -32,7 +32,7 @@ except OutputError as error:
 def files_of(prompt: Prompt) -> list[bytes]:
     """What the engine would read for the media of a prompt."""
     found = []
-    messages = messages_of_files(prompt.messages)
+    (messages,) = messages_of_files([prompt.messages])
     assert not isinstance(messages, Skipped)
     for message in messages:
         parts = message["content"]
@@ -73,7 +73,7 @@ def test_a_file_is_not_copied(tmp_path: Path) -> None:
     assert files([("image", str(path))]) == [str(path)]
     part = url_part("image_url", url_of(str(path)))
     messages = [{"role": "user", "content": [part, text_part("words")]}, {"role": "assistant"}]
-    assert messages_of_files(messages) == messages
+    assert messages_of_files([messages]) == [messages]
 
 
 def test_what_went_away_is_no_file(tmp_path: Path) -> None:
@@ -89,7 +89,22 @@ def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
     assert isinstance(refused, Skipped)
     assert path == str(good)
     parts = [url_part("image_url", url_of(str(one))) for one in (good, cut)]
-    assert messages_of_files([{"role": "user", "content": parts}]) == refused
+    requests = [[{"role": "user", "content": [part]}] for part in parts]
+    assert messages_of_files([*requests, [{"role": "user", "content": parts}]]) == [
+        requests[0],
+        refused,
+        refused,
+    ]
+
+
+def test_what_was_decoded_before_is_not_decoded_again(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(png(99)[:-40])
+    shard = tar(tmp_path / "a.tar", ("a.png", cut.read_bytes()))
+    path, copy = files([("image", str(cut)), ("image", f"tar://a.png::{shard}")], decoded=True)
+    assert path == str(cut)
+    assert isinstance(copy, str)
+    assert Path(copy).read_bytes() == cut.read_bytes()
 
 
 def test_what_takes_too_long_is_not_handed_over(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from mmcalib.census.sample import choose
@@ -22,14 +21,13 @@ from mmcalib.job.decision.decide import anything, decide
 from mmcalib.job.decision.effects import effective
 from mmcalib.job.device import beside, require_cuda
 from mmcalib.job.gate.rules import prove_rules
-from mmcalib.job.media_files import files
 from mmcalib.job.memory.checks import memory_checks, reserved_check
 from mmcalib.job.memory.predict import Predictor
 from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
 from mmcalib.job.proof.processor_device import compare_apart, compared_check
 from mmcalib.job.proof.prove import prove, start_default
 from mmcalib.job.proof.round_trip import round_trip
-from mmcalib.job.read import Corpus, read
+from mmcalib.job.read import Corpus, files_of, read
 from mmcalib.job.spec import VALIDATIONS, Job, Outcome, cache_dir
 from mmcalib.progress import Progress
 from mmcalib.report.calibration import Calibration
@@ -100,7 +98,7 @@ def _calibrate(
     corpus, left_out = served(corpus, opened, job.policy)
     too = beside(job.device, host, opened, list(corpus.census.modalities()))
     sample = choose(corpus.census, job.sample, job.seed)
-    handed = partial(files, timeout_s=job.surveying.timeout_s)
+    handed = files_of(corpus, job.surveying.timeout_s)
     budgets = Budgets(host, opened, resolved.path, job.policy, files=handed)
     unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, unsuited)

@@ -10,6 +10,7 @@ from mmcalib.errors import EngineDied, EngineError, EngineSilent
 from mmcalib.job.calibration.assemble import Findings
 from mmcalib.job.proof import replay, startup
 from mmcalib.job.proof.sweep import sweep, sweep_check
+from mmcalib.job.read import files_of
 from mmcalib.job.spec import Job
 from mmcalib.progress import Progress
 
@@ -35,7 +36,12 @@ def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: 
         known.checks += startup.startup_checks(known.started, known.decision)
         if job.validate == "replay":
             known.burst = replay.choose_burst(
-                known.corpus.prompts, known.decision, known.started, job.startup_budget_s, scratch
+                known.corpus.prompts,
+                known.decision,
+                known.started,
+                job.startup_budget_s,
+                scratch,
+                files_of(known.corpus, job.surveying.timeout_s),
             )
             known.replayed = replay.replay(host, known.burst, progress)
             known.checks.append(

@@ -12,7 +12,7 @@ from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
 from mmcalib.job.configuration import Configuration
-from mmcalib.job.media_files import messages_of_files
+from mmcalib.job.media_files import Files, files, messages_of_files
 from mmcalib.job.proof.burst import Burst, burst
 from mmcalib.job.proof.fill import filled
 from mmcalib.job.proof.startup import Started
@@ -24,7 +24,12 @@ _ANSWER_SHARE = 1.5
 
 
 def choose_burst(
-    prompts: PromptCensus, decision: Configuration, started: Started, s: float, scratch: Path
+    prompts: PromptCensus,
+    decision: Configuration,
+    started: Started,
+    s: float,
+    scratch: Path,
+    files: Files = files,
 ) -> Burst:
     """The prompts to replay within about `s` seconds, judged by what the profile took or, where it
     was left out for time, was estimated to take. Made-up items lie in `scratch`.
@@ -37,7 +42,7 @@ def choose_burst(
     affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
     table, counts, step = decision.table, decision.counts, figures.budget_tokens
     chosen = burst(prompts, table, counts, step, affordable)
-    return with_files(filled(chosen, table, counts, step, affordable, scratch / "made-up"))
+    return with_files(filled(chosen, table, counts, step, affordable, scratch / "made-up"), files)
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
@@ -49,20 +54,20 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
         return host.ask(request, Replayed, "replaying prompts")
 
 
-def with_files(chosen: Burst) -> Burst:
+def with_files(chosen: Burst, files: Files) -> Burst:
     """The burst with files for all its media, without the prompts that have one which cannot be
     decoded.
     """
-    prompts, admit = _with_files(chosen.prompts), _with_files(chosen.admit)
+    prompts, admit = _with_files(chosen.prompts, files), _with_files(chosen.admit, files)
     lost = len(chosen.prompts) + len(chosen.admit) - len(prompts) - len(admit)
     return replace(chosen, prompts=prompts, admit=admit, unreadable=lost)
 
 
-def _with_files(prompts: Sequence[ReplayPrompt]) -> tuple[ReplayPrompt, ...]:
-    found = [(prompt, messages_of_files(prompt.messages)) for prompt in prompts]
+def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> tuple[ReplayPrompt, ...]:
+    found = messages_of_files([prompt.messages for prompt in prompts], files)
     return tuple(
         replace(prompt, messages=messages)
-        for prompt, messages in found
+        for prompt, messages in zip(prompts, found, strict=True)
         if not isinstance(messages, Skipped)
     )
 

@@ -19,7 +19,7 @@ from mmcalib.job.calibration.corpus_checks import readable
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.fits import longest_prompt
 from mmcalib.job.decision.measure import measure
-from mmcalib.job.read import Corpus, read
+from mmcalib.job.read import Corpus, files_of, read
 from mmcalib.job.spec import SAMPLE_PER_MODALITY, cache_dir
 from mmcalib.job.validate.findings import fullest_fits
 from mmcalib.job.validate.made_up import minute_of_video, write_requests
@@ -60,7 +60,9 @@ def measured(
     if left_out:
         yield left_out
     sample = choose(served.census, SAMPLE_PER_MODALITY, seed=0)
-    subject.table, unreadable = measure(asks.host, served.census, subject.setting, sample, progress)
+    subject.table, unreadable = measure(
+        asks.host, served.census, subject.setting, sample, progress, files_of(served)
+    )
     if unreadable:
         first = unreadable[0]
         yield Check(
@@ -170,5 +172,6 @@ def made_up(subject: Subject, host: EngineHost, folder: Path, progress: Progress
         return None
     corpus = read((), [requests], allowed_root=folder, cache=folder, progress=progress)
     sample = choose(corpus.census, SAMPLE_PER_MODALITY, seed=0)
-    subject.table, _ = measure(host, corpus.census, subject.setting, sample, progress)
+    files = files_of(corpus)
+    subject.table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
     return corpus

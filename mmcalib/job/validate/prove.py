@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replayed
@@ -14,6 +13,7 @@ from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.proof import replay, startup
 from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.startup import Started
+from mmcalib.job.read import Corpus, files_of
 from mmcalib.job.validate.subject import Subject, here
 from mmcalib.progress import Progress
 
@@ -30,13 +30,13 @@ class Proof:
 def prove(
     proof: Proof,
     subject: Subject,
-    prompts: PromptCensus | None,
+    corpus: Corpus | None,
     host: EngineHost,
     scratch: Path,
     budget_s: float,
     progress: Progress,
 ) -> Iterator[Check]:
-    """Start the engine, then replay `prompts` if there are any; what fails is a failed check."""
+    """Start the engine, then replay the prompts of `corpus`; what fails is a failed check."""
     device = subject.opened.device
     args = here(subject.engine_args, device)
     try:
@@ -49,9 +49,11 @@ def prove(
             first = replace(first, detail=less)
         yield first
         yield from others
-        if prompts is None:
+        if corpus is None:
             return
-        proof.burst = replay.choose_burst(prompts, subject, proof.started, budget_s, scratch)
+        proof.burst = replay.choose_burst(
+            corpus.prompts, subject, proof.started, budget_s, scratch, files_of(corpus)
+        )
         proof.replayed = replay.replay(host, proof.burst, progress)
         tokens = proof.started.figures.budget_tokens
         yield replay.replay_check(proof.burst, proof.replayed, tokens)

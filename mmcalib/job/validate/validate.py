@@ -157,9 +157,9 @@ def _judge(
         if corpus is None and asked.depth == "replay":
             corpus = made_up(subject, host, scratch / "media", progress)
             found.items = "made up" if corpus else "none"
-        prompts = corpus.prompts if corpus is not None and asked.depth == "replay" else None
+        replayed = corpus if asked.depth == "replay" else None
         found.checks += prove(
-            found.proof, subject, prompts, host, scratch, asked.startup_budget_s, progress
+            found.proof, subject, replayed, host, scratch, asked.startup_budget_s, progress
         )
     if foresight is not None:
         more = list(foresight.checks(subject, found.proof.started, str(asked.config)))
