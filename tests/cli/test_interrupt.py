@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus.serving import serving
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Stands where the hub's client would be, and takes its time.
 SLOW_HUB = "import pathlib, time; pathlib.Path({mark!r}).touch(); time.sleep(60)"
@@ -25,9 +27,16 @@ def test_an_interrupt_ends_it_at_once_and_keeps_earlier_results(
     (tmp_path / "stub" / "huggingface_hub.py").write_text(SLOW_HUB.format(mark=str(mark)))
     words = ["run", "--model", "no/such", "--data", str(media), "--out", str(out), "--force"]
     env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'stub'}:{ROOT}", "HF_HUB_OFFLINE": "0"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "mmcalib", *words], env=env, stderr=subprocess.PIPE, text=True
-    ) as process:
+    # Only a hub that answers is asked.
+    with (
+        serving() as server,
+        subprocess.Popen(
+            [sys.executable, "-m", "mmcalib", *words],
+            env={**env, "HF_ENDPOINT": server.url},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         deadline = time.monotonic() + 30
         while not mark.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)

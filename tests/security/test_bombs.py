@@ -109,7 +109,7 @@ def test_a_picture_that_takes_minutes_to_decode(tmp_path: Path) -> None:
 def test_a_picture_that_takes_minutes_to_draw(tmp_path: Path) -> None:
     """It is the costliest of a corpus; its picture is given up, and the report written."""
     slow = slow_jpeg(tmp_path / "data" / "slow.jpg", 12_000, 2000)
-    assert slow.stat().st_size < MIB
+    assert slow.stat().st_size < 2 * MIB
     found = json.loads(CALIBRATION.read_text())
     for part in found["costs"]["modalities"].values():
         for known in part["known"]:
