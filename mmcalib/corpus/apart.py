@@ -65,18 +65,17 @@ class Apart:
             if said.failure:
                 kind, message, hint = said.failure
                 raise kind(message, hint=hint)
-            reader.idle = not said.reason
-            if reader.idle:
+            if not said.reason:
                 _IDLE.append(reader)
                 return
         yield Skipped(self.path, said.reason)
 
 
 class _Reader(Closing):
-    """The process, as its parent sees it. One that is `idle` is kept for the next source."""
+    """The process, as its parent sees it. One that is idle is kept for the next source."""
 
     def __init__(self, memory_bytes: int) -> None:
-        self.memory_bytes, self.idle = memory_bytes, False
+        self.memory_bytes = memory_bytes
         self._pipe, theirs = patient_pipe(SILENCE_S)
         numbers = [theirs.fileno(), memory_bytes]
         self._process = spawn.spawn("mmcalib.corpus.reader", numbers, numbers[:1])
@@ -100,7 +99,7 @@ class _Reader(Closing):
         return self._process.poll() is None
 
     def close(self) -> None:
-        if not self.idle:
+        if self not in _IDLE:
             self.end()
 
     def end(self) -> None:
@@ -118,7 +117,6 @@ def _taken(memory_bytes: int) -> _Reader:
     for reader in list(_IDLE):
         if reader.memory_bytes == memory_bytes:
             _IDLE.remove(reader)
-            reader.idle = False
             if reader.alive():
                 return reader
             reader.end()

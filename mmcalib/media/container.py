@@ -30,29 +30,21 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
 
     `whole=False` reads the header only: what no header says is then unknown, or wrong.
     """
-    options = {} if whole else _HEADER_ONLY
-    if isinstance(medium, str):
-        try:
-            container = av.open(
-                medium,
-                "r",
-                metadata_errors="replace",
-                timeout=MOST_PROBED_S,
-                options=_FILES_ONLY | options,
-            )
-        except FileNotFoundError as error:
-            if os.path.exists(medium):  # it is another file that is not there
-                raise Unreadable(_ELSEWHERE) from error
-            raise
-    else:
+    file = medium if isinstance(medium, str) else None
+    if not isinstance(medium, str):
         medium.seek(0)
+    try:
         container = av.open(
             medium,
             "r",
             metadata_errors="replace",
-            timeout=_REMOTE_TIMEOUT_S,
-            options=_NOTHING_ELSE | options,
+            timeout=MOST_PROBED_S if file else _REMOTE_TIMEOUT_S,
+            options=(_FILES_ONLY if file else _NOTHING_ELSE) | ({} if whole else _HEADER_ONLY),
         )
+    except FileNotFoundError as error:
+        if file and os.path.exists(file):  # it is another file that is not there
+            raise Unreadable(_ELSEWHERE) from error
+        raise
     if container.format.name.startswith(_REFERENCES):
         container.close()
         raise Unreadable(_ELSEWHERE)
