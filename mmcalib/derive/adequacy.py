@@ -19,10 +19,18 @@ ADEQUATE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Adequacy:
-    """Tokens that the profile encodes, tokens that one step may encode, and their ratio."""
+    """Tokens that the profile encodes, tokens that one step may encode, and their ratio; `clip` is
+    the largest video, where it is larger than vLLM's own dummy and no step is full of them.
+    """
 
     profiled_tokens: int
     worst_step_tokens: int
+    clip: str = ""
+
+    @property
+    def of(self) -> str:
+        """What the worst step is made of, to stand behind its tokens."""
+        return f" (videos of up to {self.clip})" if self.clip else ""
 
     @property
     def ratio(self) -> float:
@@ -36,21 +44,20 @@ class Adequacy:
 def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
     """Adequacy of one engine configuration whose dummies were built.
 
-    `counts` are the items per prompt of each modality. An image or clip is at most what vLLM says
-    is the largest; a video may be anything that fits the budget, since no processor option of vLLM
-    bounds its frames.
+    `counts` are the items per prompt of each modality, each of which may be the largest that is
+    admissible (`Budget.largest_item`).
     """
     limit = budget.encoder_budget_tokens
-    per_sequence = 0
-    for modality, count in counts.items():
-        most = budget.max_tokens_per_item.get(modality, 0)
-        per_sequence += count * (limit if modality == "video" and most else most)
+    per_sequence = sum(count * budget.largest_item(m) for m, count in counts.items())
     profiled = 0
     if budget.profiled_modality is not None:
         dummy = budget.dummies.get(budget.profiled_modality)
         embeds = dummy.embeds if dummy else budget.max_tokens_per_item[budget.profiled_modality]
         profiled = budget.profiled_items * embeds
-    return Adequacy(profiled, min(limit, budget.max_num_seqs * per_sequence))
+    asked, clip = budget.max_num_seqs * per_sequence, budget.largest_clip
+    larger = clip is not None and clip.embeds > budget.max_tokens_per_item.get("video", 0)
+    named = str(clip) if larger and counts.get("video") and asked < limit else ""
+    return Adequacy(profiled, min(limit, asked), named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from mmcalib.derive.adequacy import (
     adequacy,
     worst_step,
 )
-from mmcalib.engine.messages import Budget, Dummy
+from mmcalib.engine.messages import Budget, Clip, Dummy
 
 
 def budget(
@@ -22,6 +22,7 @@ def budget(
     items: int = 1,
     dummy: int | None = None,
     seqs: int = 256,
+    clip: Clip | None = None,
 ) -> Budget:
     return Budget(
         encoder_compute_budget=encoder_tokens,
@@ -35,6 +36,7 @@ def budget(
         max_model_len=128_000,
         max_num_batched_tokens=8192,
         max_num_seqs=seqs,
+        largest_clip=clip,
     )
 
 
@@ -66,7 +68,18 @@ def test_few_sequences_cannot_fill_the_budget() -> None:
     assert (more.worst_step_tokens, more.passes) == (7680, False)
 
 
-def test_a_video_may_fill_the_whole_budget() -> None:
+def test_a_video_is_no_larger_than_loader_and_processor_make_it() -> None:
+    """Finding §7 of the server conformance work."""
+    clip = Clip(384, 768, 16, 16)
+    found = adequacy(
+        budget(8192, {"video": 196}, profiled="video", dummy=196, items=2, seqs=2, clip=clip),
+        {"video": 1},
+    )
+    assert (found.profiled_tokens, found.worst_step_tokens) == (392, 768)
+    assert found.of == " (videos of up to 768 frames of 16×16)"
+
+
+def test_a_video_that_nothing_bounds_may_fill_the_whole_budget() -> None:
     """No processor option bounds its frames, so its own maximum does not either."""
     most = {"image": 1280, "video": 1000}
     found = adequacy(budget(8192, most, items=1, dummy=1280, seqs=1), {"image": 1, "video": 1})

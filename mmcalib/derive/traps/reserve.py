@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mmcalib.census.shapes import Modality
@@ -33,7 +33,7 @@ def reserved(
     """R4 in tokens; a profile that is skipped encodes none."""
     found = adequacy(budget, {m: count.value for m, count in served.items()})
     if engine_args.get("skip_mm_profiling"):
-        return Adequacy(0, found.worst_step_tokens)
+        return replace(found, profiled_tokens=0)
     return found
 
 
@@ -41,7 +41,7 @@ def reserved_check(found: Adequacy, modality: str | None, cures: Sequence[str]) 
     """R4 in tokens; `cures` are lines of a file with which it passes, each tried."""
     detail = (
         f"vLLM's startup profile encodes {found.profiled_tokens:,} tokens, one step at most "
-        f"{found.worst_step_tokens:,}: {found.ratio:.2f}"
+        f"{found.worst_step_tokens:,}{found.of}: {found.ratio:.2f}"
     )
     if found.passes:
         return Check(RESERVED, "pass", detail)

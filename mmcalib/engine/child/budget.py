@@ -9,6 +9,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.encoder_budget import MultiModalBudget
 from vllm.usage.usage_lib import UsageContext
 
+from mmcalib.engine.child.largest import largest_clip
 from mmcalib.engine.child.media import sampled_of
 from mmcalib.engine.child.versions import item_bytes
 from mmcalib.engine.messages import AskBudget, Budget, Dummy
@@ -42,6 +43,9 @@ def read_budget(config: Any, *, build_dummy: bool = False, only_profiled: bool =
         max_model_len=config.model_config.max_model_len,
         max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
         max_num_seqs=config.scheduler_config.max_num_seqs,
+        largest_clip=largest_clip(config.model_config, mm.processor)
+        if "video" in mm.mm_max_toks_per_item
+        else None,
     )
 
 

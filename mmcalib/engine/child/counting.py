@@ -16,7 +16,7 @@ from mmcalib.engine.messages import Blank, Count, Counted
 def count(model: OpenedModel, request: Count) -> Counted:
     """Embeds of every blank in order; None where the model's code has no count of it."""
     under = model.under(request.setting)
-    counters = {m: _counter(m, under) for m in {blank.modality for blank in request.subjects}}
+    counters = {m: counter(m, under) for m in {blank.modality for blank in request.subjects}}
     sampled = [_sampled(blank, under) for blank in request.subjects]
     found = [
         _number(counters[blank.modality], size)
@@ -46,7 +46,7 @@ def _number(counter: Callable[..., int] | None, sampled: tuple[int, ...]) -> int
         return None
 
 
-def _counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
+def counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
     """vLLM's counting method with everything but the size filled in, by the names of its
     parameters: models differ in which they want.
     """

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter
 from mmcalib.engine.messages.budget import (
     AskBudget,
     Budget,
+    Clip,
     Dummy,
 )
 from mmcalib.engine.messages.closing import (
@@ -69,6 +70,7 @@ __all__ = [
     "AskBudget",
     "Blank",
     "Budget",
+    "Clip",
     "CompareDevices",
     "Cost",
     "Count",

@@ -242,7 +242,7 @@ def _adequate(decision: Decision, policy: Policy) -> Check:
     found = decision.adequacy
     detail = (
         f"vLLM's startup profile encodes {found.profiled_tokens} tokens, one step at most "
-        f"{found.worst_step_tokens}: {found.ratio:.2f}"
+        f"{found.worst_step_tokens}{found.of}: {found.ratio:.2f}"
     )
     if found.passes:
         return Check(RESERVED, "pass", detail)

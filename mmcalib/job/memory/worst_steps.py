@@ -51,9 +51,7 @@ def _worst(decision: Configuration, modality: Modality, step: Rehearsed) -> Wors
     """Scaled to a full step, which is no more than all sequences can ask for at once."""
     budget = decision.budget
     peak = next((phase.peak_bytes for phase in step.phases if phase.name == "encoder"), 0)
-    largest = budget.max_tokens_per_item[modality]
-    # No option of vLLM bounds the frames of a video: one may fill the budget.
-    most = budget.encoder_budget_tokens if modality == "video" else largest
+    most = budget.largest_item(modality)
     asked = budget.max_num_seqs * decision.counts[modality].value * most
     return worst_step(
         modality,
