@@ -201,3 +201,15 @@ def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_c
     )
     assert allowed.returncode == 0, allowed.stderr
     assert (tmp_path / "out2/engine.yaml").exists()
+
+
+@pytest.mark.long
+def test_the_engine_starts_with_the_batch_of_the_server(tmp_path: Path, engine_cache: Path) -> None:
+    """Of tiny items max_num_seqs bounds the profile: `vllm.LLM` has another default than the server
+    (256 against 128 on this platform), and the verdict was no.
+    """
+    for number in range(3):
+        photo(tmp_path / "media" / f"{number}.png", 64, 64, number)
+    words = ("--model", QWEN, "--data", tmp_path / "media", "--out", tmp_path / "out")
+    done = mmcalib(engine_cache, "run", *words, "--validate", "startup")
+    assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: 
             host,
             Path(known.resolved.path),
             known.decision.engine_args,
+            known.decision.budget,
             scratch,
             job.startup_budget_s,
             known.opened.device,
@@ -64,6 +65,9 @@ def start_default(job: Job, known: Findings, scratch: Path, progress: Progress) 
     name, started, budget = "default for comparison", known.started, known.decision.default_budget
     if started is None:
         return Check(name, "skip", "the calibrated configuration did not start")
+    if known.decision.default_error:
+        said = known.decision.default_error
+        return Check(name, "warn", f"the default configuration does not start: {said}")
     tokens = budget.encoder_budget_tokens
     seconds = startup.default_seconds(started, known.decision)
     if seconds is None or seconds > job.startup_budget_s * _COMPARISON_SHARE:
@@ -76,7 +80,14 @@ def start_default(job: Job, known: Findings, scratch: Path, progress: Progress) 
     try:
         with EngineHost(on_said=progress.note, on_log=progress.log, silence_s=patience_s) as host:
             known.default_started = startup.start(
-                host, path, args, scratch / "default", job.startup_budget_s, device, progress
+                host,
+                path,
+                args,
+                budget,
+                scratch / "default",
+                job.startup_budget_s,
+                device,
+                progress,
             )
     except EngineSilent:
         detail = f"broken off after {patience_s:.0f} s: it takes longer here than estimated"

@@ -9,7 +9,7 @@ from typing import Any
 
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import EngineStarted, StartEngine, WorkerMemory
+from mmcalib.engine.messages import Budget, EngineStarted, StartEngine, WorkerMemory
 from mmcalib.geometry import cut_checkpoint, depths, read_config
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.decision.decision import Decision
@@ -34,17 +34,19 @@ def start(
     host: EngineHost,
     model_path: Path,
     engine_args: Mapping[str, Any],
+    budget: Budget,
     scratch: Path,
     budget_s: float,
     device: str,
     progress: Progress,
 ) -> Started:
-    """Start the real engine with this configuration; raises EngineError where it does not.
+    """Start the real engine with this configuration, whose budget was computed; raises EngineError
+    where it does not start.
 
     Weights are dummies: memory does not care for values. Without a GPU the depth is cut and
     kernels run eagerly.
     """
-    args = {**engine_args, "model": str(model_path), "load_format": "dummy"}
+    args = {**_batch(budget), **engine_args, "model": str(model_path), "load_format": "dummy"}
     here = true = depths(read_config(model_path))
     if device == "cpu":
         cut = cut_checkpoint(
@@ -62,6 +64,16 @@ def start(
         (here.text_layers, here.encoder_layers),
         (true.text_layers, true.encoder_layers),
     )
+
+
+def _batch(budget: Budget) -> dict[str, int]:
+    """The batch of the server where nothing is said, on the machine that will serve: `vllm.LLM` has
+    defaults of its own, and so has this machine.
+    """
+    return {
+        "max_num_batched_tokens": budget.max_num_batched_tokens,
+        "max_num_seqs": budget.max_num_seqs,
+    }
 
 
 def default_seconds(started: Started, decision: Decision) -> float | None:

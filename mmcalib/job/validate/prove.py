@@ -41,7 +41,9 @@ def prove(
     args = here(subject.engine_args, device)
     try:
         path = Path(subject.resolved.path)
-        proof.started = startup.start(host, path, args, scratch, budget_s, device, progress)
+        proof.started = startup.start(
+            host, path, args, subject.budget, scratch, budget_s, device, progress
+        )
         first, *others = startup.startup_checks(proof.started, subject)
         left_out = [name for name in subject.engine_args if name not in args]
         if left_out:
