@@ -20,6 +20,7 @@ from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.report import report
 from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
+from mmcalib.cli.serve import serve
 from mmcalib.cli.teaching import lesson
 from mmcalib.cli.validate import validate
 from mmcalib.corpus.wording import plain
@@ -45,6 +46,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "check": (check, "Does new data fit a calibration? A gate for pipelines."),
     "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
     "merge": (merge, "Add up the scans of several machines."),
+    "serve": (serve, "vllm serve, also where its own script does not start."),
     "report": (report, "Render the report of a calibration again."),
 }
 for _name, (_command, _purpose) in COMMANDS.items():

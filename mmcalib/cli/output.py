@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mmcalib.engine.serving import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.job.spec import Outcome
 from mmcalib.report.calibration import Calibration, first_failed
@@ -76,9 +77,10 @@ def finish(
     """
     written = ["report.html", "report.md", "calibration.json", "skipped.jsonl"]
     texts: dict[Path, str] = {}
-    serve = f"vllm serve --config {shlex.quote(str(out / 'engine.yaml'))}"
+    config = out / "engine.yaml"
+    serve = f"vllm serve --config {shlex.quote(str(config))}"
     if calibration.verdict == "pass":
-        texts[out / "engine.yaml"] = engine_yaml(calibration, serve)
+        texts[config] = engine_yaml(calibration, serve)
         written.insert(0, "engine.yaml")
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
     texts[out / "report.md"] = report.markdown()
@@ -98,7 +100,8 @@ def finish(
         failed = first_failed(calibration.checks)
         raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
     if not quiet:
-        console.print(f"serve with: {serve}", markup=False, style="bold", soft_wrap=True)
+        here = f"serve with: {serve_command(config)}"
+        console.print(here, markup=False, style="bold", soft_wrap=True)
     if strict and calibration.corpus.skipped:
         raise VerdictError(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",

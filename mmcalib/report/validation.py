@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from mmcalib.report.calibration import CheckResult, EncoderBudget, Memory, Startup
+from mmcalib.report.calibration import CheckResult, Corpus, EncoderBudget, Memory, Startup
 from mmcalib.report.part import Part
 
 
@@ -27,7 +27,8 @@ class Validation(Part):
     """Whether a configuration does what it says and survives what it admits.
 
     `engine_config` is what vLLM reads in the file and the flags, None where it cannot be read; what
-    depends on it is None then too. `items` are the media that it was tried with.
+    depends on it is None then too. `items` are the media that it was tried with; `corpus` is what
+    they cost under the configuration, None where none were measured.
     """
 
     checks: list[CheckResult]
@@ -42,6 +43,7 @@ class Validation(Part):
     memory: ValidatedMemory | None
     startup: Startup | None
     items: Literal["none", "corpus", "made up"]
+    corpus: Corpus | None = None
     gpu: str
     tool: dict[str, str]
     doubts: list[str]

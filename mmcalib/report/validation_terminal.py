@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mmcalib.report import words
 from mmcalib.report.calibration import CheckResult, Memories, Memory
-from mmcalib.report.terminal import checks_table
+from mmcalib.report.terminal import checks_table, corpus_heading, corpus_table
 from mmcalib.report.validation import Validation
 
 _ITEMS = {
@@ -19,6 +19,7 @@ _ITEMS = {
     "corpus": "tried with your media",
     "made up": "tried with blank media of the largest sizes that it admits",
 }
+_WHOSE = {"none": "Items", "corpus": "Your corpus", "made up": "Blank media"}
 # Characters of a remedy that is said again sooner than referred to.
 _SHORT = 40
 
@@ -33,6 +34,11 @@ def validated(validation: Validation, console: Console) -> None:
         console.print()
         console.print(Text("What vLLM reads", style="bold"))
         console.print(_settings(validation))
+    if validation.corpus is not None:
+        console.print()
+        heading = corpus_heading(validation.corpus, _WHOSE[validation.items])
+        console.print(Text(heading, style="bold"))
+        console.print(corpus_table(validation.corpus))
     if validation.budget is not None:
         console.print()
         console.print(Text("What vLLM reserves", style="bold"))

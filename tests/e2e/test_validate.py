@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
@@ -18,6 +20,7 @@ from mmcalib.job.validate.validate import judge as judge_file
 from mmcalib.progress import Silent
 from mmcalib.report.calibration import CheckResult
 from mmcalib.report.validation import Validation
+from mmcalib.report.validation_terminal import validated
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests
 from tests.schemas import fits
@@ -269,6 +272,14 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     )  # fmt: skip
     named = checks(found)
     assert (found.items, named["items admitted"].status) == ("corpus", "pass")
+    # Finding §8 of the server conformance work: what they cost under the file is said.
+    assert found.corpus is not None
+    assert (found.corpus.items, found.corpus.prompts) == (5, 2)
+    assert found.corpus.modalities["image"].tokens.max == 609
+    console = Console(file=io.StringIO(), width=100)
+    validated(found, console)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Your corpus: 5 items in 2 requests; tokens per item, measured" in said
     assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"
     assert named["prompts fit"].status == "fail"
     assert named["prompts fit"].remedy.startswith("max-model-len: ")

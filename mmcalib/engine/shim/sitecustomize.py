@@ -9,7 +9,6 @@ next `sitecustomize` on the path still runs.
 
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -18,19 +17,6 @@ from collections.abc import Callable
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MMCALIB = os.path.dirname(os.path.dirname(_HERE))
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def _mismatched(package: str) -> bool:
-    """Whether the package was built for another torch than the CPU-only one that is here."""
-    found = _version(package)
-    return "+cpu" in _version("torch") and bool(found) and "+cpu" not in found
 
 
 class _Ours(importlib.abc.MetaPathFinder):
@@ -79,11 +65,14 @@ def _replace_torchaudio_extension() -> None:
 
 
 sys.meta_path.insert(0, _Ours())
-if _mismatched("torchvision"):
+
+from mmcalib.engine.wheels import mismatched  # noqa: E402 - not to be found before
+
+if mismatched("torchvision"):
     sys.meta_path.insert(0, _Before("torchvision", _declare_torchvision_ops))
-if _mismatched("torchaudio"):
+if mismatched("torchaudio"):
     sys.meta_path.insert(0, _Before("torchaudio", _replace_torchaudio_extension))
-if _mismatched("torchcodec"):
+if mismatched("torchcodec"):
     sys.modules["torchcodec"] = None  # type: ignore[assignment] # Python: its import fails
 
 _others = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]

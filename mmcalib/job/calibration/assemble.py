@@ -10,7 +10,6 @@ from typing import Any
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.checks import Check, verdict
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.spread import spread
 from mmcalib.engine.messages import Budget, ModelOpened, Replayed
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
@@ -18,6 +17,7 @@ from mmcalib.job.calibration.cache import cache_report
 from mmcalib.job.calibration.evidence import evidence, with_effects
 from mmcalib.job.calibration.frontier import frontier_points
 from mmcalib.job.calibration.throughput import throughput
+from mmcalib.job.corpus_figures import corpus_figures
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate.costs import costs
 from mmcalib.job.gate.rules import Proven
@@ -80,7 +80,9 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
             architecture=opened.architecture,
             doubts=list(known.resolved.notes),
         ),
-        corpus=_corpus(known),
+        corpus=corpus_figures(
+            decision.default_table, known.corpus.prompts.prompts(), known.skipped
+        ),
         limits=c.Limits(
             limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
             mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
@@ -122,34 +124,6 @@ def engine_config(resolved: ResolvedModel, engine_args: Mapping[str, Any]) -> di
 def _check(check: Check) -> c.CheckResult:
     return c.CheckResult(
         name=check.name, status=check.status, detail=check.detail, remedy=check.remedy
-    )
-
-
-def _corpus(known: Findings) -> c.Corpus:
-    table = known.decision.default_table
-    modalities = {}
-    for modality in table.modalities():
-        costs = table.of(modality)
-        found = spread(costs)
-        heaviest = table.heaviest(modality)
-        modalities[str(modality)] = c.ModalityItems(
-            items=found.items,
-            unique_shapes=found.unique_shapes,
-            tokens=c.Tokens(
-                min=found.min,
-                p50=found.p50,
-                p90=found.p90,
-                p99=found.p99,
-                max=found.max,
-                exemplar=found.exemplar,
-            ),
-            heaviest=str(heaviest.shape) if heaviest else "",
-        )
-    return c.Corpus(
-        items=sum(cost.count for cost in table.costs.values()),
-        prompts=known.corpus.prompts.prompts(),
-        skipped=known.skipped,
-        modalities=modalities,
     )
 
 

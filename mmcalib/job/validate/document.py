@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from mmcalib.derive.checks import verdict
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.corpus_figures import corpus_figures
 from mmcalib.job.memory.figures import encoder_budget, memory
 from mmcalib.job.proof.figures import measured_memory, startup_figures
 from mmcalib.job.validate.found import Asked, Found
@@ -34,6 +35,9 @@ def document(found: Found, asked: Asked) -> Validation:
         memory=_memory(found, gpu) if subject else None,
         startup=startup_figures(found.proof.started, found.proof.burst, found.proof.replayed),
         items=found.items,
+        corpus=corpus_figures(subject.table, found.prompts, found.skipped)
+        if subject and subject.table.costs
+        else None,
         gpu=gpu.name if gpu else "",
         tool={"mmcalib": __version__, **versions},
         doubts=list(resolved.notes) if resolved else [],

@@ -44,3 +44,5 @@ class Found:
     foresight: Foresight | None = None
     proof: Proof = field(default_factory=Proof)
     items: Literal["none", "corpus", "made up"] = "none"
+    prompts: int = 0
+    skipped: int = 0

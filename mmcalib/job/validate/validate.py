@@ -144,6 +144,7 @@ def _judge(
     found.checks += findings(subject, asks, foresight, has_data=corpus is not None)
     if corpus is not None:
         found.items = "corpus"
+        found.prompts, found.skipped = corpus.prompts.prompts(), len(corpus.skipped)
         found.checks += measured(corpus, subject, asks, progress)
     else:
         found.checks += probed(subject, host, progress)

@@ -1,0 +1,33 @@
+"""What a corpus' items cost under one setting, as the documents say it."""
+
+from __future__ import annotations
+
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.spread import spread
+from mmcalib.report import calibration as c
+
+
+def corpus_figures(table: CostTable, prompts: int, skipped: int) -> c.Corpus:
+    """The spread of each modality in `table`; `prompts` requests, `skipped` files and requests."""
+    modalities = {}
+    for modality in table.modalities():
+        found, heaviest = spread(table.of(modality)), table.heaviest(modality)
+        modalities[str(modality)] = c.ModalityItems(
+            items=found.items,
+            unique_shapes=found.unique_shapes,
+            tokens=c.Tokens(
+                min=found.min,
+                p50=found.p50,
+                p90=found.p90,
+                p99=found.p99,
+                max=found.max,
+                exemplar=found.exemplar,
+            ),
+            heaviest=str(heaviest.shape) if heaviest else "",
+        )
+    return c.Corpus(
+        items=sum(cost.count for cost in table.costs.values()),
+        prompts=prompts,
+        skipped=skipped,
+        modalities=modalities,
+    )
