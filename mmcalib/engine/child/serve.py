@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
-from collections.abc import Iterable
-from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 
-from mmcalib.engine.wheels import BUILDS, installed
+from mmcalib.engine.wheels import BUILDS
 
 _NAME, _CPU = BUILDS
+_ask = importlib.metadata.version
 
 
-class _CpuBuild(DistributionFinder):
-    """Answers for `vllm` with the metadata of its CPU build."""
-
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
-        """Finds no modules."""
-
-    def find_distributions(
-        self, context: DistributionFinder.Context | None = None
-    ) -> Iterable[Distribution]:
-        if context is None or context.name != _NAME:
-            return ()
-        return MetadataPathFinder.find_distributions(DistributionFinder.Context(name=_CPU))
+def _version(distribution_name: str) -> str:
+    """As vLLM itself tells its CPU build (`vllm_version_matches_substr`, vllm/platforms of 0.32):
+    without `+cpu` it would take kernels for another platform.
+    """
+    try:
+        return _ask(distribution_name)
+    except importlib.metadata.PackageNotFoundError:
+        if distribution_name != _NAME:
+            raise
+        return f"{_ask(_CPU)}+cpu"
 
 
 def main() -> None:
     """Run vLLM's own command line with the words of this process."""
-    if installed(_NAME) is None:
-        sys.meta_path.append(_CpuBuild())
+    importlib.metadata.version = _version
     from vllm.entrypoints.cli.main import main as vllm
 
     sys.argv[0] = _NAME
