@@ -20,6 +20,12 @@ GIB = 2**30
 STEPS_PER_GIB = 100
 # What vLLM takes where nothing is said (vllm/config/multimodal.py of 0.32).
 DEFAULT_GIB = 4
+# One API server and one engine: vLLM says that each of these processes has a cache of its own,
+# `mm_processor_cache_gb * (api_server_count + data_parallel_size)` in all
+# (vllm/config/multimodal.py of 0.32). Its code holds less: with one API server and no internal data
+# parallelism only the engine keeps tensors, otherwise only the API servers do
+# (vllm/multimodal/cache/factories.py, lru.py).
+PROCESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +85,51 @@ class HitCurve:
 class CacheSize:
     """A size for `mm-processor-cache-gb` (GiB, 0 switches the cache off) and what it earns.
 
-    `total_bytes` is what vLLM says it may hold in all processes together. `request_limited`: the
-    hits would need less than the largest request; `ram_limited`: more than the budget.
+    `total_bytes` is what vLLM says it may hold in all processes together. `allowed_gib` is the most
+    that one process may take; a cache is off where that is below `floor_bytes`, what one admissible
+    request may bring. `floor_limited`: the hits would need less than the floor. `wanted_gib` would
+    reach the share asked for of all hits that there are.
     """
 
     mm_processor_cache_gb: float
     hit_rate: float
     most_hit_rate: float
     total_bytes: int
-    request_limited: bool
-    ram_limited: bool
+    floor_bytes: int
+    floor_limited: bool
+    allowed_gib: float
+    wanted_gib: float
+    wanted_hit_rate: float
 
     @property
     def capacity_bytes(self) -> int:
         return round(self.mm_processor_cache_gb * GIB)
 
+    @property
+    def limited(self) -> bool:
+        """A larger allowance would hit more."""
+        return self.wanted_gib > self.allowed_gib
 
-def affordable_gib(ram_budget_bytes: int, processes: int = 2) -> float:
-    """The largest size of which `processes` copies fit the budget."""
+    @property
+    def unsafe(self) -> bool:
+        """No cache that is allowed holds any admissible request."""
+        return self.floor_bytes > self.allowed_gib * GIB
+
+
+def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSES) -> float:
+    """The most that one cache may take: its part of the budget, of which each process holds one.
+
+    vLLM's own default where the host's memory is not known: no file may ask for more than that
+    unless somebody says that it is there.
+    """
+    if ram_budget_bytes is None:
+        return DEFAULT_GIB
     return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB) / STEPS_PER_GIB
+
+
+def written_gib(nbytes: int) -> float:
+    """The least size in the steps in which it is written that holds so many bytes."""
+    return -(-nbytes * STEPS_PER_GIB // GIB) / STEPS_PER_GIB
 
 
 def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
@@ -116,7 +148,7 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
 
     - Below the largest request the curve is no promise: what exceeds the whole cache is served
       uncached and pushes nothing out (0.23 still raises "value too large"), and a request may fail
-      (see `choose`).
+      (see `mmcalib.derive.cache_floor`).
     - It is one process' cache. With several API servers each has its own and sees its share of
       the requests; `mm_processor_cache_type: shm` forgets first in, first out.
 
@@ -156,43 +188,38 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
 
 def choose(
     curve: HitCurve,
+    floor_bytes: int = 0,
     *,
     share: float = NEARLY_ALL,
     ram_budget_bytes: int | None = None,
-    api_server_count: int = 1,
-    data_parallel_size: int = 1,
+    processes: int = PROCESSES,
 ) -> CacheSize:
     """The smallest size that reaches `share` of the attainable hits, 0 where nothing repeats.
 
-    Attainable are the hits of the largest cache that `ram_budget_bytes` allows.
-
-    A cache is never smaller than the largest request, and off where that exceeds the budget: where
-    a request's new items push out one that it repeats, vLLM 0.32 fails the request ("Expected a
-    cached item for mm_hash=...", vllm/multimodal/cache/lru.py; vLLM PR 28525 assumes that a
-    request fits).
-
-    vLLM 0.32 says of `mm_processor_cache_gb` (vllm/config/multimodal.py) that the cache is
-    duplicated for each API server and engine core process, `mm_processor_cache_gb *
-    (api_server_count + data_parallel_size)` in all; that is what the budget pays for. Its code
-    holds less: with one API server and no internal data parallelism only the engine keeps tensors,
-    otherwise only the API servers do (vllm/multimodal/cache/factories.py, lru.py).
+    Attainable are the hits of the largest cache that `allowed_gib` gives. A cache is never smaller
+    than `floor_bytes`, what any admissible request may bring (`mmcalib.derive.cache_floor`), nor
+    than the largest request at hand, and off where that is more than allowed: vLLM fails requests
+    for which a cache is too small.
     """
-    processes = api_server_count + data_parallel_size
-    largest = curve.largest_request_bytes
-    most = curve.most_hits
-    if ram_budget_bytes is not None:
-        affordable = max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB)
-        most = curve.hits_at(affordable * GIB / STEPS_PER_GIB)
-        if largest * STEPS_PER_GIB > affordable * GIB:
-            most = 0
-    wanted = curve.capacity_for(math.ceil(round(share * most, 9)))
-    capacity = max(wanted, largest) if wanted else 0
-    gib = -(-capacity * STEPS_PER_GIB // GIB) / STEPS_PER_GIB
+    allowed = allowed_gib(ram_budget_bytes, processes)
+    least = max(floor_bytes, curve.largest_request_bytes)
+    most = curve.hits_at(allowed * GIB) if least <= allowed * GIB else 0
+    needed = curve.capacity_for(_share(share, most))
+    gib = written_gib(max(needed, least)) if needed else 0.0
+    wanted = curve.capacity_for(_share(share, curve.most_hits))
+    wanted_gib = written_gib(max(wanted, least)) if wanted else 0.0
     return CacheSize(
         mm_processor_cache_gb=gib,
         hit_rate=curve.rate_at(gib * GIB),
         most_hit_rate=curve.most_rate,
         total_bytes=round(gib * GIB) * processes,
-        request_limited=wanted < capacity,
-        ram_limited=most < curve.most_hits,
+        floor_bytes=least,
+        floor_limited=needed < least and gib > 0,
+        allowed_gib=allowed,
+        wanted_gib=wanted_gib,
+        wanted_hit_rate=curve.rate_at(wanted_gib * GIB),
     )
+
+
+def _share(share: float, hits: int) -> int:
+    return math.ceil(round(share * hits, 9))

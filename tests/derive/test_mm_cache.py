@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.mm_cache import GIB, CacheSize, HitCurve, choose, hit_curve
+from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, HitCurve, choose, hit_curve
 
 Request = list[tuple[int, int]]
 
@@ -107,7 +107,9 @@ def test_what_is_chosen_is_the_smallest_that_keeps_its_promise(
 def test_where_nothing_repeats_the_cache_is_off() -> None:
     curve = hit_curve(alone(*((name, GIB) for name in "abcdef")))
     assert curve == HitCurve(6, 6, 6 * GIB, GIB, (), ())
-    assert choose(curve) == CacheSize(0.0, 0.0, 0.0, 0, request_limited=False, ram_limited=False)
+    found = choose(curve)
+    assert (found.mm_processor_cache_gb, found.hit_rate, found.most_hit_rate) == (0.0, 0.0, 0.0)
+    assert (found.total_bytes, found.limited, found.floor_limited) == (0, False, False)
 
 
 def test_what_only_one_request_repeats_is_no_hit() -> None:
@@ -149,32 +151,68 @@ def test_the_last_few_percent_of_the_hits_are_not_paid_for() -> None:
     assert chosen.mm_processor_cache_gb == 0.25
     assert chosen.hit_rate == pytest.approx(3999 / 4200)
     assert chosen.most_hit_rate == pytest.approx(4099 / 4200)
-    assert choose(curve, share=1).mm_processor_cache_gb == 25.25
+    roomy = choose(curve, share=1, ram_budget_bytes=64 * GIB)
+    assert roomy.mm_processor_cache_gb == 25.25
 
 
 def test_memory_is_counted_as_vllm_counts_it_and_the_budget_holds() -> None:
     accesses = [(number, GIB) for number in range(8)] * 2 + [("small", GIB // 2)] * 2
     curve = hit_curve(alone(*accesses))
-    free = choose(curve, api_server_count=2, data_parallel_size=2)
+    free = choose(curve, processes=4, ram_budget_bytes=64 * GIB)
     assert (free.mm_processor_cache_gb, free.total_bytes) == (8.0, 32 * GIB)
-    assert not free.ram_limited
-    tight = choose(curve, api_server_count=2, data_parallel_size=2, ram_budget_bytes=12 * GIB)
+    assert not free.limited
+    tight = choose(curve, processes=4, ram_budget_bytes=12 * GIB)
     assert (tight.mm_processor_cache_gb, tight.total_bytes) == (1.0, 4 * GIB)
-    assert tight.ram_limited
+    assert tight.limited
     assert choose(curve, ram_budget_bytes=0).mm_processor_cache_gb == 0
 
 
-def test_a_cache_holds_the_heaviest_request_or_is_off() -> None:
-    """vLLM fails a request whose own new items push out what it repeats (PR 28525)."""
+def test_no_log_makes_it_ask_for_more_than_vllms_default() -> None:
+    """Finding §1 of the server conformance work: 10,000 photos, each asked for twice, made 76.54
+    GiB, whatever the host has. What more would bring is said.
+    """
+    photos = [(number, 8 << 20) for number in range(10_000)]
+    often = [("logo", 8 << 20)] * 100
+    curve = hit_curve(alone(*often, *photos, *photos))
+    found = choose(curve)
+    assert found.mm_processor_cache_gb == 0.01
+    assert found.limited
+    assert (found.wanted_gib, found.wanted_hit_rate) == (78.13, pytest.approx(10_099 / 20_100))
+    enough = choose(curve, ram_budget_bytes=160 * GIB)
+    assert (enough.mm_processor_cache_gb, enough.limited) == (78.13, False)
+    only = choose(hit_curve(alone(*photos, *photos)))
+    assert (only.mm_processor_cache_gb, only.limited, only.unsafe) == (0, True, False)
+
+
+def test_a_cache_holds_any_admissible_request_or_is_off() -> None:
+    """Finding §1 of the server conformance work: the floor is what a request may bring, not what
+    the heaviest of the corpus did.
+    """
     logos = alone(*[("logo", GIB // 100)] * 10)
-    assert choose(hit_curve(logos)).mm_processor_cache_gb == 0.01
-    curve = hit_curve([*logos, [("page", GIB), ("scan", 2 * GIB)]])
-    on = choose(curve)
-    assert (on.mm_processor_cache_gb, on.request_limited) == (3, True)
-    off = choose(curve, ram_budget_bytes=5 * GIB)
-    assert (off.mm_processor_cache_gb, off.ram_limited) == (0, True)
+    curve = hit_curve(logos)
+    assert choose(curve).mm_processor_cache_gb == 0.01
+    on = choose(curve, 3 * GIB)
+    assert (on.mm_processor_cache_gb, on.floor_limited, on.unsafe) == (3, True, False)
+    off = choose(curve, 5 * GIB)
+    assert (off.mm_processor_cache_gb, off.limited, off.unsafe) == (0, True, True)
+    budget = choose(curve, 5 * GIB, ram_budget_bytes=10 * GIB)
+    assert (budget.mm_processor_cache_gb, budget.limited) == (5, False)
+    assert choose(curve, 3 * GIB, ram_budget_bytes=5 * GIB).mm_processor_cache_gb == 0
+    heavier = hit_curve([*logos, [("page", GIB), ("scan", 2 * GIB)]])
+    assert choose(heavier).floor_bytes == 3 * GIB
     once = hit_curve([[("a", GIB), ("b", GIB)]])
-    assert choose(once).mm_processor_cache_gb == 0
+    assert choose(once, 5 * GIB).mm_processor_cache_gb == 0
+
+
+@given(traffic(), st.integers(0, 10**9), st.none() | st.integers(0, 10**10), st.integers(2, 9))
+def test_a_size_is_0_or_at_least_the_floor_and_at_most_what_is_allowed(
+    requests: list[Request], floor: int, budget: int | None, processes: int
+) -> None:
+    large = [[(key, nbytes * 30_000_001) for key, nbytes in request] for request in requests]
+    found = choose(hit_curve(large), floor, ram_budget_bytes=budget, processes=processes)
+    assert found.mm_processor_cache_gb == 0 or found.mm_processor_cache_gb * GIB >= floor
+    allowed = DEFAULT_GIB * GIB if budget is None else budget / processes
+    assert found.mm_processor_cache_gb * GIB <= allowed
 
 
 @given(traffic(), st.integers(0, 10**9))

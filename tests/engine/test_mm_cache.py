@@ -17,9 +17,10 @@ import pytest
 
 from mmcalib.census.sample import choose as choose_sample
 from mmcalib.census.shapes import ImageShape
+from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
-from mmcalib.derive.mm_cache import GIB, choose, hit_curve
+from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, choose, hit_curve
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import residencies
 from mmcalib.engine.environment import child_environment
@@ -146,7 +147,117 @@ def test_vllm_fails_a_request_that_a_cache_cannot_hold_at_once() -> None:
     requests: list[Request] = [[("logo", 10)], [("page", 30), ("logo", 10)]]
     assert hits_in_vllm(requests, [40, 39, 30]) == [1, -1, -1]
     scaled = [[(key, nbytes * GIB) for key, nbytes in request] for request in requests]
-    assert choose(hit_curve(scaled)).mm_processor_cache_gb == 40
+    roomy = choose(hit_curve(scaled), ram_budget_bytes=80 * GIB)
+    assert roomy.mm_processor_cache_gb == 40
+
+
+# Random traffic within the limits through the steps of vLLM's own processor, its sender's cache and
+# its receiver's. Tensors are on the device without values: gigabytes take no memory. `sized` from
+# the traffic so far, then anything that is admitted.
+ADMISSIBLE = """
+import json, sys
+from types import SimpleNamespace
+import torch
+from hypothesis import configuration, find, given, settings, strategies as st
+from vllm.multimodal.cache import (
+    LruKeyReplicatedReceiverCache, LruKeyReplicatedSenderCache, MultiModalProcessorOnlyCache)
+from vllm.multimodal.inputs import (
+    MultiModalFieldElem, MultiModalKwargsItem, MultiModalKwargsItems, MultiModalSharedField)
+from vllm.multimodal.processing.processor import BaseMultiModalProcessor as Processor
+from mmcalib.derive.mm_cache import choose, hit_curve
+
+asked = json.load(sys.stdin)
+configuration.set_hypothesis_home_dir(asked["home"])
+LIMITS = asked["limits"]
+FLOOR = sum(count * nbytes for count, nbytes in LIMITS.values())
+
+
+def tensor(nbytes):
+    data = torch.empty(nbytes, dtype=torch.uint8, device="meta")
+    field = MultiModalSharedField(batch_size=1)
+    return MultiModalKwargsItem({"data": MultiModalFieldElem(data=data, field=field)})
+
+
+def item(modality):
+    # Content and bytes: few contents, so that they come again; one is the largest.
+    most = LIMITS[modality][1]
+    return st.integers(0, 7).map(lambda n: (f"{modality}-{n}", most // (n + 1)))
+
+
+REQUEST = st.fixed_dictionaries({
+    modality: st.lists(item(modality), max_size=count) for modality, (count, _) in LIMITS.items()})
+TRAFFIC = st.lists(REQUEST, min_size=1, max_size=30)
+
+
+def fails(gib, requests):
+    config = SimpleNamespace(mm_processor_cache_gb=gib)
+    model = SimpleNamespace(get_multimodal_config=lambda: config)
+    processor = SimpleNamespace(_recompute_cached_prompt_update=None)
+    for one in (LruKeyReplicatedSenderCache(model), MultiModalProcessorOnlyCache(model)):
+        receiver = LruKeyReplicatedReceiverCache(model)
+        for request in requests:
+            hashes = {m: [key for key, _ in items] for m, items in request.items()}
+            cached = {m: one.is_cached(keys) for m, keys in hashes.items()}
+            new = {m: [tensor(n) for (_, n), c in zip(items, cached[m]) if not c]
+                   for m, items in request.items()}
+            new = {m: items for m, items in new.items() if items}
+            try:
+                merged, _ = Processor._merge_mm_kwargs(
+                    processor, one, mm_hashes=hashes, mm_is_cached=cached,
+                    mm_missing_kwargs=MultiModalKwargsItems(new),
+                    mm_missing_prompt_updates={m: [[]] * len(items) for m, items in new.items()})
+            except AssertionError as error:
+                assert "Expected a cached item" in str(error), error
+                return True
+            if isinstance(one, LruKeyReplicatedSenderCache):
+                sent = [SimpleNamespace(mm_hash=key, identifier=key, data=data)
+                        for m, keys in hashes.items() for key, data in zip(keys, merged.get(m, []))]
+                receiver.get_and_update_features(sent)
+    return False
+
+
+def flat(requests):
+    return [[item for items in request.values() for item in items] for request in requests]
+
+
+ran = []
+
+@settings(max_examples=asked["examples"], deadline=None, database=None, derandomize=True)
+@given(TRAFFIC, TRAFFIC)
+def safe(corpus, later):
+    size = choose(hit_curve(flat(corpus)), FLOOR)
+    ran.append(size.mm_processor_cache_gb)
+    # 0: vLLM has no cache at all.
+    assert not ran[-1] or not fails(ran[-1], [*corpus, *later])
+
+safe()
+before = st.tuples(TRAFFIC, TRAFFIC)
+
+def old(both):
+    # What the floor was: the largest request of the corpus.
+    size = choose(hit_curve(flat(both[0])), 0)
+    return size.mm_processor_cache_gb > 0 and fails(size.mm_processor_cache_gb, sum(both, []))
+
+options = settings(max_examples=2000, deadline=None, database=None, derandomize=True)
+corpus, later = find(before, old, settings=options)
+print(json.dumps({"sizes": ran, "corpus": flat(corpus), "later": flat(later)}))
+"""
+
+
+def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> None:
+    """Finding §1 of the server conformance work: with the largest request of the corpus as the
+    floor, vLLM ends admissible requests in an assertion; with the largest admissible one none.
+    """
+    limits = {"image": (3, 90 << 20), "video": (1, 400 << 20)}
+    asked = {"limits": limits, "examples": 150, "home": str(tmp_path)}
+    found = in_vllm(ADMISSIBLE, asked)
+    floor = sum(count * nbytes for count, nbytes in limits.values())
+    on = [gib for gib in found["sizes"] if gib]
+    assert len(on) > 50
+    assert floor / GIB <= min(on) <= max(on) <= DEFAULT_GIB
+    corpus, later = found["corpus"], found["later"]
+    small = choose(hit_curve(corpus))
+    assert sum(nbytes for _, nbytes in later[-1]) > small.capacity_bytes
 
 
 # What a server does with each request, without its engine: vLLM's connector, hashes and processor.
@@ -226,7 +337,8 @@ def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(
     table, unreadable = measure(qwen.host, corpus.census, DEFAULT, sample, Silent())
     assert unreadable == []
     counts = {m: Count(3, "", "given") for m in qwen.opened.modalities}
-    cache = size_cache(corpus.accesses, table, counts, qwen.opened, Policy())
+    # The least floor: what is proven here is the curve.
+    cache = size_cache(corpus.accesses, table, counts, CacheFloor({}), qwen.opened, Policy())
     assert isinstance(cache, SizedCache)
     curve, gib = cache.curve, cache.mm_processor_cache_gb
     half = max(curve.largest_request_bytes / GIB, gib / 2)

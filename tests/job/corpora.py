@@ -67,5 +67,7 @@ def decide(
     sample = choose(read.census, 12, 0)
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), unsuited)
     return decided.with_cache(
-        size_cache(read.accesses, decided.table, decided.counts, model, policy)
+        size_cache(
+            read.accesses, decided.table, decided.counts, decided.cache_floor(), model, policy
+        )
     )

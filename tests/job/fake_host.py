@@ -31,6 +31,7 @@ TOKENS = {"image": 16384, "video": 768}  # defaults, per image and per frame
 FRAMES = 32
 AUDIO_HZ, SAMPLES_PER_TOKEN, AUDIO_TOKENS = 16000, 640, 750
 ANY = 999
+TOKEN_BYTES = 1176 * 4
 
 
 def area_knob(modality: Modality) -> Knob:
@@ -178,7 +179,7 @@ def cost(shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         case AudioShape(duration_s=seconds):
             tokens = _audio(math.ceil(seconds * AUDIO_HZ))
             sampled = (math.ceil(seconds * AUDIO_HZ), AUDIO_HZ)
-    return Cost(tokens, tokens, tokens * 1176 * 4, 0.0, 0.0, sampled)
+    return Cost(tokens, tokens, tokens * TOKEN_BYTES, 0.0, 0.0, sampled)
 
 
 def _audio(samples: int) -> int:
@@ -200,7 +201,8 @@ def budget(model: ModelOpened, args: Mapping[str, Any], *, build_dummy: bool) ->
     per_prompt = {m: max(1, min(limits[m][0], context // most[m])) for m in most}
     per_batch = {m: max(1, min(tokens // most[m], seqs * per_prompt[m])) for m in most}
     profiled = max(most, key=lambda m: (most[m], m)) if most else None
-    dummies = {m: Dummy(_dummy(m, kwargs, limits[m][1]), 0, {}) for m in most}
+    embeds = {m: _dummy(m, kwargs, limits[m][1]) for m in most}
+    dummies = {m: Dummy(n, n * TOKEN_BYTES, {}) for m, n in embeds.items()}
     return Budget(
         encoder_compute_budget=tokens,
         encoder_cache_size=tokens,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmcalib.derive.cache_floor import CacheFloor, parts
 from mmcalib.derive.checks import Check
-from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB
+from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, PROCESSES, written_gib
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import Residency, residencies
 from mmcalib.job.decision.cache import CappedCache, SizedCache
@@ -35,10 +36,20 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
 
 
 def _capped(cache: CappedCache) -> str:
+    most = f"one admissible request may bring {_floor(cache.floor)}"
     if cache.gib:
-        return "as large as the RAM budget allows: no order of requests says what would help"
-    largest = gib(cache.largest_request_bytes)
-    return f"off: the RAM budget does not hold the largest request, {largest}, in both processes"
+        at_most = (
+            "the RAM budget allows" if cache.allowed_gib < DEFAULT_GIB else "one request needs"
+        )
+        return f"as large as {at_most}: no order of requests says what would help; {most}"
+    allows = f"the RAM budget allows {cache.allowed_gib:g} GiB for each process"
+    if not cache.budgeted:
+        allows = f"vLLM's default of {DEFAULT_GIB} GiB does not hold that"
+    return f"off: {most}; {allows}, and vLLM fails requests that its cache does not hold"
+
+
+def _floor(floor: CacheFloor) -> str:
+    return f"{' + '.join(parts(floor))} = {gib(floor.nbytes)}"
 
 
 def _why(cache: SizedCache) -> str:
@@ -48,15 +59,27 @@ def _why(cache: SizedCache) -> str:
     if not curve.most_hits:
         return f"none of {of} comes again in a later one: a cache would never hit"
     default = f"vLLM's {DEFAULT_GIB} GiB {share(curve.rate_at(DEFAULT_GIB * GIB))}"
-    if curve.largest_request_bytes > DEFAULT_GIB * GIB:
-        default = f"vLLM's {DEFAULT_GIB} GiB do not hold the largest request"
+    if size.floor_bytes > DEFAULT_GIB * GIB:
+        default = f"vLLM's {DEFAULT_GIB} GiB do not hold the largest admissible request"
     most = f"any cache at most {share(size.most_hit_rate)}, {default}"
     if not size.mm_processor_cache_gb:
-        return f"off: the RAM budget allows none that helps; of {of} {most}"
-    why = f"hits {share(size.hit_rate)} of {of}; {most}"
-    if size.request_limited:
-        why += f"; no smaller than the largest request, {gib(curve.largest_request_bytes)}"
-    return f"{why}; as large as the RAM budget allows" if size.ram_limited else why
+        why = f"off: {_refused(cache)}; of {of} {most}"
+    else:
+        why = f"hits {share(size.hit_rate)} of {of}; {most}"
+    if size.floor_limited:
+        why += f"; no smaller than what one admissible request may bring, {_floor(cache.floor)}"
+    if size.limited:
+        why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB in each process"
+    return why
+
+
+def _refused(cache: SizedCache) -> str:
+    """Why there is no cache though items come again."""
+    size = cache.size
+    allowed = f"{size.allowed_gib:g} GiB in each process are allowed"
+    if size.unsafe:
+        return f"{allowed}, and one admissible request may bring {_floor(cache.floor)}"
+    return f"{allowed}, of which none helps"
 
 
 def cache_report(decision: Decision) -> ProcessorCache | None:
@@ -71,9 +94,12 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
         distinct=curve.distinct,
         distinct_bytes=curve.distinct_bytes,
         largest_request_bytes=curve.largest_request_bytes,
+        admissible_request_bytes=size.floor_bytes,
         complete=cache.complete,
         mm_processor_cache_gb=cache.mm_processor_cache_gb,
         total_bytes=size.total_bytes,
+        wanted_gb=size.wanted_gib,
+        wanted_hit_rate=round(size.wanted_hit_rate, 6),
         hit_rate=round(size.hit_rate, 6),
         most_hit_rate=round(size.most_hit_rate, 6),
         default_hit_rate=round(curve.rate_at(DEFAULT_GIB * GIB), 6),
@@ -94,15 +120,18 @@ def _processor_cache(cache: SizedCache | CappedCache | str, policy: Policy) -> C
     if isinstance(cache, str):
         return Check(name, "skip", cache)
     if isinstance(cache, CappedCache):
-        remedy = "" if cache.gib else "a larger --ram-budget"
+        least = f"--ram-budget {PROCESSES * written_gib(cache.floor.nbytes):g}GiB or more"
+        remedy = "" if cache.gib else f"{least}, where the host has that"
         return Check(name, "pass" if cache.gib else "warn", _capped(cache), remedy)
     size = cache.size
     held = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
-    detail = f"{held}, by default {gib(2 * DEFAULT_GIB * GIB)}: {_why(cache)}"
-    if size.ram_limited:
-        detail = f"{gib(policy.ram_budget_bytes)} are allowed, {detail}"
-        return Check(name, "warn", detail, "a larger --ram-budget")
-    return Check(name, "pass", detail)
+    detail = f"{held}, by default {gib(PROCESSES * DEFAULT_GIB * GIB)}: {_why(cache)}"
+    if not size.limited:
+        return Check(name, "pass", detail)
+    more = f"--ram-budget {PROCESSES * size.wanted_gib:g}GiB, where the host has that"
+    if policy.ram_budget_bytes is None:
+        return Check(name, "pass", f"{detail}: {more}")
+    return Check(name, "warn", f"{gib(policy.ram_budget_bytes)} are allowed, {detail}", more)
 
 
 def _large_items(decision: Decision) -> Iterator[Check]:

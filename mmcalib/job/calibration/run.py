@@ -102,8 +102,9 @@ def _calibrate(
     budgets = Budgets(host, opened, resolved.path, job.policy, files=handed)
     unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, unsuited)
+    floor = decision.cache_floor()
     decision = decision.with_cache(
-        size_cache(corpus.accesses, decision.table, decision.counts, opened, job.policy)
+        size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
     decision = effective(decision, budgets, progress)
     outcome.skipped.extend(decision.unreadable)

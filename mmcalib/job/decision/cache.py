@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.shapes import Modality, Shape
+from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
 from mmcalib.derive.mm_cache import (
@@ -15,9 +16,10 @@ from mmcalib.derive.mm_cache import (
     GIB,
     CacheSize,
     HitCurve,
-    affordable_gib,
+    allowed_gib,
     choose,
     hit_curve,
+    written_gib,
 )
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import ModelOpened
@@ -28,7 +30,8 @@ _MERGED: tuple[Modality, ...] = ("image", "audio", "video")
 
 @dataclass(frozen=True, slots=True)
 class SizedCache:
-    """A size and what it was derived from: `requests` that vLLM would process.
+    """A size and what it was derived from: `requests` that vLLM would process, and the `floor` of
+    what any admissible one may bring.
 
     `often` is the item that most of them use, `times` how many do; `complete`: the log was not
     too long to be read to its end.
@@ -36,6 +39,7 @@ class SizedCache:
 
     curve: HitCurve
     size: CacheSize
+    floor: CacheFloor
     requests: int
     often: str
     times: int
@@ -48,10 +52,14 @@ class SizedCache:
 
 @dataclass(frozen=True, slots=True)
 class CappedCache:
-    """What a RAM budget allows where no order of requests says what would help."""
+    """What is allowed where no order of requests says what would help, and vLLM's default is more
+    than that, or less than the floor. `allowed_gib` as in `CacheSize`; `budgeted`: by a RAM budget.
+    """
 
     gib: float
-    largest_request_bytes: int
+    floor: CacheFloor
+    allowed_gib: float
+    budgeted: bool
 
     @property
     def mm_processor_cache_gb(self) -> int | float:
@@ -67,10 +75,11 @@ def size_cache(
     accesses: Accesses,
     table: CostTable,
     counts: Mapping[Modality, Count],
+    floor: CacheFloor,
     opened: ModelOpened,
     policy: Policy,
 ) -> SizedCache | CappedCache | str:
-    """The size for the requests that the limits admit, or why none can be derived.
+    """The size for the requests that the limits admit, or why vLLM's default stays.
 
     An item takes the bytes of its processed tensors under the chosen setting; vLLM counts no more
     (`get_item_size`, vllm/multimodal/cache/base.py of 0.32).
@@ -78,16 +87,13 @@ def size_cache(
     if opened.encoder_decoder:
         # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
         return "vLLM keeps no processed items of encoder-decoder models"
-    if not accesses.ends and policy.ram_budget_bytes is not None:
-        allowed = affordable_gib(policy.ram_budget_bytes)
-        if allowed < DEFAULT_GIB:
-            largest = sum(c.value * _largest(m, table) for m, c in counts.items())
-            return CappedCache(allowed if largest <= allowed * GIB else 0.0, largest)
-    if not accesses.ends:
-        return "no request order given: vLLM's default of 4 GiB stays; --requests gives one"
     served = [r for r in accesses.requests() if _is_served(r, accesses, table, counts)]
     if not served:
-        return "no request that the limits admit: vLLM's default of 4 GiB stays"
+        why = "no request that the limits admit" if accesses.ends else "no request order given"
+        said = "" if accesses.ends else "; --requests gives one"
+        return (
+            _unordered(floor, policy) or f"{why}: vLLM's default of {DEFAULT_GIB} GiB stays{said}"
+        )
     sizes = [_bytes(shape, table) for shape, _ in accesses.items]
     curve = hit_curve(
         [(index, sizes[index]) for index in _as_merged(request, accesses)] for request in served
@@ -96,12 +102,23 @@ def size_cache(
     often, times = Counter(index for request in served for index in set(request)).most_common(1)[0]
     return SizedCache(
         curve=curve,
-        size=choose(curve, ram_budget_bytes=policy.ram_budget_bytes),
+        size=choose(curve, floor.nbytes, ram_budget_bytes=policy.ram_budget_bytes),
+        floor=floor,
         requests=len(served),
         often=accesses.items[often][1],
         times=times,
         complete=accesses.complete,
     )
+
+
+def _unordered(floor: CacheFloor, policy: Policy) -> CappedCache | None:
+    """None where vLLM's default is allowed, and holds any request."""
+    allowed = allowed_gib(policy.ram_budget_bytes)
+    if floor.nbytes <= DEFAULT_GIB * GIB <= allowed * GIB:
+        return None
+    least = written_gib(floor.nbytes)
+    gib = max(min(allowed, DEFAULT_GIB), least) if least <= allowed else 0.0
+    return CappedCache(gib, floor, allowed, policy.ram_budget_bytes is not None)
 
 
 def _is_served(
@@ -122,10 +139,6 @@ def _is_served(
 def _bytes(shape: Shape, table: CostTable) -> int:
     cost = table.costs.get(shape)
     return max(1, cost.tensor_bytes) if cost else 1
-
-
-def _largest(modality: Modality, table: CostTable) -> int:
-    return max((cost.tensor_bytes for cost in table.of(modality)), default=0)
 
 
 def _as_merged(request: Sequence[int], accesses: Accesses) -> list[int]:

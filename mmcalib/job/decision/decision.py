@@ -8,6 +8,7 @@ from typing import Any
 from mmcalib.census.shapes import Modality
 from mmcalib.corpus.item import Skipped
 from mmcalib.derive.adequacy import Adequacy
+from mmcalib.derive.cache_floor import CacheFloor, cache_floor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
@@ -52,6 +53,11 @@ class Decision:
         """The modalities whose items an option of the processor makes smaller."""
         knobs = (explored.point.knob for explored in self.explored)
         return {knob.modality for knob in knobs if knob.argument == "mm_processor_kwargs"}
+
+    def cache_floor(self) -> CacheFloor:
+        """What one request that this configuration admits may put into the processor cache."""
+        counts = {m: count.value for m, count in self.counts.items()}
+        return cache_floor(counts, self.table, self.unhinted, self.budget.encoder_budget_tokens)
 
     def with_cache(self, cache: SizedCache | CappedCache | str) -> Decision:
         """The same with this processor cache, or the reason why vLLM's default stays."""

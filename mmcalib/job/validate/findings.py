@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mmcalib.derive.cache_floor import CacheFloor, cache_floor, within_context
 from mmcalib.derive.checks import Check
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.traps import limits, prompts, reserve
+from mmcalib.derive.traps.processor_cache import cache_findings
 from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.messages import Budget
 from mmcalib.job.decision.budgets import Budgets
@@ -36,7 +38,18 @@ def findings(
     skipped = reserve.skipped_profile(args, subject.adequacy, room)
     if skipped is not None:
         yield skipped
+    cached = None if opened.encoder_decoder else cache_findings(args, _cache_floor(subject))
+    if cached is not None:
+        yield cached
     yield enough
+
+
+def _cache_floor(subject: Subject) -> CacheFloor:
+    """Of as many largest items as the limits admit and the context holds."""
+    limit = subject.budget.encoder_budget_tokens
+    counts = {m: count.value for m, count in subject.counts.items()}
+    admitted = within_context(counts, subject.plain, limit)
+    return cache_floor(admitted, subject.table, subject.plain, limit)
 
 
 def _prompt_fits(subject: Subject, asks: Budgets) -> Check | None:

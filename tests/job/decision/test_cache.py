@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.shapes import ImageShape, Shape, VideoShape
-from mmcalib.derive.mm_cache import GIB
+from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, PROCESSES
 from mmcalib.derive.policy import Policy
 from mmcalib.job.calibration.cache import cache_checks, cache_evidence, cache_report
 from mmcalib.job.decision.cache import SizedCache
@@ -103,10 +103,13 @@ def test_a_ram_budget_is_kept_and_said() -> None:
     check = next(cache_checks(decision, policy))
     assert check.status == "warn"
     assert check.detail.startswith("0.12 GiB are allowed, at most 0.10 GiB of RAM in both")
-    assert "as large as the RAM budget allows" in check.detail
+    assert check.detail.endswith("57.1% would take 0.08 GiB in each process")
+    assert check.remedy.startswith("--ram-budget 0.16GiB")
+    enough = decide(read, Policy(ram_budget_bytes=16 * GIB // 100 + 1))
+    assert sized(enough).size.hit_rate == sized(decision).size.wanted_hit_rate
     off = decide(read, Policy(ram_budget_bytes=0))
     assert off.engine_args["mm_processor_cache_gb"] == 0
-    assert "the RAM budget allows none that helps" in reason(off)
+    assert "0 GiB in each process are allowed, and one admissible request may bring" in reason(off)
 
 
 def test_a_ram_budget_holds_for_a_folder_too() -> None:
@@ -123,6 +126,55 @@ def test_a_ram_budget_holds_for_a_folder_too() -> None:
     assert next(cache_checks(off, policy)).status == "warn"
     enough = decide(corpus([A]), Policy(ram_budget_bytes=8 * GIB))
     assert "mm_processor_cache_gb" not in enough.engine_args
+
+
+def test_the_floor_is_any_request_that_the_limits_admit() -> None:
+    """Finding §1 of the server conformance work: a logo, then a page; never three large pages."""
+    decision = decide(corpus([A, B], [[C], [C], [C, C, C], [C]]), Policy(count={"image": 3}))
+    cache = sized(decision)
+    largest = decision.unhinted.dummies["image"].tensor_bytes
+    assert cache.curve.largest_request_bytes == tensor_bytes(C) < 3 * largest
+    assert cache.size.capacity_bytes >= 3 * largest == cache.floor.nbytes
+    assert "no smaller than what one admissible request may bring, 3 × image of " in reason(
+        decision
+    )
+    found = cache_report(decision)
+    assert found is not None
+    assert found.admissible_request_bytes == 3 * largest
+
+
+def test_where_vllms_default_is_below_the_floor_the_cache_is_off() -> None:
+    """Finding §1 of the server conformance work: its 4 GiB fail requests just the same."""
+    policy, model = Policy(count={"image": 100}), opened(max_model_len=2_000_000)
+    for read in (corpus([A, B]), corpus([], [[A], [A]])):
+        decision = decide(read, policy, model)
+        assert decision.engine_args["mm_processor_cache_gb"] == 0
+        why = reason(decision)
+        assert why.startswith("off: ")
+        assert "one admissible request may bring 100 × image of 47.0 MB = 4.38 GiB" in why
+    check = next(cache_checks(decide(corpus([A, B]), policy, model), policy))
+    assert (check.status, check.remedy.split(",")[0]) == ("warn", "--ram-budget 8.78GiB or more")
+    roomy = Policy(count={"image": 100}, ram_budget_bytes=9 * GIB)
+    given = decide(corpus([A, B]), roomy, model)
+    assert given.engine_args["mm_processor_cache_gb"] == 4.39
+    assert "as large as one request needs" in reason(given)
+    assert next(cache_checks(given, roomy)).status == "pass"
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([A, B, C, CLIP]), max_size=3), max_size=12),
+    st.integers(1, 200),
+    st.none() | st.integers(0, 40 * GIB),
+)
+def test_it_never_asks_for_more_than_is_known_to_be_there(
+    requests: list[list[Shape]], images: int, budget: int | None
+) -> None:
+    """No corpus without --ram-budget makes it more than vLLM's 4 GiB; 0 or at least the floor."""
+    policy = Policy(count={"image": images}, ram_budget_bytes=budget)
+    decision = decide(corpus([A, CLIP], requests), policy)
+    gib = decision.engine_args.get("mm_processor_cache_gb", DEFAULT_GIB)
+    assert gib <= (DEFAULT_GIB if budget is None else budget / PROCESSES / GIB)
+    assert gib == 0 or gib * GIB >= decision.cache_floor().nbytes
 
 
 @pytest.mark.parametrize("clips_first", [True, False])

@@ -1,0 +1,41 @@
+"""Trap of `mm_processor_cache_gb`: a cache that does not hold one request fails it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmcalib.derive.cache_floor import CacheFloor, parts
+from mmcalib.derive.checks import Check
+from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, written_gib
+from mmcalib.derive.traps.spelling import line
+
+CACHE = "processor cache holds a request"
+SIZE = "mm_processor_cache_gb"
+
+
+def cache_findings(engine_args: Mapping[str, Any], floor: CacheFloor) -> Check | None:
+    """None where vLLM has no such cache, or one that pushes out nothing of the request at hand:
+    `shm` keeps what is touched (`ShmObjectStoreSenderCache`, vllm/multimodal/cache/shm.py of 0.32),
+    which data-parallel engines of one server do not have (`_get_cache_type`, factories.py).
+    """
+    given = engine_args.get(SIZE)
+    size = DEFAULT_GIB if given is None else given
+    alone = (engine_args.get("data_parallel_size") or 1) == 1
+    if not size or not floor.nbytes:
+        return None
+    if alone and engine_args.get("mm_processor_cache_type") == "shm":
+        return None
+    said = f"{SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
+    most = f"{' + '.join(parts(floor))} = {floor.nbytes / GIB:.2f} GiB (computed)"
+    if floor.nbytes <= size * GIB:
+        return Check(CACHE, "pass", f"{said}; one admissible request may bring {most}")
+    return Check(
+        CACHE,
+        "warn",
+        f"{said}, but one admissible request may bring {most}: where its new items push out one "
+        "that it found cached, vLLM ends it with HTTP 500, `Expected a cached item` "
+        "(_merge_mm_kwargs, vllm/multimodal/processing/processor.py)",
+        f"{line(SIZE, 0)}, or {line(SIZE, written_gib(floor.nbytes))} where the host has that "
+        "twice, or smaller limits",
+    )
