@@ -5,7 +5,7 @@ from the facts in `facts/*.json`, where every number carries its status and its 
 """
 
 from mmcalib.geometry.catalogue import bundled, find
-from mmcalib.geometry.checkpoint import materialise
+from mmcalib.geometry.checkpoint import materialise, vocab_size
 from mmcalib.geometry.cut import CutCheckpoint, cut_checkpoint, read_config
 from mmcalib.geometry.cut_config import cut_depth
 from mmcalib.geometry.depth import Depths, depths
@@ -27,4 +27,5 @@ __all__ = [
     "materialise",
     "read_config",
     "resolve",
+    "vocab_size",
 ]

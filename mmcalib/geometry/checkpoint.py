@@ -57,7 +57,7 @@ def checkpoint_files(
             for section, file in SECTION_FILES.items()
             if section in geometry.sections
         },
-        "tokenizer.json": tokenizer_json(special, words, _vocab_size(config)),
+        "tokenizer.json": tokenizer_json(special, words, vocab_size(config)),
         "tokenizer_config.json": tokenizer_config(
             geometry.values("tokenizer"), special, words, template
         ),
@@ -65,9 +65,9 @@ def checkpoint_files(
     return {name: _encode(document) for name, document in documents.items()}
 
 
-def _vocab_size(config: dict[str, Any]) -> int:
+def vocab_size(config: dict[str, Any]) -> int:
     """The largest vocab_size that any part of the model declares; 0 when none does."""
-    nested = (_vocab_size(part) for part in config.values() if isinstance(part, dict))
+    nested = (vocab_size(part) for part in config.values() if isinstance(part, dict))
     return max((int(config.get("vocab_size", 0)), *nested))
 
 

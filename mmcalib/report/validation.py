@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from mmcalib.report.calibration import CheckResult, Corpus, EncoderBudget, Memory, Startup
 from mmcalib.report.part import Part
 
@@ -15,12 +17,23 @@ class ValidatedBudgets(Part):
     config: EncoderBudget
 
 
+class TakenMemory(Part):
+    """What an option of the file takes at most, beside or within what the profile shows."""
+
+    what: str
+    bytes: int
+    label: Literal["computed"] = "computed"
+
+
 class ValidatedMemory(Part):
-    """As rehearsed on a GPU where one was named; `measured` is the engine start's."""
+    """As rehearsed on a GPU where one was named; `measured` is the engine start's. `options` take
+    what they name on top, but for what says *of buffers*.
+    """
 
     default: Memory | None
     config: Memory | None
     measured: Memory | None
+    options: list[TakenMemory] = Field(default_factory=list)
 
 
 class Validation(Part):

@@ -98,6 +98,8 @@ def _rows(validation: Validation) -> Iterator[tuple[str, str, str, str]]:
         validation.budget.config,
         Memories(default=default or Memory(), calibrated=config or Memory()),
     )
+    for one in memory.options if memory else ():
+        yield one.what, "", words.gib(one.bytes), one.label
 
 
 def _table(*headers: str) -> Table:

@@ -420,3 +420,17 @@ def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     )
     one = kwargs.changed(Footprint(None, items={PICTURE: Taken(10), CLIP: Taken(400)}), less)
     assert kwargs.bleeding("max_pixels", one, {}) is None
+
+
+def test_a_config_class_arrives_with_what_was_written_of_it() -> None:
+    """vLLM makes a class of `compilation-config`; what is at its default is not named again."""
+    options = {"compilation-config": "compilation_config"}
+    wrote = {"cudagraph_mm_encoder": True, "compile_mm_encoder": False}
+    written = Written({"compilation-config": wrote}, [], (), options)
+    values = {"compilation_config": {"cudagraph_mm_encoder": True}}
+    (check,) = file_findings(written, "", values)
+    assert check.status == "pass"
+    lost = {"compilation_config": {"cudagraph_mm_encoder": False}}
+    (check,) = file_findings(written, "", lost)
+    assert check.status == "fail"
+    assert "does not arrive as written" in check.detail

@@ -336,3 +336,32 @@ def test_the_engine_starts_and_answers_made_up_items(engine_cache: Path, tmp_pat
     assert replay["rejected"] == replay["token_mismatches"] == 0
     assert replay["largest_encoder_step_tokens"] > 0
     assert "verdict: pass" in ended.stderr
+
+
+def test_options_whose_memory_or_caps_no_profile_shows(judge: Judge) -> None:
+    """vLLM takes every one of them under these names."""
+    found = judge(
+        "limit-mm-per-prompt: {image: 2, video: 1}\nvideo-pruning-rate: 0.5\n"
+        "mm-ipc-gpu-memory-gb: 2\ntrust-request-mm-kwargs: true\nenable-mm-embeds: true\n"
+        "max-logprobs: 50\nmm-encoder-tp-mode: data\ntensor-parallel-size: 2\n"
+        "mm-processor-cache-gb: 0.3\n"
+        "compilation-config: {cudagraph_mm_encoder: true}\n"
+    )
+    named = checks(found)
+    assert named["config round trip"].status == "pass"
+    assert {
+        "pruned videos reserved",
+        "memory of the API server",
+        "caps hold for every request",
+        "embeddings of clients",
+        "prompt_logprobs reserved",
+        "encoder graphs reserved",
+        "processor cache holds a request",
+    } <= bad(found)
+    assert "151,936 each" in named["prompt_logprobs reserved"].detail
+    assert "largest item on one rank" in named
+    assert found.memory is not None
+    assert [one.what for one in found.memory.options] == [
+        "logits of prompt_logprobs",
+        "of buffers: video decoding by the API server",
+    ]

@@ -200,5 +200,16 @@ def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}: an empty list is dropped"
         elif isinstance(value, int | float | Mapping) and not isinstance(value, bool):
             arrived = values.get(argument)
-            if isinstance(arrived, type(value)) and arrived != value:
+            if isinstance(arrived, type(value)) and _differs(value, arrived):
                 yield f"{key}: wrote {value!r}, vLLM reads {arrived!r}"
+
+
+def _differs(wrote: Any, arrived: Any) -> bool:
+    """Whether anything arrives otherwise. What is at its default need not be named: vLLM makes its
+    config classes of some mappings.
+    """
+    if isinstance(wrote, Mapping) and isinstance(arrived, Mapping):
+        return any(
+            _differs(value, arrived[name]) for name, value in wrote.items() if name in arrived
+        )
+    return bool(wrote != arrived)

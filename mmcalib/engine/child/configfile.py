@@ -70,8 +70,7 @@ class _Parser(FlexibleArgumentParser):  # type: ignore[misc] # vLLM has no stubs
 def _plain(value: Any) -> Any:
     """Nested dataclasses, enums and paths as JSON would carry them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {name: inner for name, inner in fields.items() if inner is not None}
+        return _said(value)
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, dict):
@@ -81,3 +80,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
     return str(value)
+
+
+def _said(config: Any) -> dict[str, Any]:
+    """The fields of one of vLLM's config classes that can be given and are not at their defaults:
+    with them it can be built anew.
+    """
+    given = [f.name for f in dataclasses.fields(config) if f.init]
+    values = {name: _plain(getattr(config, name)) for name in given}
+    try:
+        default = type(config)()
+    except (TypeError, ValueError):
+        return {name: value for name, value in values.items() if value is not None}
+    plain = {name: _plain(getattr(default, name)) for name in given}
+    return {name: value for name, value in values.items() if value != plain[name]}

@@ -12,7 +12,7 @@ from mmcalib.job.proof.figures import measured_memory, startup_figures
 from mmcalib.job.validate.found import Asked, Found
 from mmcalib.job.validate.subject import Subject
 from mmcalib.report.calibration import CheckResult
-from mmcalib.report.validation import ValidatedBudgets, ValidatedMemory, Validation
+from mmcalib.report.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.version import __version__
 
 
@@ -69,4 +69,5 @@ def _memory(found: Found, gpu: Gpu | None) -> ValidatedMemory:
         default=rehearsed[0],
         config=rehearsed[1],
         measured=measured_memory(started, own=True) if started else None,
+        options=[TakenMemory(what=one.what, bytes=one.nbytes) for one in found.taken],
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mmcalib.derive.checks import Check
+from mmcalib.derive.traps.trap import Taken
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.spec import STARTUP_BUDGET_S
@@ -34,10 +36,14 @@ class Asked:
 
 @dataclass(slots=True)
 class Found:
-    """What is known so far."""
+    """What is known so far. `served` are all arguments of `vllm serve`, `taken` the memory that
+    options take beside the profile.
+    """
 
     checks: list[Check] = field(default_factory=list)
     engine_args: dict[str, Any] | None = None
+    served: Mapping[str, Any] = field(default_factory=dict)
+    taken: list[Taken] = field(default_factory=list)
     model: str = ""
     resolved: ResolvedModel | None = None
     subject: Subject | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from mmcalib.census.shapes import Modality
@@ -13,8 +14,10 @@ from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.limits import LIMIT
 from mmcalib.derive.traps.reserve import Room
 from mmcalib.derive.traps.spelling import line
+from mmcalib.derive.traps.trap import Figures
 from mmcalib.engine.messages import Rehearsed
 from mmcalib.errors import EngineDied, EngineError
+from mmcalib.geometry import read_config, vocab_size
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.checks import memory_checks, reserved_check
 from mmcalib.job.memory.predict import Predicted
@@ -132,3 +135,29 @@ class Foresight:
 
     def close(self) -> None:
         self._rehearsals.close()
+
+
+def figures(subject: Subject, foresight: Foresight | None) -> Figures:
+    """What traps of options are computed from."""
+    known = Figures(
+        budget=subject.budget,
+        counts={m: count.value for m, count in subject.counts.items()},
+        vocab_size=vocab_size(read_config(Path(subject.resolved.path))),
+    )
+    config = foresight.config if foresight else None
+    if foresight is None or config is None:
+        return known
+    steps = {m: _encoder_peak(step) for m, step in foresight.steps.items()}
+    return replace(
+        known,
+        encoder_peak_bytes=_encoder_peak(config),
+        encoder_tokens=config.encoder_tokens,
+        step_bytes={m: peak for m, peak in steps.items() if peak is not None},
+        encoder_cache_bytes=config.encoder_cache_bytes,
+        activation_peak_bytes=config.activation_peak_bytes,
+        runner=config.runner,
+    )
+
+
+def _encoder_peak(found: Rehearsed) -> int | None:
+    return next((phase.peak_bytes for phase in found.phases if phase.name == "encoder"), None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ _UNNAMED = "unnamed"
 @dataclass(frozen=True, slots=True)
 class Read:
     """Engine arguments as far as vLLM could read them, None where it could not; the model's name is
-    apart, empty where nobody names one.
+    apart, empty where nobody names one. `served` are all arguments of `vllm serve`.
     """
 
     engine_args: dict[str, Any] | None
     model: str
     checks: tuple[Check, ...]
+    served: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_config(
@@ -63,7 +64,7 @@ def read_config(
         return Read(None, model or "", checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
-    return Read(args, "" if name == _UNNAMED else name, checks)
+    return Read(args, "" if name == _UNNAMED else name, checks, parsed.values)
 
 
 def _usable(

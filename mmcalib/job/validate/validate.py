@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.file import ROUND_TRIP
+from mmcalib.derive.traps.options import option_traps
 from mmcalib.derive.traps.reserve import RESERVED
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
@@ -22,7 +23,7 @@ from mmcalib.job.validate.document import document
 from mmcalib.job.validate.findings import findings
 from mmcalib.job.validate.found import DEPTHS, Asked, Depth, Found
 from mmcalib.job.validate.items import Media, made_up, measured, probed, read_media
-from mmcalib.job.validate.memory import Foresight
+from mmcalib.job.validate.memory import Foresight, figures
 from mmcalib.job.validate.prove import prove
 from mmcalib.job.validate.reading import read_config
 from mmcalib.job.validate.settings import setting_checks
@@ -99,6 +100,7 @@ def _read(found: Found, asked: Asked, host: EngineHost, scratch: Path, progress:
         read = read_config(host, asked.config, asked.flags, asked.model, scratch)
     found.checks += read.checks
     found.engine_args, found.model = read.engine_args, read.model or asked.model or ""
+    found.served = read.served
     if read.engine_args is not None and not found.model:
         raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
 
@@ -142,6 +144,9 @@ def _judge(
     if foresight is not None:
         foresight.worst(subject)
     found.checks += findings(subject, asks, foresight, has_data=corpus is not None)
+    for trap in option_traps(args, found.served, figures(subject, foresight)):
+        found.checks.append(trap.check)
+        found.taken += [trap.taken] if trap.taken else []
     if corpus is not None:
         found.items = "corpus"
         found.prompts, found.skipped = corpus.prompts.prompts(), len(corpus.skipped)

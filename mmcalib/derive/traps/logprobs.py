@@ -1,0 +1,46 @@
+"""Trap of `max_logprobs`: a request that asks for prompt_logprobs needs logits of a whole chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmcalib.derive.checks import Check
+from mmcalib.derive.traps.spelling import line
+from mmcalib.derive.traps.trap import Figures, Taken, Trap, size
+
+# Logits in the model's 16 bits, and their logarithms in 32 (`compute_logprobs`,
+# vllm/v1/sample/sampler.py of 0.32).
+LOGIT_BYTES = 2 + 4
+# The V2 runner goes through a chunk by so many tokens (`CHUNK_SIZE`,
+# vllm/v1/worker/gpu/sample/prompt_logprob.py of 0.32).
+V2_CHUNK_TOKENS = 1024
+
+
+def prompt_logprobs(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
+    """Who writes `max_logprobs` means to serve them. No value forbids `prompt_logprobs`: 0 lets a
+    request ask for 0, which takes the same logits (`_get_prompt_logprobs_dict`,
+    vllm/v1/worker/gpu_model_runner.py; `_validate_logprobs`, vllm/sampling_params.py of 0.32).
+    """
+    most = engine_args.get("max_logprobs")
+    if most is None:
+        return None
+    batch = min(known.budget.max_num_batched_tokens, known.budget.max_model_len)
+    tokens = min(batch, V2_CHUNK_TOKENS) if known.runner == "V2" else batch
+    nbytes = tokens * known.vocab_size * LOGIT_BYTES or None
+    detail = (
+        f"max_logprobs {most}: a request with prompt_logprobs takes logits of all {tokens:,} "
+        f"tokens of a chunk, {known.vocab_size:,} each{size(nbytes)}, which no profile runs "
+        "(_get_prompt_logprobs_dict, vllm/v1/worker/gpu_model_runner.py)"
+    )
+    name, reserved = "prompt_logprobs reserved", known.activation_peak_bytes
+    taken = None if nbytes is None else Taken("logits of prompt_logprobs", nbytes)
+    if nbytes is not None and reserved is not None and nbytes <= reserved:
+        held = f"{detail}; the activation peak reserves {reserved / 2**30:.2f} GiB (rehearsed)"
+        return Trap(Check(name, "pass", held), taken)
+    lower = max(1, tokens // 4)
+    remedy = (
+        f"{line('max_num_batched_tokens', lower)} takes a quarter of it, where no item is larger; "
+        "or a proxy that refuses prompt_logprobs: no option of vLLM does"
+    )
+    return Trap(Check(name, "warn", detail, remedy), taken)

@@ -1,0 +1,161 @@
+"""Options whose memory or caps no startup profile shows, on facts as vLLM 0.32 has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mmcalib.derive.traps.options import option_traps
+from mmcalib.derive.traps.trap import Figures, Taken, Trap
+from mmcalib.engine.messages import Budget, Dummy
+
+GIB = 2**30
+IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})
+# Qwen2.5-VL-3B with image 2 and video 1, and with images alone.
+BUDGET = Budget(
+    encoder_compute_budget=114_688,
+    encoder_cache_size=114_688,
+    max_tokens_per_item={"image": 16_384, "video": 114_688},
+    max_items_per_prompt={"image": 2, "video": 1},
+    max_items_per_batch={"image": 7, "video": 1},
+    profiled_modality="video",
+    profiled_items=1,
+    dummies={"image": IMAGE, "video": VIDEO},
+    max_model_len=128_000,
+    max_num_batched_tokens=8192,
+    max_num_seqs=256,
+)
+KNOWN = Figures(BUDGET, {"image": 2, "video": 1}, vocab_size=151_936)
+REHEARSED = replace(
+    KNOWN,
+    encoder_peak_bytes=14 * GIB,
+    encoder_tokens=114_688,
+    step_bytes={"image": 14 * GIB, "video": 15 * GIB},
+    encoder_cache_bytes=GIB // 2,
+    activation_peak_bytes=15 * GIB,
+    runner="V1",
+)
+GRAPHS = {"compilation_config": {"cudagraph_mm_encoder": True}}
+DATA = {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 4}
+
+
+def only(args: Mapping[str, Any], known: Figures = KNOWN, **served: Any) -> Trap:
+    """The one finding of these arguments."""
+    (found,) = option_traps(args, served, known)
+    return found
+
+
+def test_options_that_nobody_set_have_no_finding() -> None:
+    off = {"video_pruning_rate": 0.0, "mm_ipc_gpu_memory_gb": 0, "enable_mm_embeds": False}
+    assert list(option_traps(off, {"trust_request_mm_kwargs": False}, REHEARSED)) == []
+    one_rank = {**DATA, "tensor_parallel_size": 1}
+    weights = {**DATA, "mm_encoder_tp_mode": "weights"}
+    for args in (one_rank, weights, {"compilation_config": {"cudagraph_mm_encoder": False}}):
+        assert list(option_traps(args, {}, REHEARSED)) == []
+
+
+def test_pruned_videos_are_encoded_whole() -> None:
+    """The scheduler counts kept tokens: half of them pruned is twice the encoder's work."""
+    found = only({"video_pruning_rate": 0.5}, REHEARSED)
+    assert (found.check.name, found.check.status) == ("pruned videos reserved", "warn")
+    assert "encodes up to 2.00 times as many, 229,376" in found.check.detail
+    assert "compute_retained_tokens_count" in found.check.detail
+    assert found.taken == Taken("frames that video_pruning_rate drops", 15 * GIB)
+    assert only({"video_pruning_rate": 0.75}).taken is None
+    no_video = replace(KNOWN, counts={"image": 1, "video": 0})
+    assert list(option_traps({"video_pruning_rate": 0.5}, {}, no_video)) == []
+
+
+def test_graphs_of_the_encoder_have_a_pool_of_their_own() -> None:
+    found = only(GRAPHS, REHEARSED)
+    assert (found.check.name, found.check.status) == ("encoder graphs reserved", "warn")
+    assert "8 graphs or more, the largest of 8,192 tokens" in found.check.detail
+    assert "more than 8,192 tokens, 114,688 at most, runs without them" in found.check.detail
+    assert found.taken == Taken("CUDA graphs of the encoder", GIB)
+    given = {"encoder_cudagraph_token_budgets": [114_688, 1024], "cudagraph_mm_encoder": True}
+    most = only({"compilation_config": given}, REHEARSED)
+    assert "2 graphs or more, the largest of 114,688 tokens" in most.check.detail
+    assert "runs without them" not in most.check.detail
+    assert most.taken == Taken("CUDA graphs of the encoder", 14 * GIB)
+    assert only(GRAPHS).taken is None
+    eager = only({**GRAPHS, "enforce_eager": True})
+    assert "no graph is captured" in eager.check.detail
+
+
+def test_budgets_of_graphs_are_those_that_vllm_makes() -> None:
+    """Powers of two from 64, and the batch itself where it is none."""
+    odd = replace(KNOWN, budget=replace(BUDGET, max_num_batched_tokens=1000))
+    assert "5 graphs or more, the largest of 1,000" in only(GRAPHS, odd).check.detail
+
+
+def test_memory_of_the_api_server_is_part_of_the_buffers() -> None:
+    found = only({"mm_ipc_gpu_memory_gb": 2})
+    assert (found.check.name, found.check.status) == ("memory of the API server", "warn")
+    assert "2.00 GiB less KV cache" in found.check.detail
+    assert found.taken == Taken("of buffers: video decoding by the API server", 2 * GIB)
+    decoder = {"media_io_kwargs": {"video": {"backend": "pynvvideocodec"}}}
+    assert only({"mm_ipc_gpu_memory_gb": 2, **decoder}).check.status == "pass"
+    no_video = replace(KNOWN, counts={"image": 1, "video": 0})
+    assert "no video is served" in only({"mm_ipc_gpu_memory_gb": 2}, no_video).check.detail
+
+
+def test_trusted_requests_void_every_cap() -> None:
+    found = only({}, trust_request_mm_kwargs=True)
+    assert (found.check.name, found.check.status) == ("caps hold for every request", "warn")
+    assert "validate_request_mm_kwargs" in found.check.detail
+    assert "up to the encoder cache, 114,688 tokens" in found.check.detail
+    assert found.taken is None
+
+
+def test_embeddings_of_clients_are_held_though_nothing_is_profiled() -> None:
+    some = only({"enable_mm_embeds": True}, REHEARSED)
+    assert "up to 114,688 tokens in the encoder cache (0.50 GiB, computed)" in some.check.detail
+    assert some.taken is None
+    none = replace(REHEARSED, counts={"image": 0, "video": 0})
+    found = only({"enable_mm_embeds": True}, none)
+    assert (found.check.name, found.check.status) == ("embeddings of clients", "warn")
+    assert "of image, video, limited to 0, any number of them" in found.check.detail
+    assert "nothing of that is profiled" in found.check.detail
+    assert found.taken == Taken("embeddings that clients send", GIB // 2)
+
+
+@pytest.mark.parametrize(
+    ("known", "status", "tokens"),
+    [
+        (KNOWN, "warn", 8192),
+        (REHEARSED, "pass", 8192),
+        (replace(REHEARSED, activation_peak_bytes=GIB), "warn", 8192),
+        (replace(REHEARSED, runner="V2", activation_peak_bytes=GIB), "pass", 1024),
+    ],
+)
+def test_prompt_logprobs_take_the_logits_of_a_chunk(
+    known: Figures, status: str, tokens: int
+) -> None:
+    found = only({"max_logprobs": 50}, known)
+    assert (found.check.name, found.check.status) == ("prompt_logprobs reserved", status)
+    assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.check.detail
+    assert found.taken == Taken("logits of prompt_logprobs", tokens * 151_936 * 6)
+
+
+def test_logits_of_an_unknown_vocabulary_are_not_guessed() -> None:
+    found = only({"max_logprobs": 50}, replace(KNOWN, vocab_size=0))
+    assert found.taken is None
+    assert "GiB" not in found.check.detail
+
+
+def test_one_video_is_one_ranks_alone() -> None:
+    """Seven images are dealt out to four ranks, two at most on one; a video is not."""
+    images = replace(BUDGET, profiled_modality="image", profiled_items=7)
+    known = replace(REHEARSED, budget=images)
+    found = only(DATA, known)
+    assert (found.check.name, found.check.status) == ("largest item on one rank", "warn")
+    assert "puts 32,768 tokens on one of 4 ranks, a single item may put 114,688" in (
+        found.check.detail
+    )
+    assert found.taken == Taken("a largest item on one rank", round(14 * GIB * 2.5))
+    assert only(DATA).check.status == "pass"
+    no_video = replace(known, counts={"image": 2, "video": 0})
+    assert only(DATA, no_video).check.status == "pass"
