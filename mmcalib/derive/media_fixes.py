@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fixes import Fix, count_of
@@ -74,14 +74,8 @@ def _modalities(args: Mapping[str, Any], facts: Facts) -> Iterator[Fix]:
 
 def _cap(knob: Knob) -> Iterator[Fix]:
     """Caps of one processor option, in the scope that the processor honours."""
-    if knob.argument != "mm_processor_kwargs":
-        return
-    floor = max(knob.companions.values(), default=1)
-    values = {
-        _cap_words(knob, int(value)): int(value)
-        for value in _cap_values(knob)
-        if floor <= value < knob.value
-    }
+    floor = max(knob.companions.values(), default=0)
+    values = {price: value for value, price in _caps(knob) if floor <= value < knob.value}
     for level, (price, value) in enumerate(values.items()):
         yield Fix(
             name=f"{knob.name}={value}",
@@ -95,21 +89,55 @@ def _cap(knob: Knob) -> Iterator[Fix]:
         )
 
 
-def _cap_values(knob: Knob) -> Iterator[float]:
-    if knob.unit_tokens is not None and knob.modality == "image":
-        yield from (tokens * knob.unit_tokens for tokens in _IMAGE_TOKENS)
-    elif knob.unit_tokens is None and not knob.companions:
-        yield from (knob.value // share for share in _TILE_SHARES)
-    else:
-        yield from (knob.value // share for share in _SHARES)
+def _caps(knob: Knob) -> Iterator[tuple[int, str]]:
+    """Values worth a fix, the mildest first, and what each costs the user."""
+    match knob.kind:
+        case "area":
+            yield from ((area, _area_words(knob, area)) for area in _areas(knob))
+        case "edge":
+            for edge in _parts(knob):
+                yield (
+                    edge,
+                    (
+                        f"images are made smaller, to {edge:,} pixels at their longer edge, not "
+                        f"{knob.value:,}"
+                    ),
+                )
+        case "tiles":
+            for tiles in (int(knob.value) // share for share in _TILE_SHARES):
+                if tiles:
+                    yield tiles, f"an image is cut into at most {tiles} tiles, not {knob.value}"
+        case "crops":
+            for crops in dict.fromkeys((*_parts(knob)[:1], 0)):
+                most = f"at most {crops} crops" if crops else "no crops"
+                instead = f", not {knob.value}" if crops else ""
+                yield crops, f"slim images have {most} beside the whole{instead}"
+        case "frames":
+            # The loader's: how much of a video is looked at is for its owner to say.
+            return
+        case _:
+            assert_never(knob.kind)
 
 
-def _cap_words(knob: Knob, value: int) -> str:
-    if not knob.companions:
-        return f"an {knob.modality} is cut into at most {value} tiles, not {knob.value}"
+def _areas(knob: Knob) -> list[int]:
+    """Of an image in tokens, where they follow from it; else shares of what there is."""
+    unit = knob.unit_tokens
+    if unit is not None and knob.modality == "image":
+        return [tokens * unit for tokens in _IMAGE_TOKENS]
+    return [int(knob.value) // share for share in _SHARES]
+
+
+def _area_words(knob: Knob, value: int) -> str:
     if knob.modality == "image":
         return f"images above {value / 1e6:.1f} megapixels are made smaller"
     return f"videos keep 1 pixel in {round(knob.value / value)} of what they may have now"
+
+
+def _parts(knob: Knob) -> list[int]:
+    """The largest of the knob's own steps that is no more than each share."""
+    shares = (knob.value // share for share in _TILE_SHARES)
+    within = ([int(step) for step in knob.steps if 0 < step <= most] for most in shares)
+    return list(dict.fromkeys(max(steps) for steps in within if steps))
 
 
 def _hints(facts: Facts) -> Iterator[Fix]:

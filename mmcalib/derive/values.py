@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import assert_never
 
 from mmcalib.census.shapes import AudioShape, Shape, VideoShape
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
@@ -28,11 +29,20 @@ def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
     up to the default on a ladder of tokens, plus those at which the corpus' own heaviest shapes
     just fit: as single pictures, and as the stack of frames that some processors bound instead.
     """
-    unit = knob.unit_tokens
-    if knob.steps:
-        return sorted({*knob.steps, *frame_values(knob, default, policy)})
-    if unit is None:
-        return list(range(1, int(knob.value) + 1))
+    match knob.kind:
+        case "edge" | "crops" | "frames":
+            return sorted({*knob.steps, *frame_values(knob, default, policy)})
+        case "tiles":
+            return list(range(1, int(knob.value) + 1))
+        case "area":
+            return _area_values(knob, default, policy)
+        case _:
+            assert_never(knob.kind)
+
+
+def _area_values(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
+    """In pixels where it is not known how many make a token."""
+    unit = knob.unit_tokens or 1
     costs = default.of(knob.modality)
     areas = {area for cost in costs for area in _areas(cost, unit)}
     volumes = {volume for cost in costs for volume in _volumes(cost, unit)}
@@ -45,7 +55,7 @@ def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
     if len(kept) < _PARTS - 1:
         parts = {ceiling * part // _PARTS // unit * unit for part in range(1, _PARTS)}
         kept |= {value for value in parts if floor <= value < knob.value}
-    if policy.max_tokens_per_item is not None:
+    if policy.max_tokens_per_item is not None and knob.unit_tokens is not None:
         kept.add(unit * policy.max_tokens_per_item)
     return [*sorted(value for value in kept if value < knob.value), knob.value]
 
@@ -70,11 +80,12 @@ def _volumes(cost: ItemCost, unit: int) -> tuple[int, ...]:
 
 
 def exceeding(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
-    """Shapes that the cap may change: all for tiles; for areas those that do not fit under it."""
+    """Shapes that the cap may change: of areas those that do not fit under it, else all."""
     costs = default.of(knob.modality)
-    if knob.unit_tokens is None:
+    if knob.kind != "area":
         return [cost.shape for cost in costs]
-    return [c.shape for c in costs if min(_areas(c, knob.unit_tokens), default=0) > value]
+    unit = knob.unit_tokens or 1
+    return [c.shape for c in costs if min(_areas(c, unit), default=0) > value]
 
 
 def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:

@@ -17,8 +17,9 @@ AREA = Knob(
     16384 * UNIT,
     UNIT,
     {"shortest_edge": 4 * UNIT},
+    kind="area",
 )
-TILES = Knob("max_dynamic_patch", "image", ("max_dynamic_patch",), 12, None)
+TILES = Knob("max_dynamic_patch", "image", ("max_dynamic_patch",), 12, None, kind="tiles")
 FRAMES = Knob(
     "video.fps",
     "video",
@@ -27,6 +28,7 @@ FRAMES = Knob(
     None,
     argument="media_io_kwargs",
     steps=(0.25, 0.5, 1, 2),
+    kind="frames",
 )
 CROPS = Knob(
     "images_kwargs.pan_and_scan_max_num_crops",
@@ -36,6 +38,7 @@ CROPS = Knob(
     None,
     steps=(0, 2, 3, 4),
     switch="do_pan_and_scan",
+    kind="crops",
 )
 
 EDGES = st.integers(1, 6000)

@@ -26,10 +26,11 @@ AREA = Knob(
     value=12_845_056,
     unit_tokens=784,
     companions={"shortest_edge": 3_136},
+    kind="area",
 )
 FACTS = Facts(
     largest_items={"image": 16_384, "video": 114_688},
-    knobs=(AREA, replace(AREA, name="video.fps", argument="media_io_kwargs")),
+    knobs=(AREA, replace(AREA, name="video.fps", argument="media_io_kwargs", kind="frames")),
     chunks_mm_input=True,
     quantized=False,
     tensor_parallel_size=1,

@@ -36,7 +36,7 @@ def test_merging_keeps_each_knobs_scope() -> None:
     video = replace(
         AREA, modality="video", path=("videos_kwargs", "size", "longest_edge"), companions={}
     )
-    tiles = Knob("num_crops", "image", ("images_kwargs", "num_crops"), 16, None)
+    tiles = Knob("num_crops", "image", ("images_kwargs", "num_crops"), 16, None, kind="tiles")
     parts = [
         frontier.at(AREA, 8 * UNIT),
         frontier.at(video, 9 * UNIT),

@@ -46,8 +46,11 @@ KNOB = Knob(
     12_845_056,
     784,
     {"shortest_edge": 3136},
+    kind="area",
 )
-FPS = Knob("video.fps", "video", ("video", "fps"), 2, None, argument="media_io_kwargs")
+FPS = Knob(
+    "video.fps", "video", ("video", "fps"), 2, None, argument="media_io_kwargs", kind="frames"
+)
 OPENED = ModelOpened(
     architecture="Qwen2_5_VLForConditionalGeneration",
     modalities={"image": None, "video": None},

@@ -72,6 +72,7 @@ def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
         "videos_kwargs.size.longest_edge",
         "video.fps",
     ]
+    assert [knob.kind for knob in knobs.values()] == ["area", "area", "frames"]
     for name in list(knobs)[:2]:
         assert not knobs[name].bleeds
         assert moved(qwen, knobs[name], 256 * 784) == (True, True, False)
@@ -87,6 +88,7 @@ def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
     opened = lab(INTERNVL)
     assert list(found(opened)) == ["max_dynamic_patch"]
     knob = found(opened)["max_dynamic_patch"]
+    assert knob.kind == "tiles"
     assert moved(opened, knob, 4) == (True, True, False)
     assert counts_like_the_processor(opened, frontier.at(knob, 4))
 
@@ -97,6 +99,7 @@ def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
     assert list(found(opened)) == [name]
     knob = found(opened)[name]
     assert (knob.value, knob.steps) == (0, (0, 2, 3, 4)), "the checkpoint has it off"
+    assert knob.kind == "crops"
     assert moved(opened, knob, 2) == (True, True, False)
     crops = [embeds(opened, PHOTO, frontier.at(knob, value)) // 256 - 1 for value in knob.steps]
     assert crops == [0, 2, 3, 3]
@@ -108,7 +111,7 @@ def test_idefics_longest_edge(host: EngineHost, engine_cache: Path) -> None:
     opened = Lab(host, materialise(idefics3.geometry(), engine_cache / "idefics3"))
     assert list(found(opened)) == ["size.longest_edge"]
     knob = found(opened)["size.longest_edge"]
-    assert (knob.value, knob.steps) == (2048, (512, 1024, 1536, 2048))
+    assert (knob.kind, knob.value, knob.steps) == ("edge", 2048, (512, 1024, 1536, 2048))
     assert moved(opened, knob, 1024) == (True, True, False)
     scoped = Setting({"images_kwargs": {"size": {"longest_edge": 1024}}})
     assert embeds(opened, PHOTO, scoped) == embeds(opened, PHOTO, Setting())

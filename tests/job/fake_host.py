@@ -43,11 +43,12 @@ def area_knob(modality: Modality) -> Knob:
         value=TOKENS[modality] * UNIT,
         unit_tokens=UNIT,
         companions={"shortest_edge": 4 * UNIT},
+        kind="area",
     )
 
 
 KNOBS = (area_knob("image"), area_knob("video"))
-INERT = Knob("num_crops", "image", ("num_crops",), 3, None)
+INERT = Knob("num_crops", "image", ("num_crops",), 3, None, kind="tiles")
 
 
 def opened(

@@ -26,16 +26,21 @@ class OpenModel:
     kind: Literal["open_model"] = "open_model"
 
 
+# Pixels of an image, a frame or a clip; pixels of an image's longer edge; tiles that an image is
+# cut into; crops beside the whole image, 0 for none; frames that are kept, or frames a second.
+KnobKind = Literal["area", "edge", "tiles", "crops", "frames"]
+
+
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One option of the model's processor or loader that changes what an item of `modality` costs.
 
-    `path` is where it goes inside `argument`, outermost first; `value` its default; `unit_tokens`
-    how many of its units make one token, None where tokens do not follow from it; `companions` are
-    values that must stand beside it (the other edge of a size); `steps` are the values worth
-    trying, ascending, where neither tokens nor tiles say which. `switch` is a boolean that must
-    stand beside it, true unless the value is 0. `bleeds`: the other modalities whose items it moves
-    too, in every spelling that is heeded.
+    `kind` is what its value counts; `path` is where it goes inside `argument`, outermost first;
+    `value` its default; `unit_tokens` how many of its units make one token, None where tokens do
+    not follow from it; `companions` are values that must stand beside it (the other edge of a
+    size); `steps` are the values worth trying, ascending, of edges, crops and frames. `switch` is a
+    boolean that must stand beside it, true unless the value is 0. `bleeds`: the other modalities
+    whose items it moves too, in every spelling that is heeded.
     """
 
     name: str
@@ -48,6 +53,7 @@ class Knob:
     steps: tuple[int | float, ...] = ()
     switch: str = ""
     bleeds: tuple[Modality, ...] = ()
+    kind: KnobKind = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

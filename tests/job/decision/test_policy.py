@@ -42,6 +42,7 @@ FRAMES = Knob(
     None,
     argument="media_io_kwargs",
     steps=(4, 8, 16, 32),
+    kind="frames",
 )
 
 

@@ -46,6 +46,7 @@ def areas(trial: Trial) -> Iterator[Knob]:
             unit_tokens=(patch_px * merge) ** 2 if patch_px and merge else None,
             companions={name: int(value) for name, value in beside.items()},
             bleeds=bleeds,
+            kind="area",
         )
 
 

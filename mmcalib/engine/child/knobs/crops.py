@@ -34,6 +34,7 @@ def crops(trial: Trial) -> Iterator[Knob]:
         steps=(0, *range(_FEWEST, most + 1)),
         switch=_SWITCH,
         bleeds=bleeds,
+        kind="crops",
     )
 
 

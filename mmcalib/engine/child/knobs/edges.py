@@ -31,4 +31,5 @@ def edges(trial: Trial) -> Iterator[Knob]:
         unit_tokens=None,
         steps=(*range(int(tile), int(longest), int(tile)), int(longest)),
         bleeds=bleeds,
+        kind="edge",
     )

@@ -37,6 +37,7 @@ def frames(trial: Trial) -> Iterator[Knob]:
             unit_tokens=None,
             argument="media_io_kwargs",
             steps=tuple(sorted(steps)),
+            kind="frames",
         )
         return
 

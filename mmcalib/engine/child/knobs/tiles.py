@@ -37,7 +37,15 @@ def _knob(trial: Trial, name: str, value: int) -> Iterator[Knob]:
     found = trial.first([(path, {}) for path in paths], 1, "image")
     if found is not None:
         (path, _), bleeds = found
-        yield Knob(".".join(path), "image", path, value, unit_tokens=None, bleeds=bleeds)
+        yield Knob(
+            name=".".join(path),
+            modality="image",
+            path=path,
+            value=value,
+            unit_tokens=None,
+            bleeds=bleeds,
+            kind="tiles",
+        )
 
 
 def _holders(info: Any) -> tuple[Any, ...]:
