@@ -11,6 +11,7 @@ from hostile import NAMES, named
 from huge import huge
 
 from mmcalib.report.calibration import Calibration, Memory
+from mmcalib.report.html.cache import cache as cache_figure
 from mmcalib.report.html.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -185,3 +186,17 @@ def test_the_page_of_a_huge_corpus_is_small() -> None:
     """Of a million items of which every tenth has a shape of its own."""
     found = huge(100_000)
     assert len(rendered(found).encode()) < MOST_BYTES / 2
+
+
+def test_the_processor_cache_says_what_more_would_bring() -> None:
+    """Finding §1 of the server conformance work: no more than is allowed, and what that costs."""
+    found = calibration().cache
+    assert found is not None
+    enough = cache_figure(found)
+    short = cache_figure(found.model_copy(update={"wanted_gb": 76.54, "wanted_hit_rate": 0.5}))
+    assert enough is not None
+    assert short is not None
+    said = "50.0% would hit with 76.54 GiB in each process, more than is allowed."
+    assert said in short.notes
+    assert said not in enough.notes
+    assert len(short.notes) == len(enough.notes) + 1

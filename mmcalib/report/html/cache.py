@@ -84,9 +84,17 @@ def cache(found: ProcessorCache) -> Figure | None:
         rows=[(f"{s:.3g} GiB", words.share(r)) for s, r in ends],
         notes=[
             f"In both processes of a server it may hold {words.gib(found.total_bytes)} of RAM.",
+            *_more(found),
             *([] if found.complete else ["The request log was read in part only."]),
         ],
     )
+
+
+def _more(found: ProcessorCache) -> Iterator[str]:
+    """What a larger cache than is allowed would bring."""
+    if found.wanted_gb is not None and found.wanted_gb > found.mm_processor_cache_gb:
+        rate, size = words.share(found.wanted_hit_rate), f"{found.wanted_gb:g} GiB"
+        yield f"{rate} would hit with {size} in each process, more than is allowed."
 
 
 def _ceiling(rate: float) -> float:
