@@ -16,6 +16,11 @@ from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable
 from mmcalib.engine.messages import Budget
 
+# The slimmest pictures that the Qwen-VL processors take. One keeps a token's height, and the length
+# that its area leaves it, whatever the cap: √(200 × cap) tokens, more than a cap below 200
+# (`smart_resize`, transformers/models/qwen2_vl/image_processing_qwen2_vl.py of 5.19).
+_SLIMMEST = 200
+
 
 @dataclass(frozen=True, slots=True)
 class CacheFloor:
@@ -77,9 +82,15 @@ def largest_item_bytes(
 
 
 def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
-    """vLLM's largest item; a video may be any that the encoder cache admits."""
+    """vLLM's largest item, or a picture so slim that it exceeds the cap; a video may be any that
+    the encoder cache admits.
+    """
     most = plain.max_tokens_per_item.get(modality, 0)
-    return limit_tokens if modality == "video" and most else most
+    if modality == "video" and most:
+        return limit_tokens
+    if modality == "image":
+        return max(most, min(math.ceil(math.sqrt(_SLIMMEST * most)), limit_tokens))
+    return most
 
 
 def parts(floor: CacheFloor) -> Iterator[str]:

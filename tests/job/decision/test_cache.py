@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 from corpora import corpus, decide, path_of
-from fake_host import cost, opened
-from hypothesis import given
+from fake_host import UNIT, budget, cost, opened
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mmcalib.census.shapes import ImageShape, Shape, VideoShape
+from mmcalib.derive.cache_floor import largest_item_bytes
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, PROCESSES
 from mmcalib.derive.policy import Policy
+from mmcalib.engine.setting import DEFAULT
 from mmcalib.job.calibration.cache import cache_checks, cache_evidence, cache_report
 from mmcalib.job.decision.cache import SizedCache
 from mmcalib.job.decision.decision import Decision
@@ -161,19 +164,34 @@ def test_where_vllms_default_is_below_the_floor_the_cache_is_off() -> None:
     assert next(cache_checks(given, roomy)).status == "pass"
 
 
+@example(56_000, 280, 100)
+@given(st.integers(1, 60_000), st.integers(1, 60_000), st.integers(4, 16_384))
+def test_no_picture_takes_more_than_the_largest_that_is_admitted(
+    width: int, height: int, tokens: int
+) -> None:
+    """Slim ones exceed the cap, by the rule of the Qwen-VL processors."""
+    assume(max(width, height) <= 200 * min(width, height))
+    size = {"longest_edge": tokens * UNIT, "shortest_edge": 4 * UNIT}
+    kwargs = {"images_kwargs": {"size": size}}
+    args = {"limit_mm_per_prompt": {"image": 1}, "mm_processor_kwargs": kwargs}
+    plain = budget(opened(), args, build_dummy=True)
+    most = largest_item_bytes("image", CostTable(DEFAULT, {}), plain, plain.encoder_budget_tokens)
+    assert cost(ImageShape(width, height), kwargs).tensor_bytes <= most
+
+
 @given(
     st.lists(st.lists(st.sampled_from([A, B, C, CLIP]), max_size=3), max_size=12),
     st.integers(1, 200),
     st.none() | st.integers(0, 40 * GIB),
 )
 def test_it_never_asks_for_more_than_is_known_to_be_there(
-    requests: list[list[Shape]], images: int, budget: int | None
+    requests: list[list[Shape]], images: int, ram: int | None
 ) -> None:
     """No corpus without --ram-budget makes it more than vLLM's 4 GiB; 0 or at least the floor."""
-    policy = Policy(count={"image": images}, ram_budget_bytes=budget)
+    policy = Policy(count={"image": images}, ram_budget_bytes=ram)
     decision = decide(corpus([A, CLIP], requests), policy)
     gib = decision.engine_args.get("mm_processor_cache_gb", DEFAULT_GIB)
-    assert gib <= (DEFAULT_GIB if budget is None else budget / PROCESSES / GIB)
+    assert gib <= (DEFAULT_GIB if ram is None else ram / PROCESSES / GIB)
     assert gib == 0 or gib * GIB >= decision.cache_floor().nbytes
 
 
