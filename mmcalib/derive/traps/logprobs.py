@@ -15,6 +15,8 @@ LOGIT_BYTES = 2 + 4
 # The V2 runner goes through a chunk by so many tokens (`CHUNK_SIZE`,
 # vllm/v1/worker/gpu/sample/prompt_logprob.py of 0.32).
 V2_CHUNK_TOKENS = 1024
+_SOURCE = "_get_prompt_logprobs_dict, vllm/v1/worker/gpu_model_runner.py"
+_SOURCE_V2 = "PromptLogprobsWorker, vllm/v1/worker/gpu/sample/prompt_logprob.py"
 
 
 def prompt_logprobs(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
@@ -31,7 +33,7 @@ def prompt_logprobs(engine_args: Mapping[str, Any], known: Figures) -> Trap | No
     detail = (
         f"max_logprobs {most}: a request with prompt_logprobs takes logits of all {tokens:,} "
         f"tokens of a chunk, {known.vocab_size:,} each{size(nbytes)}, which no profile runs "
-        "(_get_prompt_logprobs_dict, vllm/v1/worker/gpu_model_runner.py)"
+        f"({_SOURCE_V2 if known.runner == 'V2' else _SOURCE})"
     )
     name, reserved = "prompt_logprobs reserved", known.activation_peak_bytes
     taken = None if nbytes is None else Taken("logits of prompt_logprobs", nbytes)

@@ -137,6 +137,7 @@ def test_prompt_logprobs_take_the_logits_of_a_chunk(
     found = only({"max_logprobs": 50}, known)
     assert (found.check.name, found.check.status) == ("prompt_logprobs reserved", status)
     assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.check.detail
+    assert ("PromptLogprobsWorker" in found.check.detail) == (known.runner == "V2")
     assert found.taken == Taken("logits of prompt_logprobs", tokens * 151_936 * 6)
 
 
