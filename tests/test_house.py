@@ -34,8 +34,10 @@ NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
 DERIVE_MAY_IMPORT = (
     "mmcalib.derive",
     "mmcalib.errors",
+    "mmcalib.census.encoding",
     "mmcalib.census.shapes",
     "mmcalib.engine.messages",
+    "mmcalib.engine.server",
     "mmcalib.engine.setting",
 )
 IMPURE = {

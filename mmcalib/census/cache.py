@@ -17,7 +17,7 @@ from mmcalib.closing import Closing
 from mmcalib.corpus.locations.location import BEHIND
 
 # Raised with every change to what a probe says of the same bytes.
-PROBE = 1
+PROBE = 2
 _READERS = ("av", "pillow", "soundfile")
 
 # What a crash may lose; a commit takes a millisecond.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from mmcalib.census.encoding import PLAIN, Encoded, Encoding
 from mmcalib.census.shapes import (
     MODALITIES,
     AudioShape,
@@ -42,19 +44,26 @@ class _Tally:
         self.exemplars = sorted({*self.exemplars, *paths})[:EXEMPLARS]
 
 
+Refuses = Callable[[Encoded], object]
+"""Whether a server refuses such a file: anything true."""
+
+
 class Census:
-    """The exact histogram of shapes. Adding and merging give the same in any order."""
+    """The exact histogram of shapes. Adding and merging give the same in any order.
+
+    Files of one shape are counted apart by how they hold it, for `encoded` and `without` alone.
+    """
 
     def __init__(self, counts: Iterable[ShapeCount] = ()) -> None:
-        self._counts: dict[Shape, _Tally] = {}
+        self._counts: dict[tuple[Shape, Encoding], _Tally] = {}
         for entry in counts:
-            self._take(entry)
+            self._take((entry.shape, PLAIN), entry.count, entry.exemplars)
 
-    def add(self, shape: Shape, path: str, count: int = 1) -> None:
+    def add(self, shape: Shape, path: str, count: int = 1, encoding: Encoding = PLAIN) -> None:
         """Count an item, `count` times; `path` may become an exemplar."""
-        tally = self._counts.get(shape)
+        tally = self._counts.get((shape, encoding))
         if tally is None:
-            self._counts[shape] = _Tally(count, [path])
+            self._counts[shape, encoding] = _Tally(count, [path])
             return
         tally.count += count
         if len(tally.exemplars) < EXEMPLARS or path < tally.exemplars[-1]:
@@ -62,27 +71,48 @@ class Census:
 
     def merge(self, other: Census) -> Census:
         """census(A) and census(B) give census(A∪B); neither is changed."""
-        return Census([*self.shapes(), *other.shapes()])
+        merged = Census()
+        for one in (self, other):
+            for key, tally in one._counts.items():
+                merged._take(key, tally.count, tally.exemplars)
+        return merged
+
+    def encoded(self) -> Iterator[tuple[Encoded, ShapeCount]]:
+        """The distinct ways in which files hold their shapes, in a fixed order."""
+        for shape, encoding in sorted(self._counts, key=_key_order):
+            tally = self._counts[shape, encoding]
+            found = ShapeCount(shape, tally.count, tuple(tally.exemplars))
+            yield Encoded(shape, encoding), found
+
+    def without(self, refuses: Refuses) -> Census:
+        """The census of the other files."""
+        left = Census()
+        for key, tally in self._counts.items():
+            if not refuses(Encoded(*key)):
+                left._take(key, tally.count, tally.exemplars)
+        return left
 
     def modalities(self) -> tuple[Modality, ...]:
         """Those that have items, in the order of `MODALITIES`."""
-        present = {shape.modality for shape in self._counts}
+        present = {shape.modality for shape, _ in self._counts}
         return tuple(modality for modality in MODALITIES if modality in present)
 
     def items(self, modality: Modality | None = None) -> int:
         """The number of items, of one modality or of all."""
         return sum(
             tally.count
-            for shape, tally in self._counts.items()
+            for (shape, _), tally in self._counts.items()
             if modality in (None, shape.modality)
         )
 
     def shapes(self, modality: Modality | None = None) -> Iterator[ShapeCount]:
         """The distinct shapes with their counts, by modality, then in ascending order."""
-        for shape in sorted(self._counts, key=shape_order):
-            if modality in (None, shape.modality):
-                tally = self._counts[shape]
-                yield ShapeCount(shape, tally.count, tuple(tally.exemplars))
+        kept = (key for key in self._counts if modality in (None, key[0].modality))
+        for shape, keys in groupby(sorted(kept, key=_shape_order), key=_shape):
+            tallies = [self._counts[key] for key in keys]
+            paths = {path for tally in tallies for path in tally.exemplars}
+            count = sum(tally.count for tally in tallies)
+            yield ShapeCount(shape, count, tuple(sorted(paths)[:EXEMPLARS]))
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types: `{"shapes": [{"modality", "shape", "count", "exemplars"}]}`."""
@@ -115,7 +145,7 @@ class Census:
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Census) and self._counts == other._counts
+        return isinstance(other, Census) and list(self.shapes()) == list(other.shapes())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -123,10 +153,22 @@ class Census:
         parts = (f"{modality}: {self.items(modality)}" for modality in self.modalities())
         return f"Census({', '.join(parts)})"
 
-    def _take(self, entry: ShapeCount) -> None:
-        tally = self._counts.setdefault(entry.shape, _Tally(0, []))
-        tally.count += entry.count
-        tally.offer(entry.exemplars)
+    def _take(self, key: tuple[Shape, Encoding], count: int, paths: Iterable[str]) -> None:
+        tally = self._counts.setdefault(key, _Tally(0, []))
+        tally.count += count
+        tally.offer(paths)
+
+
+def _shape(key: tuple[Shape, Encoding]) -> Shape:
+    return key[0]
+
+
+def _shape_order(key: tuple[Shape, Encoding]) -> tuple[float, ...]:
+    return shape_order(key[0])
+
+
+def _key_order(key: tuple[Shape, Encoding]) -> tuple[tuple[float, ...], Encoding]:
+    return shape_order(key[0]), key[1]
 
 
 def shape_order(shape: Shape) -> tuple[float, ...]:

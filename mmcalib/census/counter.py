@@ -9,13 +9,16 @@ from dataclasses import dataclass, field, replace
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
-from mmcalib.census.outcome import Seen, decode
+from mmcalib.census.encoding import Encoded
+from mmcalib.census.outcome import decode
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import Shape
 from mmcalib.census.survey import Survey
 from mmcalib.corpus.item import Item, Prompt, Skipped, without_data
 from mmcalib.corpus.shard import Part
 from mmcalib.corpus.wording import one_line
+
+# What is known of an item once it was looked at.
+_Known = Encoded | Skipped
 
 # Device and inode, equal for all links to a file; the path when it is gone.
 _Identity = tuple[int, int] | str
@@ -35,9 +38,9 @@ class Counter:
     census: Census = field(default_factory=Census)
     prompts: PromptCensus = field(default_factory=PromptCensus)
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
+    encoded: dict[str, Encoded] = field(default_factory=dict)
     # What prompts name, which can come again.
-    known: dict[Item, Seen | None] = field(default_factory=dict)
+    known: dict[Item, _Known | None] = field(default_factory=dict)
     paths: set[int] = field(default_factory=set)
     # Of these, the ones that were listed only as what a request declared them to be.
     declared: set[int] = field(default_factory=set)
@@ -103,14 +106,14 @@ class Counter:
     def items_seen(self, items: Sequence[Item], lines: Sequence[str]) -> None:
         """Files that were `is_new`."""
         for item, line in zip(items, lines, strict=True):
-            shape = self.shapes.get(line)
-            self._item(item, shape or self._noted(item, line))
+            encoded = self.encoded.get(line)
+            self._item(item, encoded or self._noted(item, line))
 
-    def _item(self, item: Item, seen: Seen) -> None:
+    def _item(self, item: Item, seen: _Known) -> None:
         path = hash(item.path)
         if isinstance(seen, Skipped) or path in self.settled:
             return
-        self.census.add(seen, item.path)
+        self.census.add(seen.shape, item.path, encoding=seen.encoding)
         if self.contents:
             self.contents.add(item)
         if self.known or self.elsewhere:  # else no path comes twice
@@ -127,19 +130,20 @@ class Counter:
             for item in prompt.items:
                 self.elsewhere.setdefault(_identity(item), []).append(prompt.items)
             return
-        shapes: list[Shape] = []
+        found: list[Encoded] = []
         for item in prompt.items:
             seen = self._seen(item)
             if isinstance(seen, Skipped):
                 reason = f"names an unreadable item: {seen.path}: {seen.reason}"
                 self._skip(Skipped(prompt.origin, one_line(reason)))
                 return
-            shapes.append(seen)
+            found.append(seen)
+        shapes = [encoded.shape for encoded in found]
         self.prompts.add(shapes, prompt)
         if self.log:
             self.log.add(prompt.items, shapes)
-        for item, shape in zip(prompt.items, shapes, strict=True):
-            self.census.add(shape, item.path)
+        for item, encoded in zip(prompt.items, found, strict=True):
+            self.census.add(encoded.shape, item.path, encoding=encoded.encoding)
             if self.contents:
                 self.contents.add(item)
             if hash(item.path) not in self.settled:
@@ -148,17 +152,21 @@ class Counter:
                 if self._owns(item.path):  # an archive may have lost it before its items come
                     self.paths.add(hash(item.path))
 
-    def _seen(self, item: Item) -> Seen:
+    def _seen(self, item: Item) -> _Known:
         seen = self.known.get(item)
         if seen is None:
             seen = self.known[item] = self._noted(item, *self.survey.now([item]))
         return seen
 
-    def _noted(self, item: Item, line: str) -> Seen:
-        seen = self.shapes.get(line) or decode(item.path, line)
+    def _noted(self, item: Item, line: str) -> _Known:
+        if encoded := self.encoded.get(line):
+            return encoded
+        seen = decode(item.path, line)
         if not isinstance(seen, Skipped):
-            self.shapes[line] = seen
-        elif self._owns(item.path) and hash(item.path) not in self.settled:
+            encoded = seen if isinstance(seen, Encoded) else Encoded(seen)
+            self.encoded[line] = encoded
+            return encoded
+        if self._owns(item.path) and hash(item.path) not in self.settled:
             self._skip(seen)
         return seen
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, fields
+import re
+from dataclasses import asdict, astuple, fields
 from functools import lru_cache
 from typing import cast
 
+from mmcalib.census.encoding import PLAIN, Encoded, Encoding
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.item import Skipped
 from mmcalib.corpus.wording import PASSING, one_line
 
-Seen = Shape | Skipped
+Seen = Shape | Encoded | Skipped
 
 _SKIPPED = "skipped"
 _KINDS: dict[str, type[ImageShape] | type[VideoShape] | type[AudioShape]] = {
@@ -20,25 +22,44 @@ _KINDS: dict[str, type[ImageShape] | type[VideoShape] | type[AudioShape]] = {
     "audio": AudioShape,
 }
 
+_PLAIN = asdict(PLAIN)
 _PASSING = tuple(json.dumps([_SKIPPED, why]).removesuffix('"]') for why in PASSING)
 
 # What the readers count with.
 _MOST = 1 << 63
 
+# FFmpeg's names of codecs and sample formats.
+_NAME = re.compile(r"[a-z0-9_.-]{0,32}")
+
 
 def encode(seen: Seen) -> str:
-    """`["image",640,480]`, or `["skipped","empty file"]`; equal for equal shapes."""
+    """`["image",640,480]`, or `["skipped","empty file"]`; equal for equal shapes and encodings, of
+    which only what is not `PLAIN` follows: `["audio",16000,8000,{"channels":2}]`.
+    """
     if isinstance(seen, Skipped):
         return json.dumps([_SKIPPED, seen.reason])
-    if isinstance(seen, ImageShape):
-        return f'["image",{seen.width_px},{seen.height_px}]'
-    return json.dumps([seen.modality, *astuple(seen)])
+    shape, encoding = (seen.shape, seen.encoding) if isinstance(seen, Encoded) else (seen, PLAIN)
+    if isinstance(shape, ImageShape) and encoding == PLAIN:
+        return f'["image",{shape.width_px},{shape.height_px}]'
+    said = {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
+    return json.dumps([shape.modality, *astuple(shape), *([said] if said else ())])
 
 
 def decode(path: str, line: str) -> Seen:
     """The reverse, for the item at `path`. Raises ValueError or KeyError for another line."""
     kind, *fields = json.loads(line)
-    return Skipped(path, *fields) if kind == _SKIPPED else _KINDS[kind](*fields)
+    if kind == _SKIPPED:
+        return Skipped(path, *fields)
+    if fields and isinstance(fields[-1], dict):
+        said = tuple(sorted(fields.pop().items()))
+        return Encoded(_KINDS[kind](*fields), _encoding(said))
+    return _KINDS[kind](*fields)
+
+
+@lru_cache(maxsize=1 << 10)
+def _encoding(said: tuple[tuple[str, int | str], ...]) -> Encoding:
+    """One for all items that are told alike: there are few."""
+    return Encoding(**dict(said))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -50,7 +71,25 @@ def is_sound(line: str) -> bool:
         return False
     if isinstance(seen, Skipped):
         return isinstance(seen.reason, str) and seen.reason == one_line(seen.reason) != ""
-    return all(_is_size(getattr(seen, field.name), field.type) for field in fields(seen))
+    if isinstance(seen, Encoded):
+        return _is_told(seen.encoding) and _is_shape(seen.shape)
+    return _is_shape(seen)
+
+
+def _is_shape(shape: Shape) -> bool:
+    return all(_is_size(getattr(shape, field.name), field.type) for field in fields(shape))
+
+
+def _is_told(encoding: Encoding) -> bool:
+    """Whether the types are the right ones; what is left out has its default."""
+    for name, value in asdict(encoding).items():
+        if type(value) is not type(_PLAIN[name]):
+            return False
+        if isinstance(value, str) and not _NAME.fullmatch(value):
+            return False
+        if isinstance(value, int) and not 0 <= value < _MOST:
+            return False
+    return encoding != PLAIN and encoding.file_mib > 0
 
 
 def _is_size(value: object, kind: object) -> bool:

@@ -10,6 +10,7 @@ from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.location import Location, url_of
 from mmcalib.corpus.parts import url_part
 from mmcalib.corpus.urls import (
+    FRAMES_SUFFIX,
     Outside,
     Unresolved,
     decode_data_url,
@@ -17,6 +18,7 @@ from mmcalib.corpus.urls import (
     local_path,
     materialise,
     remote_url,
+    sent_frames,
 )
 from mmcalib.corpus.wording import one_line
 from mmcalib.errors import UsageError
@@ -64,7 +66,9 @@ class RequestLines:
     def item(self, media: tuple[UrlType, str], origin: str) -> Item:
         """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
         part_type, url = media
-        if is_inline(url):
+        if is_inline(url) and part_type == "video_url" and (frames := sent_frames(url)):
+            path = materialise(frames, FRAMES_SUFFIX, self._scratch)
+        elif is_inline(url):
             path = materialise(*decode_data_url(url), self._scratch)
         elif self._allow_url and (remote := remote_url(url)):
             path = remote

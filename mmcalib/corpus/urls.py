@@ -14,11 +14,15 @@ from urllib.parse import unquote, unquote_to_bytes
 
 from mmcalib.corpus.keep import keep
 from mmcalib.corpus.locations.location import BEHIND
+from mmcalib.media.sniff import FRAMES
 
 REMOTE = "remote URL: not fetched without --allow-url"
 
 # What `allow_url` opens. Any other scheme of fsspec may lead back to this disk.
 _REMOTE_SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
+
+FRAMES_SUFFIX = ".frames"
+_FRAMES_TYPE = "video/jpeg"
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _LOCAL_HOSTS = ("", "localhost")
@@ -109,6 +113,28 @@ def decode_data_url(url: str) -> tuple[bytes, str]:
         return base64.b64decode(payload, validate=True), extension
     except ValueError as error:
         raise Unresolved(f"base64: {error}") from error
+
+
+def sent_frames(url: str) -> bytes | None:
+    """What is kept of a `data:` URL whose payload is a clip's frames, as vLLM reads it where it
+    expects a video: the URL, its header as `sniff` knows it. None for others.
+    """
+    header, _, payload = url[5:].partition(",")
+    kind, *_, encoding = header.split(";")
+    if kind.lower() != _FRAMES_TYPE or encoding != "base64":
+        return None
+    return FRAMES + payload.encode(errors="replace")
+
+
+def served_url(path: str) -> str:
+    """What a request to a server that may read this disk says of the file at `path`.
+
+    Raises OSError.
+    """
+    with open(path, "rb") as file:
+        if file.read(len(FRAMES)) == FRAMES:
+            return (FRAMES + file.read()).decode()
+    return Path(path).absolute().as_uri()
 
 
 def materialise(data: bytes, extension: str, scratch: Path) -> str:

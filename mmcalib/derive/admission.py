@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from mmcalib.census.encoding import Encoded, Encoding, Given, encoded
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive.bounds import Bound, Refused, Rule
+from mmcalib.derive.server import server_refuses
+from mmcalib.engine.server import Server
 
 Answer = Literal["fits", "no", "unknown"]
 # real, blank: this very shape was measured. formula, ceiling, ladder: bounded by such a rule.
@@ -37,7 +40,7 @@ class Gate:
     """What a configuration admits, and all that is known of what items cost under it.
 
     `counts` has the modalities that the model takes, with their items per prompt; `refused` shapes
-    that vLLM refused when they were measured.
+    that vLLM refused when they were measured. `server` says which files are let in.
     """
 
     budget_tokens: int
@@ -47,6 +50,7 @@ class Gate:
     known: Mapping[Shape, Known]
     refused: Mapping[Shape, str]
     rules: Mapping[Modality, Rule]
+    server: Server = field(default_factory=Server)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +72,50 @@ class Admission:
         return self.answer == "fits"
 
 
-def admit(gate: Gate, shape: Shape) -> Admission:
-    """Whether one item fits on its own; without a remedy, which `remedies` finds.
+def admit(gate: Gate, given: Given) -> Admission:
+    """Whether one item fits on its own; without a remedy for its shape, which `remedies` finds.
 
     `fits` only if the engine admits the item whatever of its possible costs it turns out to have,
     `no` only if it rejects it even at the least.
     """
-    modality = shape.modality
+    file = encoded(given)
+    shape, modality = file.shape, file.modality
     count = gate.counts.get(modality)
     if not count:
         why = f"the model takes no {modality}"
         if count == 0:
             why = f"limit_mm_per_prompt admits no {modality}"
         return Admission("no", None, None, True, "none", why)
+    if refusal := server_refuses(file, gate.server):
+        return Admission("no", None, None, True, "refused", refusal.reason, refusal.remedy)
+    rule = gate.rules.get(modality)
+    if rule and _is_odd(file.encoding):
+        return _bounded(gate, rule, file)
     if shape in gate.refused:
         return Admission("no", None, None, True, "refused", f"vLLM: {gate.refused[shape]}")
     if known := gate.known.get(shape):
         cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
         return _judged(gate, cost, known.basis, exact=True)
-    rule = gate.rules.get(modality)
-    found = rule.bound(shape) if rule else None
-    match found:
-        case Bound():
-            return _judged(gate, found, _BASIS[rule.kind if rule else ""], exact=False)
+    if rule:
+        return _bounded(gate, rule, file)
+    return _unknown(modality)
+
+
+def _is_odd(encoding: Encoding) -> bool:
+    """Whether the loader keeps other frames of such a file than of others of its shape."""
+    return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
+
+
+def _bounded(gate: Gate, rule: Rule, file: Encoded) -> Admission:
+    match rule.bound(file.shape, file.encoding):
+        case Bound() as found:
+            return _judged(gate, found, _BASIS[rule.kind], exact=False)
         case Refused(reason=why):
             return Admission("no", None, None, False, "refused", why)
+    return _unknown(file.modality)
+
+
+def _unknown(modality: Modality) -> Admission:
     why = f"no {modality} of this shape was measured, and nothing bounds what it costs"
     return Admission("unknown", None, None, False, "none", why)
 
@@ -118,7 +141,7 @@ def _judged(gate: Gate, cost: Bound, basis: Basis, *, exact: bool) -> Admission:
     return Admission(answer, cost.tokens, cost.embeds, exact, basis, reason)
 
 
-def admit_prompt(gate: Gate, shapes: Sequence[Shape], text_bytes: int) -> Admission:
+def admit_prompt(gate: Gate, shapes: Sequence[Given], text_bytes: int) -> Admission:
     """Whether a prompt fits: each of its items, how many there are, and all together with its text.
 
     A text has at most as many tokens as bytes. Where that is more than the reserve and would

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from mmcalib.census.encoding import PLAIN, Encoding
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 # What vLLM's loaders of the Qwen-VL families keep of a video (vllm/multimodal/video.py, 0.32).
@@ -59,7 +60,7 @@ class Area:
     around_tokens: int = 0
     kind: Literal["area"] = "area"
 
-    def bound(self, shape: Shape) -> Found:
+    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
         """Exact, for images; other modalities are not this rule's."""
         if not isinstance(shape, ImageShape):
             return None
@@ -108,7 +109,7 @@ class Ceiling:
     max_aspect: float
     kind: Literal["ceiling"] = "ceiling"
 
-    def bound(self, shape: Shape) -> Found:
+    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
         """None outside of what was proven."""
         if not isinstance(shape, ImageShape):
             return None
@@ -141,13 +142,43 @@ class Sampling:
         kept = math.floor(min(max(wanted, _MIN_FRAMES), most, total))
         return kept // _FRAMES_TOGETHER * _FRAMES_TOGETHER
 
-    def possible(self, shape: VideoShape) -> Iterator[int]:
-        """The promised number first, then what the decoder may make of it."""
+    def possible(self, shape: VideoShape, encoding: Encoding = PLAIN) -> Iterator[int]:
+        """The promised number first, then what the decoder may make of it; nothing where the loader
+        refuses the video.
+        """
+        if encoding.sent_frames:
+            # vLLM takes the first ones, whatever the loader (vllm/multimodal/media/video.py, 0.32).
+            most = self.num_frames if self.num_frames > 0 else shape.num_frames
+            yield min(most, shape.num_frames)
+            return
+        if encoding.unpromised:
+            # OpenCV's count is below zero: one loader then takes the first frame, the others fail.
+            if self.loader == "uniform":
+                yield 1
+            return
+        if encoding.promised_frames:
+            kept = self._present(shape, encoding.promised_frames)
+            yield from range(kept, kept + FRAMES_SLACK)
+            return
         promised = self.frames(shape)
+        if not promised:
+            return
         most = promised + FRAMES_SLACK
         if self.loader == "uniform" and self.num_frames > 0:
             most = min(most, self.num_frames)
         yield from range(promised, most + 1)
+
+    def _present(self, shape: VideoShape, promised: int) -> int:
+        """Of the frames that the loader picks among the promised ones, how many are there."""
+        whole = replace(shape, num_frames=promised)
+        picked = self.frames(whole)
+        if self.loader == "qwen2_vl":
+            steps = (int(n * promised / picked) for n in range(picked))
+        else:
+            apart = (promised - 1) / max(1, picked - 1)
+            rounds = round if self.loader == "qwen3_vl" else math.floor
+            steps = (rounds(n * apart) for n in range(picked))
+        return sum(step < shape.num_frames for step in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +201,7 @@ class Frames:
     around_tokens: int = 0
     kind: Literal["frames"] = "frames"
 
-    def bound(self, shape: Shape) -> Found:
+    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
         """At least by the frames that the header promises, at most with some more."""
         if not isinstance(shape, VideoShape):
             return None
@@ -178,10 +209,10 @@ class Frames:
             return None
         if self.area and (refused := self.area.refused(shape.width_px, shape.height_px)):
             return refused
-        kept = self.sampling.frames(shape)
+        counts = list(self.sampling.possible(shape, encoding))
+        kept = counts[0] if counts else 0
         if not kept or (self.whole_clip and kept < self.together):
             return Refused(f"of {shape.num_frames} frames the loader keeps {kept}: too few")
-        counts = list(self.sampling.possible(shape))
         costs = [self.embeds(frames, shape.width_px, shape.height_px) for frames in counts]
         pairs = list(zip(counts, costs, strict=True))
         tokens = max(embeds + self.beside(frames) for frames, embeds in pairs)
@@ -225,7 +256,7 @@ class Ladder:
     rungs: tuple[Rung, ...]
     kind: Literal["ladder"] = "ladder"
 
-    def bound(self, shape: Shape) -> Found:
+    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
         """None for clips shorter than the first rung or longer than the last."""
         if not isinstance(shape, AudioShape):
             return None

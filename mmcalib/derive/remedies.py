@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from mmcalib.census.encoding import Given, encoded
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
@@ -16,10 +17,11 @@ _NEAR_PX = 64
 _MS = 1000
 
 
-def with_remedy(gate: Gate, shape: Shape, admission: Admission) -> Admission:
+def with_remedy(gate: Gate, given: Given, admission: Admission) -> Admission:
     """The same answer with what would make the item fit; one that fits needs nothing."""
-    if admission.fits:
+    if admission.fits or admission.remedy:
         return admission
+    shape = encoded(given).shape
     if not gate.counts.get(shape.modality):
         return replace(admission, remedy=_unserved(gate, shape.modality))
     remedy = _cropped(gate, shape) or " or ".join(_smaller(gate, shape)) or CALIBRATE
@@ -27,7 +29,7 @@ def with_remedy(gate: Gate, shape: Shape, admission: Admission) -> Admission:
 
 
 def with_prompt_remedy(
-    gate: Gate, shapes: Sequence[Shape], text_bytes: int, admission: Admission
+    gate: Gate, shapes: Sequence[Given], text_bytes: int, admission: Admission
 ) -> Admission:
     """The same for a prompt: its first item that does not fit, else how to split it."""
     if admission.fits:
@@ -46,9 +48,9 @@ def with_prompt_remedy(
     return replace(admission, remedy=" or ".join(remedies))
 
 
-def prompts_needed(gate: Gate, shapes: Sequence[Shape], text_bytes: int) -> int | None:
+def prompts_needed(gate: Gate, shapes: Sequence[Given], text_bytes: int) -> int | None:
     """Prompts that hold the items in their order, each with the whole text; None if none can."""
-    parts, held = 1, list[Shape]()
+    parts, held = 1, list[Given]()
     for shape in shapes:
         if admit_prompt(gate, [*held, shape], text_bytes).fits:
             held.append(shape)

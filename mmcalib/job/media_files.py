@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from urllib.parse import unquote
 
 from mmcalib.census.executors.executor import Named, Order
@@ -17,6 +16,7 @@ from mmcalib.census.shapes import Modality
 from mmcalib.corpus.chat import MODALITY_OF
 from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.location import Location, is_here
+from mmcalib.corpus.urls import served_url
 from mmcalib.errors import OutputError
 from mmcalib.scratch import Scratch
 
@@ -116,7 +116,7 @@ def _with_file(part: object, given: Iterator[str]) -> object:
     if _named(part) is None:
         return part
     assert isinstance(part, dict)
-    return {**part, part["type"]: {"url": Path(next(given)).absolute().as_uri()}}
+    return {**part, part["type"]: {"url": served_url(next(given))}}
 
 
 def _parts(message: Message) -> Sequence[object]:

@@ -21,7 +21,7 @@ EXECUTORS: tuple[Where, ...] = ("local", "ray")
 CACHE = "census.sqlite3"
 
 # Media libraries take a quarter of a second to import, which a remembered corpus does not need.
-_PROBE = Named("mmcalib.media.probe", "probe")
+_PROBE = Named("mmcalib.media.probe", "examine")
 
 
 @dataclass(frozen=True, slots=True)

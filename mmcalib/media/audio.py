@@ -8,6 +8,7 @@ import av
 import soundfile
 from av.container import InputContainer
 
+from mmcalib.census.encoding import Encoded, Encoding
 from mmcalib.census.shapes import AudioShape
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
@@ -28,14 +29,15 @@ _MPEG_BYTES_PER_S = 1000
 PACKET_LIMIT = 1_000_000
 
 
-def audio_shape(medium: Medium) -> AudioShape:
-    """Samples per channel and rate of the first audio stream.
+def audio_shape(medium: Medium) -> Encoded:
+    """Samples per channel and rate of the first audio stream, and its channels.
 
     Raises `Unreadable` or one of `read_errors`.
     """
     try:
         with open_sound(medium) as sound:
             num_samples, rate_hz, form = sound.frames, sound.samplerate, sound.format
+            channels = sound.channels
     except soundfile.SoundFileError as error:
         return _by_ffmpeg(medium, refusal=reason(error))
     if num_samples >= _OPEN_LENGTH_SAMPLES:
@@ -44,14 +46,14 @@ def audio_shape(medium: Medium) -> AudioShape:
         return _by_ffmpeg(medium, refusal="no samples")  # which knows whether it is cut off
     if form == "MP3" and num_samples * _MPEG_BYTES_PER_S > _size_bytes(medium) * rate_hz:
         return _by_ffmpeg(medium, refusal="length in the header is wrong", trust_header=False)
-    return _shape(num_samples, rate_hz)
+    return Encoded(_shape(num_samples, rate_hz), Encoding(channels=channels))
 
 
 def _size_bytes(medium: Medium) -> int:
     return os.path.getsize(medium) if isinstance(medium, str) else medium.size_bytes
 
 
-def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> AudioShape:
+def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> Encoded:
     with open_container(medium) as container:
         if not container.streams.audio:
             raise Unreadable(refusal)
@@ -64,7 +66,10 @@ def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> Au
         # No codec keeps a second in less than a byte.
         if not 0 < seconds <= container.size:
             seconds = _counted_s(container)
-        return _shape(round(seconds * rate_hz), rate_hz)
+        held = Encoding(
+            channels=codec.channels, sample_format=codec.format.name if codec.format else ""
+        )
+        return Encoded(_shape(round(seconds * rate_hz), rate_hz), held)
 
 
 def _shape(num_samples: int, rate_hz: int) -> AudioShape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,6 +19,7 @@ from mmcalib.corpus.locations.opening import open_item
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures, reason
+from mmcalib.media.frames import sent_frames
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import is_plain_file, medium_of, probe
 from mmcalib.media.sound import open_sound
@@ -75,10 +77,14 @@ def _image(medium: Medium) -> None:
 def _load(file: BinaryIO) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        open_image(file).load()
+        open_image(file, any_format=True).load()
 
 
 def _video(medium: Medium) -> None:
+    if frames := sent_frames(medium):
+        for picture in frames:
+            _load(io.BytesIO(picture))
+        return
     with open_container(medium) as container:
         stream = video_stream(container)
         if stream is None:

@@ -19,42 +19,47 @@ MAX_PIXELS = 178_956_970
 # in this order.
 _FORMATS = (
     *("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "CUR", "PPM"),
-    *("PSD", "DDS", "QOI", "ICNS", "SGI", "SUN"),
+    *("PSD", "DDS", "QOI", "ICNS", "SGI", "SUN", "PCX"),
 )
 
+# The rest of that list: without a mark in their first bytes, or too rare to look for.
+_MORE_FORMATS = (
+    *("BLP", "DCX", "DIB", "FITS", "FLI", "FTEX", "GBR", "IM", "IMT", "IPTC", "MCIDAS", "MSP"),
+    *("PCD", "PIXAR", "SPIDER", "TGA", "XBM", "XPM", "XVTHUMB"),
+)
 
 # What `warnings.simplefilter("ignore")` puts first.
 IGNORE_ALL = ("ignore", None, Warning, None, 0)
 
 
-def open_image(file: BinaryIO) -> ImageFile.ImageFile:
-    """Open without decoding, in the formats that vLLM opens.
+def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFile:
+    """Open without decoding, in the formats that `sniff` knows, or `any_format` that vLLM opens.
 
     Raises `Unreadable` or one of `read_errors`.
     """
     try:
-        return Image.open(file, formats=_FORMATS)
+        return Image.open(file, formats=_FORMATS + _MORE_FORMATS if any_format else _FORMATS)
     except UnidentifiedImageError as error:
         raise Unreadable("image header damaged, or of a format that vLLM does not open") from error
     except Image.DecompressionBombError as error:
         raise Unreadable(f"image of more than the {MAX_PIXELS:,} pixels that vLLM opens") from error
 
 
-def image_shape(file: BinaryIO) -> ImageShape:
+def image_shape(file: BinaryIO, *, any_format: bool = False) -> ImageShape:
     """Width and height of the first frame, EXIF rotation applied, no pixel decoded.
 
     Raises `Unreadable` or one of `read_errors`.
     """
     # Pillow warns of large images and odd metadata; neither changes a header's size.
     if warnings.filters[:1] == [IGNORE_ALL]:  # suppressing them takes as long as reading a header
-        return _shape(file)
+        return _shape(file, any_format)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _shape(file)
+        return _shape(file, any_format)
 
 
-def _shape(file: BinaryIO) -> ImageShape:
-    image = open_image(file)
+def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
+    image = open_image(file, any_format=any_format)
     width_px, height_px = _stored_size(image)
     if width_px < 1 or height_px < 1:
         raise Unreadable(f"image of {width_px}×{height_px} pixels")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import stat
+from dataclasses import replace
 from typing import BinaryIO, cast
 
+from mmcalib.census.encoding import MIB, PLAIN, Encoded, mib
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.disk import NOT_REGULAR
@@ -25,13 +27,21 @@ from mmcalib.media.bounded import (
 )
 from mmcalib.media.failure import Unreadable, failures, reason
 from mmcalib.media.image import image_shape
-from mmcalib.media.sniff import HEAD_BYTES, Kind, sniff
+from mmcalib.media.sniff import ANIMATED, HEAD_BYTES, Kind, sniff
 
 NOT_MEDIA = "not an image, video or audio file"
 
 
-def probe(item: Item) -> Shape | Skipped:
-    """The item's shape by content, whatever its name says; `Skipped` when there is none.
+# What a server fetches itself, within its bound.
+_FETCHED = ("http://", "https://")
+
+# Files of which only what a request declares them to be can tell what they are.
+_BY_DECLARATION: dict[Modality, Kind] = {"image": "image", "video": "container", "audio": "audio"}
+
+
+def examine(item: Item) -> Encoded | Skipped:
+    """The item's shape by content, whatever its name says, and how it is held; `Skipped` when
+    there is none.
 
     Raises UsageError when what opens such items is not installed.
 
@@ -39,12 +49,18 @@ def probe(item: Item) -> Shape | Skipped:
     `Skipped` when a request declared another modality than the file has.
     """
     try:
-        shape = _of_file(item) if is_plain_file(item) else _of_bytes(item)
+        seen = _of_file(item) if is_plain_file(item) else _of_bytes(item)
     except failures() as error:
         return Skipped(item.path, reason(error))
-    if item.declared not in (None, shape.modality):
-        return Skipped(item.path, f"declared {item.declared}, is {shape.modality}")
-    return shape
+    if item.declared not in (None, seen.modality):
+        return Skipped(item.path, f"declared {item.declared}, is {seen.modality}")
+    return seen
+
+
+def probe(item: Item) -> Shape | Skipped:
+    """The same, without how it is held."""
+    seen = examine(item)
+    return seen if isinstance(seen, Skipped) else seen.shape
 
 
 def is_plain_file(item: Item) -> bool:
@@ -52,26 +68,49 @@ def is_plain_file(item: Item) -> bool:
     return item.path[:1] == "/" or Location.of(item.path).is_file
 
 
-def _of_file(item: Item) -> Shape:
+def _of_file(item: Item) -> Encoded:
     # Opening a FIFO would wait for a writer.
     status = os.stat(item.path)
     if not stat.S_ISREG(status.st_mode):
         raise Unreadable(NOT_REGULAR)
     with open_bounded(item.path, status.st_size) as file:
-        kind = sniff(file.read(HEAD_BYTES))
+        kind = _kind(file.read(HEAD_BYTES), item.declared)
         if kind == "image":
-            return image_shape(file)
-        return _stream(kind, item.path, file, item.declared)
+            return _image(file, status.st_size, item)
+        return _sized(_stream(kind, item.path, file, item.declared), status.st_size, item)
 
 
-def _of_bytes(item: Item) -> Shape:
+def _of_bytes(item: Item) -> Encoded:
     with open_item(item) as opened:
-        kind = sniff(opened.file.read(HEAD_BYTES))
+        kind = _kind(opened.file.read(HEAD_BYTES), item.declared)
+        size_bytes = opened.size_bytes
         if kind == "image":
             opened.file.seek(0)
-            return image_shape(bounded(opened.file, opened.size_bytes))
+            return _image(bounded(opened.file, size_bytes), size_bytes, item)
         medium = medium_of(item, opened)
-        return _stream(kind, medium, cast("BinaryIO", medium), item.declared)
+        found = _stream(kind, medium, cast("BinaryIO", medium), item.declared)
+        return _sized(found, size_bytes, item)
+
+
+def _kind(head: bytes, declared: Modality | None) -> Kind:
+    """By content; of what has no mark, and of animations, by what a request says, as vLLM does."""
+    kind = sniff(head)
+    if declared == "video" and head.startswith(ANIMATED):
+        return "container"
+    return _BY_DECLARATION[declared] if kind == "unknown" and declared else kind
+
+
+def _image(file: BinaryIO, size_bytes: int, item: Item) -> Encoded:
+    shape = image_shape(file, any_format=item.declared == "image")
+    if size_bytes <= MIB and not item.path.startswith(_FETCHED):
+        return Encoded(shape, PLAIN)
+    return _sized(Encoded(shape), size_bytes, item)
+
+
+def _sized(found: Encoded, size_bytes: int, item: Item) -> Encoded:
+    fetched = item.path.startswith(_FETCHED)
+    held = replace(found.encoding, file_mib=mib(size_bytes), fetched=fetched)
+    return Encoded(found.shape, held)
 
 
 def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
@@ -88,7 +127,7 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
     )
 
 
-def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Shape:
+def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Encoded:
     # These take five times as long to import as the rest, and may never be needed.
     if kind == "container":
         from mmcalib.media.video import container_shape
@@ -98,6 +137,10 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
         from mmcalib.media.audio import audio_shape
 
         return audio_shape(medium)
+    if kind == "frames":
+        from mmcalib.media.frames import frames_shape
+
+        return frames_shape(file)
     if kind == "empty":
         raise Unreadable("empty file")
     raise Unreadable(f"{NOT_MEDIA} (text)" if kind == "text" else NOT_MEDIA)

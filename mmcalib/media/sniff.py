@@ -5,7 +5,13 @@ from __future__ import annotations
 import codecs
 from typing import Literal
 
-Kind = Literal["empty", "image", "container", "audio", "text", "unknown"]
+Kind = Literal["empty", "image", "container", "audio", "frames", "text", "unknown"]
+
+# A clip as the frames that a client sent: the `data:` URL itself, which vLLM alone reads.
+FRAMES = b"data:video/jpeg;base64,"
+
+# Pictures that are also clips, where a request says so.
+ANIMATED = (b"GIF87a", b"GIF89a")
 
 # Enough for three MPEG-TS packets of 192 bytes and for a fair look at text.
 HEAD_BYTES = 1024
@@ -13,8 +19,7 @@ HEAD_BYTES = 1024
 _IMAGE = (
     b"\xff\xd8\xff",  # JPEG, MPO
     b"\x89PNG\r\n\x1a\n",
-    b"GIF87a",
-    b"GIF89a",
+    *ANIMATED,
     b"II*\0",  # TIFF
     b"MM\0*",
     b"II+\0",  # BigTIFF
@@ -44,10 +49,16 @@ _CONTAINER = (
     b"YUV4MPEG2 ",
     b".RMF",
 )
-_AUDIO = (b"ID3", b"fLaC", b"RF64", b".snd", b"#!AMR", b"caff", b"wvpk", b"MAC ", b"\x0bw")
+_AUDIO = (
+    *(b"ID3", b"fLaC", b"RF64", b".snd", b"#!AMR", b"caff", b"wvpk", b"MAC ", b"\x0bw"),
+    b"riff\x2e\x91\xcf\x11",  # Wave64
+)
 _RIFF = {b"WEBP": "image", b"AVI ": "container", b"WAVE": "audio"}
 _BOX_TYPES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
 _STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
+# PCX: its mark, a version, run lengths, and how many bits a pixel has.
+_PCX_HEADER_BYTES = 128
+_PCX_VERSIONS, _PCX_BITS = (0, 2, 3, 4, 5), (1, 2, 4, 8)
 _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _TEXT_BYTES = bytes(byte for byte in range(256) if byte >= 0x20 or byte in b"\t\n\v\f\r\b\x1b")
 _TS_SYNC = 0x47
@@ -64,6 +75,8 @@ def sniff(head: bytes) -> Kind:
     """
     if not head:
         return "empty"
+    if head.startswith(FRAMES):
+        return "frames"
     if head.startswith(_IMAGE):
         return "image"
     if head.startswith(_CONTAINER):
@@ -83,12 +96,12 @@ def sniff(head: bytes) -> Kind:
 
 def is_media(head: bytes) -> bool:
     """Whether a file that begins with `head`, of which too much may be given, may hold media."""
-    return sniff(head[:HEAD_BYTES]) in ("image", "container", "audio")
+    return sniff(head[:HEAD_BYTES]) in ("image", "container", "audio", "frames")
 
 
 def _by_weak_marks(head: bytes) -> Kind:
     """Marks of a few bits, trusted only in files that are not text."""
-    if head[:2] == b"BM":
+    if head[:2] == b"BM" or _is_pcx(head):
         return "image"
     if head[4:8] in _BOX_TYPES:
         return "image" if head[4:8] == b"ftyp" and head[8:12] in _STILL_BRANDS else "container"
@@ -98,6 +111,14 @@ def _by_weak_marks(head: bytes) -> Kind:
     if head[0] == 0xFF and len(head) > 1 and head[1] & 0xE0 == 0xE0:
         return "audio"  # an MPEG audio or ADTS frame
     return "unknown"
+
+
+def _is_pcx(head: bytes) -> bool:
+    return (
+        head[:1] == b"\n"
+        and len(head) >= _PCX_HEADER_BYTES
+        and (head[1] in _PCX_VERSIONS and head[2] == 1 and head[3] in _PCX_BITS)
+    )
 
 
 def _is_text(head: bytes) -> bool:

@@ -10,12 +10,14 @@ from av.container import InputContainer
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from mmcalib.census.shapes import AudioShape, Modality, VideoShape
+from mmcalib.census.encoding import Encoded, Encoding
+from mmcalib.census.shapes import Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, read_errors
 from mmcalib.media.image import MAX_PIXELS
+from mmcalib.media.pace import found_frames, irregular_pace, own_duration_s
 from mmcalib.media.rotation import may_be_turned
 
 # Packets read at most to count frames that no header names; two hours at 30 frames per second.
@@ -32,10 +34,8 @@ _ROTATABLE = ("mov", "matroska")
 _SIZED_WHEN_SKIPPED = ("h264", "hevc", "mjpeg", "mpeg4")
 
 
-def container_shape(
-    medium: Medium, file: BinaryIO, declared: Modality | None = None
-) -> VideoShape | AudioShape:
-    """The shape of the first video stream, or of the audio where there is no video.
+def container_shape(medium: Medium, file: BinaryIO, declared: Modality | None = None) -> Encoded:
+    """The shape and codec of the first video stream, or of the audio where there is no video.
 
     `file` has the bytes of the medium, or is it. Cover art is not video. `declared="audio"` takes
     the sound track of a video, as vLLM does. Raises `Unreadable` or one of `read_errors`.
@@ -61,7 +61,7 @@ def video_stream(container: InputContainer) -> VideoStream | None:
     return None
 
 
-def _by_index(medium: Medium) -> VideoShape | None:
+def _by_index(medium: Medium) -> Encoded | None:
     """The shape of an MP4 whose index says all but the size of its frames, or None.
 
     FFmpeg decodes some frames of every file to be sure, which takes most of the time; and believes
@@ -83,7 +83,7 @@ def _by_index(medium: Medium) -> VideoShape | None:
         return _video_shape(container, stream, 0) if first.size else None
 
 
-def _video_shape(container: InputContainer, stream: VideoStream, turned: int) -> VideoShape:
+def _video_shape(container: InputContainer, stream: VideoStream, turned: int) -> Encoded:
     if stream.codec_context is None:
         raise Unreadable("no decoder for the video stream")
     width_px, height_px = stream.codec_context.width, stream.codec_context.height
@@ -94,20 +94,40 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
     if turned % 180:
         width_px, height_px = height_px, width_px
     rate = stream.average_rate or stream.guessed_rate
-    seconds = _duration_s(container, stream)
+    seconds = own_duration_s(stream) or _duration_s(container, stream)
     # OpenCV's order, which vLLM's loader follows: the header's count, else duration × rate.
     fps = rate.numerator / rate.denominator if rate else None
     frames = stream.frames or (round(seconds * fps) if seconds and fps else 0)
     # A negative number, or more frames than the file has bytes: the header is damaged.
+    promised, unpromised = 0, not frames
     if not 0 < frames <= container.size:
         frames, seconds = _count(container, stream)
+    elif fps and not stream.frames and (pace := irregular_pace(container, stream, fps)):
+        found = found_frames(pace, frames, fps)
+        if found < frames:
+            present = min(found, len(pace))
+            promised = found if present < found else 0
+            frames, seconds = present, present / fps
     if not frames:
         raise Unreadable("video without frames")
     if not fps and seconds:
         fps = float(Fraction(frames / seconds).limit_denominator(1001))
     if not fps:
         raise Unreadable("video without a frame rate")
-    return VideoShape(frames, fps, float(seconds or frames / (rate or fps)), width_px, height_px)
+    shape = VideoShape(frames, fps, float(seconds or frames / (rate or fps)), width_px, height_px)
+    held = Encoding(
+        codec=stream.codec_context.codec.canonical_name,
+        promised_frames=promised,
+        unpromised=unpromised,
+        lone_frame=not unpromised and _promised(container, stream, fps) == 1,
+    )
+    return Encoded(shape, held)
+
+
+def _promised(container: InputContainer, stream: VideoStream, fps: float) -> int:
+    """Frames that OpenCV takes the clip to have before it has looked at any."""
+    seconds = (container.duration or 0) / av.time_base or _duration_s(container, stream) or 0
+    return stream.frames or round(seconds * fps)
 
 
 def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:

@@ -17,6 +17,7 @@ from mmcalib.corpus.item import Item, Skipped
 from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
 from mmcalib.documents import read_json
+from mmcalib.engine.server import Server
 from mmcalib.errors import UsageError
 from mmcalib.report.cache import ProcessorCache
 from mmcalib.report.costs import Costs, gate_of
@@ -25,6 +26,7 @@ from mmcalib.report.files import write_text
 from mmcalib.report.frontier import FrontierPoint
 from mmcalib.report.part import Part
 from mmcalib.report.processor_device import ProcessorDevice
+from mmcalib.report.server import ServerPart
 from mmcalib.report.throughput import Throughput
 
 SCHEMA_VERSION: Final = 1
@@ -229,6 +231,7 @@ class Calibration(Part):
     encoder_sweep: EncoderSweep | None = None
     processor_device: ProcessorDevice | None = None
     throughput: Throughput | None = None
+    server: ServerPart | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 
@@ -236,12 +239,13 @@ class Calibration(Part):
     def gate(self) -> Gate:
         """What the configuration admits. Raises UsageError where no costs were kept."""
         # Built once; a copy with other fields has another.
-        made_of = (self.costs, self.engine_config, self.budget)
+        made_of = (self.costs, self.engine_config, self.budget, self.server)
         if self.costs is None:
             raise UsageError("the calibration has no costs: it is an old one", hint=_HINT)
         if self._gate is None or not all(map(is_, self._gate[0], made_of)):
             budget = self.budget.calibrated.encoder_budget_tokens
-            self._gate = made_of, gate_of(self.costs, self.engine_config, budget)
+            server = self.server.server if self.server else Server()
+            self._gate = made_of, gate_of(self.costs, self.engine_config, budget, server)
         return self._gate[1]
 
     def admits(self, item: str | os.PathLike[str] | Shape) -> Admission:

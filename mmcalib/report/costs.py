@@ -10,6 +10,7 @@ from pydantic import BaseModel, FailFast, Field, ValidationError
 from mmcalib.census.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
 from mmcalib.derive.admission import Gate, Known
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
+from mmcalib.engine.server import Server
 from mmcalib.errors import UsageError
 from mmcalib.report.part import Part
 from mmcalib.report.sizes import POSITIVE
@@ -60,8 +61,11 @@ class Costs(Part):
     label: Literal["measured"] = "measured"
 
 
-def gate_of(costs: Costs, engine_config: Mapping[str, Any], budget_tokens: int) -> Gate:
+def gate_of(
+    costs: Costs, engine_config: Mapping[str, Any], budget_tokens: int, server: Server | None = None
+) -> Gate:
     """What an engine of this configuration admits. All modalities that it takes must be limited.
+    Without a `server` nothing is known of what it lets in.
 
     Raises UsageError where it says no such thing.
     """
@@ -88,6 +92,7 @@ def gate_of(costs: Costs, engine_config: Mapping[str, Any], budget_tokens: int) 
         },
         refused={entry.shape: entry.reason for _, part in parts for entry in part.refused},
         rules={m: part.rule for m, part in parts if part.rule is not None},
+        server=server or Server(),
     )
 
 

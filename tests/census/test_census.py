@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.census import EXEMPLARS, Census, ShapeCount
+from mmcalib.census.encoding import Encoded, Encoding
+from mmcalib.census.outcome import decode, encode, is_sound
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.errors import CorpusError
 
@@ -88,6 +90,55 @@ def test_a_text_of_the_census() -> None:
         ]
     }
     assert repr(taken) == "Census(image: 1, audio: 1)"
+
+
+def test_files_of_one_shape_are_told_apart_by_how_they_hold_it() -> None:
+    shape, taken = AudioShape(10, 8000), Census()
+    taken.add(shape, "b.flac", encoding=Encoding(channels=2))
+    taken.add(shape, "a.wav", encoding=Encoding(channels=1))
+    taken.add(shape, "c.wav", encoding=Encoding(channels=1))
+    assert list(taken.shapes()) == [ShapeCount(shape, 3, ("a.wav", "b.flac", "c.wav"))]
+    left = taken.without(lambda file: file.encoding.channels > 1)
+    assert list(left.shapes()) == [ShapeCount(shape, 2, ("a.wav", "c.wav"))]
+    counts = [found.count for _, found in taken.merge(taken).encoded()]
+    assert counts == [4, 2]
+    assert Census.from_json(taken.to_json()) == taken
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '["image",1,1,{"file_mib":1}]',
+        '["image",1,1,{"file_mib":0}]',
+        '["image",1,1,{"file_mib":2.0}]',
+        '["image",1,1,{"fetched":1}]',
+        '["video",9,1.0,9.0,8,8,{"codec":"h264\\n"}]',
+        '["video",9,1.0,9.0,8,8,{"odd":1}]',
+        '["audio",9,8000,{"channels":-1}]',
+        '["audio",9,8000,{}]',
+    ],
+)
+def test_lines_that_nobody_wrote_are_not_believed(line: str) -> None:
+    assert not is_sound(line)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        Encoded(ImageShape(640, 480), Encoding(file_mib=3)),
+        Encoded(VideoShape(9, 1.5, 6.0, 8, 8), Encoding(codec="h264", promised_frames=20)),
+        Encoded(AudioShape(9, 8000), Encoding(channels=2, sample_format="s16", fetched=True)),
+    ],
+)
+def test_how_a_file_holds_its_shape_crosses_on_the_same_line(file: Encoded) -> None:
+    line = encode(file)
+    assert decode("a", line) == file
+    assert is_sound(line)
+
+
+def test_of_a_small_picture_nothing_more_is_said() -> None:
+    assert encode(Encoded(ImageShape(640, 480))) == encode(ImageShape(640, 480))
+    assert decode("a", '["image",640,480]') == ImageShape(640, 480)
 
 
 @pytest.mark.parametrize(

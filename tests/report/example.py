@@ -16,6 +16,7 @@ from mmcalib.report.encoder_sweep import (
 )
 from mmcalib.report.frontier import FrontierPoint
 from mmcalib.report.processor_device import ProcessedItems, ProcessorDevice
+from mmcalib.report.server import ServerPart
 from mmcalib.report.throughput import CostliestFile, ModalityRates, Rates, Throughput
 
 AREA = "images_kwargs.size.longest_edge"
@@ -55,6 +56,16 @@ def calibration() -> c.Calibration:
         encoder_sweep=_encoder_sweep(),
         processor_device=_processor_device(),
         throughput=_throughput(),
+        server=_server(),
+    )
+
+
+def _server() -> ServerPart:
+    """Of a release whose decoder lacks AV1."""
+    return ServerPart(
+        limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
+        decodes={"h264": True, "av1": False},
+        lone_frames=False,
     )
 
 

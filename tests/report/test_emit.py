@@ -20,6 +20,7 @@ from mmcalib.errors import OutputError
 from mmcalib.report.calibration import Calibration, CheckResult
 from mmcalib.report.emit import FORMS
 from mmcalib.report.emit.arguments import serve_arguments
+from mmcalib.report.server import ServerPart
 
 NASTY = ["it's", 'a "b"', "$(HOME) `id` $$", "a b", "ü/ö", "*", "a\\b", "#x", "null", "1", "-a.b"]
 
@@ -209,3 +210,31 @@ def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str
     assert [word.replace("$$", "$") for word in args] == words
     assert python(FORMS["python"].text(made)) == made.engine_args()
     shell('eval "words $SAID"', SAID=variable(FORMS["env"].text(made)))
+
+
+def with_server(**more: object) -> Calibration:
+    server = ServerPart(limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 41}, **more)  # type: ignore[arg-type]
+    return calibration().model_copy(update={"server": server})
+
+
+def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
+    """Finding §5 of the server conformance work: without them the server refuses the items."""
+    made = with_server(given=["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", "LD_PRELOAD"])
+    lines = FORMS["env"].text(made).splitlines()
+    assert lines[-1] == "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB=41"
+    documents = list(yaml.safe_load_all(FORMS["k8s"].text(made)))
+    for document in (documents[0], documents[2]):
+        (container,) = document["spec"]["template"]["spec"]["containers"]
+        assert container["env"] == [{"name": "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", "value": "41"}]
+
+
+@pytest.mark.parametrize("form", ["env", "k8s"])
+def test_limits_that_would_admit_more_are_named_and_not_set(form: str) -> None:
+    made = with_server(needed={"VLLM_MAX_AUDIO_DECODE_DURATION_S": 900, "LD_PRELOAD": 1})
+    said = FORMS[form].text(made)
+    assert "\n# VLLM_MAX_AUDIO_DECODE_DURATION_S=900\n" in said
+    assert "\nVLLM" not in said
+    assert "LD_PRELOAD" not in said
+    plain = calibration().model_copy(update={"server": None})
+    code = [line for line in said.splitlines() if not line.startswith("#")]
+    assert code == [x for x in FORMS[form].text(plain).splitlines() if not x.startswith("#")]

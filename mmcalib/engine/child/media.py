@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from vllm.multimodal.media import MediaConnector
 from vllm.multimodal.video import get_video_loader_backend_for_processor
 
 from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.corpus.urls import served_url
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.processor import MEDIA_ROOT, Processor
 from mmcalib.engine.messages import Blank, File
@@ -31,7 +32,7 @@ def _connector(under: Processor) -> Any:
 
 
 def _file(subject: File, under: Processor) -> Any:
-    url = Path(subject.path).resolve().as_uri()
+    url = served_url(os.path.realpath(subject.path))
     connector = _connector(under)
     match subject.modality:
         case "image":

@@ -17,6 +17,7 @@ from mmcalib.census.shapes import MODALITIES
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.knobs import find_knobs, tiles_images
 from mmcalib.engine.child.processor import MEDIA_ROOT, Processor
+from mmcalib.engine.child.server import server
 from mmcalib.engine.messages import ModelOpened, OpenModel
 from mmcalib.engine.setting import DEFAULT, Setting
 
@@ -87,6 +88,7 @@ class OpenedModel:
             versions=dict(_versions()),
             tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,
+            server=server({}, videos=self._tries and "video" in supported),
         )
 
 

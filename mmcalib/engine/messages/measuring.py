@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.engine.server import Server
 from mmcalib.engine.setting import Setting
 
 WireShape = Annotated[VideoShape | AudioShape | ImageShape, Field(union_mode="left_to_right")]
@@ -64,7 +65,8 @@ class ModelOpened:
     `serve_defaults` are the engine values that `vllm serve` would choose on this machine.
     `audio_rate_hz` is the rate to which clips are resampled, None without audio. `tiles_images`:
     images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are no
-    part of the context, and vLLM keeps no processed ones for when they come again.
+    part of the context, and vLLM keeps no processed ones for when they come again. `server` says
+    which files are let in, where it was asked.
     """
 
     architecture: str
@@ -79,6 +81,7 @@ class ModelOpened:
     versions: dict[str, str]
     tiles_images: bool = False
     encoder_decoder: bool = False
+    server: Server = field(default_factory=Server)
     kind: Literal["model_opened"] = "model_opened"
 
 

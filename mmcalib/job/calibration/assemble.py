@@ -33,6 +33,7 @@ from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep
 from mmcalib.job.read import Corpus
 from mmcalib.report import calibration as c
+from mmcalib.report.server import ServerPart
 from mmcalib.version import __version__
 
 
@@ -57,6 +58,7 @@ class Findings:
     gpu: Gpu | None = None
     rules: Mapping[Modality, Proven] = field(default_factory=dict)
     compared: Comparison | None = None
+    needed: dict[str, int] = field(default_factory=dict)
 
 
 _UNFINISHED = Check(
@@ -112,6 +114,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         ),
         processor_device=processor_device(known.compared),
         throughput=throughput(decision.table, known.sweep, known.started),
+        server=ServerPart.of(opened.server, known.needed),
     )
 
 

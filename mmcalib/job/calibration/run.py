@@ -15,6 +15,7 @@ from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.job.calibration.assemble import Findings, assemble, engine_config
 from mmcalib.job.calibration.findings import RESERVED, findings
 from mmcalib.job.calibration.opening import open_model, served
+from mmcalib.job.calibration.taken_in import environment, server_checks, taken_in
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.cache import size_cache
 from mmcalib.job.decision.decide import anything, decide
@@ -95,6 +96,8 @@ def _calibrate(
     opened = open_model(host, resolved, job.policy, progress)
     if predictor:
         opened = predictor.serve_defaults(opened)
+    items = corpus.census.items()
+    corpus, refused = taken_in(corpus, opened.server)
     corpus, left_out = served(corpus, opened, job.policy)
     too = beside(job.device, host, opened, list(corpus.census.modalities()))
     sample = choose(corpus.census, job.sample, job.seed)
@@ -112,6 +115,8 @@ def _calibrate(
     known.gpu = job.gpu
     known.rules = prove_rules(host, opened, decision, progress)
     seen = replace(corpus, skipped=tuple(outcome.skipped))
+    known.needed = environment(refused, opened.server)
+    known.checks += server_checks(refused, items, known.needed)
     known.checks += findings(seen, left_out, decision, job.policy)
     if too:
         known.compared = compare_apart(

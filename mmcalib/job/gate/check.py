@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mmcalib.census.shapes import Shape
+from mmcalib.census.encoding import Encoded
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.request_line import RequestLines
@@ -15,7 +15,7 @@ from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
-from mmcalib.media.probe import NOT_MEDIA, probe
+from mmcalib.media.probe import NOT_MEDIA, examine
 from mmcalib.report.admission import Checked
 from mmcalib.report.calibration import Calibration
 from mmcalib.scratch import Scratch
@@ -69,28 +69,28 @@ class _Gate:
                 yield checked
 
     def item(self, item: Item | Skipped) -> Checked:
-        shape = probe(item) if isinstance(item, Item) else item
-        if isinstance(shape, Skipped):
-            return Checked(item.path, "item", (), _unreadable(shape.reason))
-        return Checked(item.path, "item", (shape,), self._admitted(shape))
+        seen = examine(item) if isinstance(item, Item) else item
+        if isinstance(seen, Skipped):
+            return Checked(item.path, "item", (), _unreadable(seen.reason))
+        return Checked(item.path, "item", (seen.shape,), self._admitted(seen))
 
     def prompt(self, prompt: Prompt | Skipped) -> Checked:
         if isinstance(prompt, Skipped):
             return Checked(prompt.path, "prompt", (), _unreadable(prompt.reason))
-        shapes: list[Shape] = []
+        files: list[Encoded] = []
         try:
             for item in prompt.items:
-                shape = probe(item)
-                if isinstance(shape, Skipped):
-                    refused = _unreadable(f"{shape.path}: {shape.reason}")
+                seen = examine(item)
+                if isinstance(seen, Skipped):
+                    refused = _unreadable(f"{seen.path}: {seen.reason}")
                     return Checked(prompt.origin, "prompt", (), refused)
-                shapes.append(shape)
+                files.append(seen)
         finally:
             self._forget(prompt.items)
         text_bytes = len(prompt.text.encode(errors="replace"))
-        admission = admit_prompt(self._gate, shapes, text_bytes)
-        answer = with_prompt_remedy(self._gate, shapes, text_bytes, admission)
-        return Checked(prompt.origin, "prompt", tuple(shapes), answer)
+        admission = admit_prompt(self._gate, files, text_bytes)
+        answer = with_prompt_remedy(self._gate, files, text_bytes, admission)
+        return Checked(prompt.origin, "prompt", tuple(file.shape for file in files), answer)
 
     def line(self, text: bytes, origin: str, reader: RequestLines) -> Checked:
         """A JSON object is a chat request; everything else is a path."""
@@ -99,8 +99,8 @@ class _Gate:
         path = os.path.abspath(os.fsdecode(text))
         return self.item(Item(path))
 
-    def _admitted(self, shape: Shape) -> Admission:
-        return with_remedy(self._gate, shape, admit(self._gate, shape))
+    def _admitted(self, file: Encoded) -> Admission:
+        return with_remedy(self._gate, file, admit(self._gate, file))
 
     def _forget(self, items: Iterable[Item]) -> None:
         for item in items:

@@ -13,6 +13,7 @@ from mmcalib.report import words
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.emit.arguments import serve_arguments
 from mmcalib.report.emit.sayable import check_visible
+from mmcalib.report.server import ServerPart
 
 # Not VLLM_...: vLLM warns of such names that it does not know, or refuses them.
 VARIABLE = "ENGINE_ARGS"
@@ -22,7 +23,8 @@ _NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
 
 
 def environment_text(calibration: Calibration) -> str:
-    """`ENGINE_ARGS=` and the arguments of `vllm serve`, on one line without quotes around it.
+    """`ENGINE_ARGS=` and the arguments of `vllm serve`, on one line without quotes around it; and
+    the limits on media that vLLM itself reads from there.
 
     Raises OutputError where a value has a line break, which no such file can carry, or another
     character that hides.
@@ -35,8 +37,32 @@ def environment_text(calibration: Calibration) -> str:
         f"# vLLM configuration for {words.plain(calibration.model.id)}, made by mmcalib.\n"
         "# vLLM does not read this variable by itself. Start the server with\n"
         f"#     sh -c 'eval \"exec vllm serve ${VARIABLE}\"'\n"
-        f"{line}\n"
+        f"{line}\n{_media_limits(calibration)}"
     )
+
+
+def _media_limits(calibration: Calibration) -> str:
+    """Those that were set when the corpus was read; as comments, those that would have admitted
+    more of it.
+    """
+    server = calibration.server
+    if server is None:
+        return ""
+    lines = [f"{name}={value}" for name, value in server.environment.items()]
+    if lines:
+        lines.insert(0, "# vLLM reads these by itself: its limits when the corpus was read.")
+    return "".join(f"{line}\n" for line in (*lines, *left_out_words(server)))
+
+
+def left_out_words(server: ServerPart) -> list[str]:
+    """Comments on what was not calibrated for, as lines."""
+    if not server.wanting:
+        return []
+    return [
+        "# The server refuses items of the corpus, which were left out. They are counted in by",
+        "# mmcalib run, and admitted by the server, with these in the environment of both:",
+        *(f"# {name}={value}" for name, value in server.wanting.items()),
+    ]
 
 
 def _words(config: Mapping[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import yaml
 from mmcalib.report import words
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.emit.arguments import serve_arguments
+from mmcalib.report.emit.environment import left_out_words
 from mmcalib.report.engine_yaml import engine_yaml, visible_yaml
 
 _FOLDER = "/etc/vllm"
@@ -22,7 +23,7 @@ _HEAD = """\
 # vLLM configuration for {model}, made by mmcalib.
 # Two ways to the same engine; take one. `vllm` stands for the names of your Deployment and its
 # container. A model that is a folder must be mounted there, too.
-
+{left_out}
 # 1. As arguments. They change with the Deployment, which then starts its pods anew.
 """
 _SECOND = """\
@@ -49,15 +50,21 @@ def kubernetes_text(calibration: Calibration) -> str:
         "metadata": {"name": _CONFIG},
         "data": {_FILE: content},
     }
+    server = calibration.server
+    variables = server.environment if server else {}
+    limits = {"env": [{"name": n, "value": str(v)} for n, v in variables.items()]}
+    more = limits if variables else {}
+    left_out = "".join(f"{line}\n" for line in (left_out_words(server) if server else ()))
     mounting = {
+        **more,
         "args": ["--config", path],
         "volumeMounts": [{"name": _CONFIG, "mountPath": _FOLDER, "readOnly": True}],
     }
     volume = {"name": _CONFIG, "configMap": {"name": _CONFIG}}
     return "---\n".join(
         (
-            _HEAD.format(model=words.plain(calibration.model.id))
-            + _dump(_deployment({"args": listed})),
+            _HEAD.format(model=words.plain(calibration.model.id), left_out=left_out)
+            + _dump(_deployment({**more, "args": listed})),
             _SECOND + _dump(config_map),
             _THIRD + _dump(_deployment(mounting, volumes=[volume])),
         )

@@ -1,0 +1,121 @@
+"""Which files a server refuses, by its own limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mmcalib.census.encoding import PLAIN, Encoded, Encoding
+from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.derive.admission import Gate, admit, admit_prompt
+from mmcalib.derive.bounds import Area, Frames, Ladder, Refused, Rung, Sampling
+from mmcalib.derive.remedies import with_remedy
+from mmcalib.derive.server import needed, server_refuses
+from mmcalib.engine.server import Server
+
+SERVER = Server(
+    limits={
+        "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25,
+        "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600,
+        "VLLM_MAX_AUDIO_DECODE_BYTES": 268_435_456,
+        "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": 256,
+    },
+    decodes={"h264": True, "av1": False},
+    lone_frames=False,
+)
+MINUTE = AudioShape(60 * 16_000, 16_000)
+LONG = AudioShape(900 * 16_000, 16_000)
+CLIP = VideoShape(100, 25.0, 4.0, 640, 360)
+AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
+GATE = Gate(
+    budget_tokens=2000,
+    max_model_len=4096,
+    text_reserve_tokens=1024,
+    counts={"image": 2, "video": 1, "audio": 1},
+    known={},
+    refused={},
+    rules={
+        "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA),
+        "audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 40, 10, 10))),
+    },
+    server=SERVER,
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        (Encoded(MINUTE, Encoding(file_mib=26)), "a file of 26 MiB, the server takes up to 25 MiB"),
+        (Encoded(LONG), "900.0 s, the server takes up to 600 s"),
+        (Encoded(MINUTE, Encoding(channels=80)), "80 channels of 60.0 s, 293 MiB decoded"),
+        (Encoded(ImageShape(9, 9), Encoding(file_mib=300, fetched=True)), "a download of 300 MiB"),
+        (Encoded(CLIP, Encoding(codec="av1")), "av1: the server's decoder gets no frame"),
+        (Encoded(CLIP, Encoding(codec="h264", lone_frame=True)), "a clip of one frame"),
+    ],
+)
+def test_what_the_server_refuses_does_not_fit(file: Encoded, reason: str) -> None:
+    """Finding §5 of the server conformance work: `check` said that such files fit."""
+    said = server_refuses(file, SERVER)
+    assert said is not None
+    assert said.reason.startswith(reason)
+    answer = with_remedy(GATE, file, admit(GATE, file))
+    assert (answer.answer, answer.reason, answer.remedy) == ("no", said.reason, said.remedy)
+    assert admit_prompt(GATE, [file], 0).answer == "no"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        Encoded(MINUTE, Encoding(file_mib=25, channels=2)),
+        Encoded(AudioShape(600 * 16_000, 16_000), Encoding(channels=1)),
+        Encoded(ImageShape(9, 9), Encoding(file_mib=300)),
+        Encoded(CLIP, Encoding(codec="h264")),
+        Encoded(CLIP, Encoding(codec="never-tried")),
+        Encoded(CLIP, PLAIN),
+    ],
+)
+def test_what_it_takes_is_left_to_the_shape(file: Encoded) -> None:
+    assert server_refuses(file, SERVER) is None
+
+
+def test_an_old_calibration_knows_no_limits() -> None:
+    assert server_refuses(Encoded(LONG, Encoding(file_mib=99)), Server()) is None
+
+
+def test_all_that_is_needed_is_named_at_once() -> None:
+    """A file that is both too large and too long."""
+    file = Encoded(LONG, Encoding(file_mib=41, channels=1))
+    found = needed(file, SERVER)
+    assert found == {
+        "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 41,
+        "VLLM_MAX_AUDIO_DECODE_DURATION_S": 900,
+    }
+    assert server_refuses(file, replace(SERVER, limits={**SERVER.limits, **found})) is None
+    assert needed(Encoded(CLIP, Encoding(codec="av1")), SERVER) == {}
+
+
+def test_packed_samples_count_once_per_channel() -> None:
+    stereo = Encoded(AudioShape(310 * 8_000, 8_000), Encoding(channels=2, sample_format="s16"))
+    assert server_refuses(stereo, SERVER) is not None
+    planar = replace(stereo, encoding=Encoding(channels=2, sample_format="fltp"))
+    assert server_refuses(planar, SERVER) is None
+    assert server_refuses(stereo, replace(SERVER, torchcodec=True)) is None
+
+
+def test_frames_that_are_not_there_cost_nothing() -> None:
+    """Finding §6 of the server conformance work: a variable rate was held for all its frames."""
+    rule = GATE.rules["video"]
+    sparse = Encoded(replace(CLIP, num_frames=60, fps=30.0), Encoding(promised_frames=1742))
+    kept = Sampling("qwen2_vl", 32, 2).possible(sparse.shape, sparse.encoding)  # type: ignore[arg-type]
+    assert list(kept) == [4, 5]
+    assert isinstance(rule.bound(CLIP, Encoding(unpromised=True)), Refused)
+    assert admit(GATE, sparse).fits
+
+
+def test_frames_that_a_client_sends_are_cut_to_what_the_server_takes() -> None:
+    """Finding §6 of the server conformance work: as many as `num_frames`, whatever the loader."""
+    sent = Encoding(sent_frames=True)
+    many = replace(CLIP, num_frames=700, fps=1.0)
+    assert list(Sampling("qwen3_vl", 32, 2).possible(many, sent)) == [32]
+    assert list(Sampling("qwen3_vl", -1, 2).possible(many, sent)) == [700]

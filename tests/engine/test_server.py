@@ -1,0 +1,151 @@
+"""What a server lets in, as mmcalib says it from headers, against vLLM's own loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mmcalib.census.encoding import Encoded
+from mmcalib.corpus.item import Item
+from mmcalib.corpus.request_line import RequestLines
+from mmcalib.derive.bounds import Sampling
+from mmcalib.derive.server import server_refuses
+from mmcalib.engine.messages import Cost, File
+from mmcalib.engine.setting import Setting
+from mmcalib.media.probe import examine
+from tests.engine.conftest import QWEN
+from tests.odd_media import frames_url, gif, paced, packed_sound, silence, steady
+
+pytestmark = pytest.mark.engine
+
+QWEN_AUDIO = "Qwen/Qwen2-Audio-7B-Instruct"
+REFUSED, TAKEN = True, False
+
+
+def seen(path: Path, modality: str) -> Encoded:
+    found = examine(Item(str(path), modality))  # type: ignore[arg-type]
+    assert isinstance(found, Encoded), found
+    return found
+
+
+def uniform(num_frames: int = 32) -> Setting:
+    """The loader of models that have none of their own."""
+    return Setting(media_io_kwargs={"video": {"video_backend": "opencv", "num_frames": num_frames}})
+
+
+SOUNDS: dict[str, tuple[Callable[[Path], Path], bool]] = {
+    "more than 25 MiB": (lambda f: silence(f / "a.wav", 290, 48_000), REFUSED),
+    "25 MiB": (lambda f: silence(f / "a.wav", 272, 48_000), TAKEN),
+    "more than 600 s": (lambda f: silence(f / "a.flac", 601, 8_000), REFUSED),
+    "600 s": (lambda f: silence(f / "a.flac", 600, 8_000), TAKEN),
+    "eight channels": (lambda f: silence(f / "a.flac", 190, 48_000, 8), REFUSED),
+    "two channels": (lambda f: silence(f / "a.flac", 190, 48_000, 2), TAKEN),
+    "packed stereo": (lambda f: packed_sound(f / "a.mov", 310, 8_000), REFUSED),
+    "less of it": (lambda f: packed_sound(f / "a.mov", 290, 8_000), TAKEN),
+    "packed mono": (lambda f: packed_sound(f / "a.mov", 310, 8_000, 1), TAKEN),
+    "Wave64": (lambda f: silence(f / "a.w64", 2, 8_000), TAKEN),
+}
+
+
+@pytest.mark.parametrize("name", SOUNDS)
+def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, name: str) -> None:
+    """Findings §5 (audio limits, channels) and §6 (W64) of the server conformance work."""
+    make, refused = SOUNDS[name]
+    path, audio = make(tmp_path), lab(QWEN_AUDIO)
+    (truth,) = audio.costs(File("audio", str(path)))
+    said = server_refuses(seen(path, "audio"), audio.opened.server)
+    assert (isinstance(truth, str), said is not None) == (refused, refused), (truth, said)
+
+
+def test_the_values_that_are_named_admit_it(lab, tmp_path: Path) -> None:
+    """vLLM's own words name the same variable."""
+    path, audio = silence(tmp_path / "a.flac", 601, 8_000), lab(QWEN_AUDIO)
+    (truth,) = audio.costs(File("audio", str(path)))
+    said = server_refuses(seen(path, "audio"), audio.opened.server)
+    assert said is not None
+    assert said.variable in str(truth)
+    assert said.value == 601
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libsvtav1", "mpeg4", "libx265"])
+def test_codecs_are_those_that_the_servers_decoder_opens(lab, tmp_path: Path, codec: str) -> None:
+    """Finding §5 (AV1 in MP4) of the server conformance work: tried, not written down."""
+    path, qwen = steady(tmp_path / "a.mp4", 8, codec), lab(QWEN)
+    (truth,) = qwen.costs(File("video", str(path)))
+    file = seen(path, "video")
+    assert file.encoding.codec in qwen.opened.server.decodes
+    assert isinstance(truth, str) == (server_refuses(file, qwen.opened.server) is not None)
+
+
+def test_a_clip_of_one_frame(lab, tmp_path: Path) -> None:
+    """Finding §5 (a one-frame MKV) of the server conformance work, and its kin."""
+    qwen = lab(QWEN)
+    clips = [
+        paced(tmp_path / "a.mkv", [0]),
+        steady(tmp_path / "a.mp4", 1),
+        gif(tmp_path / "a.gif", 1),
+    ]
+    for path in clips:
+        (truth,) = qwen.costs(File("video", str(path)), setting=uniform())
+        said = server_refuses(seen(path, "video"), qwen.opened.server)
+        assert isinstance(truth, str) == (said is not None), (path.name, truth)
+
+
+CLIPS: dict[str, Callable[[Path], Path]] = {
+    "one a second": lambda f: paced(f / "a.mkv", [n * 1000 for n in range(60)]),
+    "five": lambda f: paced(f / "a.mkv", [n * 2000 for n in range(5)]),
+    "sparse at the end": lambda f: paced(
+        f / "a.mkv", [*(n * 33 for n in range(200)), *(6600 + n * 500 for n in range(60))]
+    ),
+    "some dropped": lambda f: paced(f / "a.mkv", [n * 33 for n in range(300) if n % 17]),
+    "webm": lambda f: paced(
+        f / "a.webm", [n * 37 + n % 5 * 9 for n in range(90)], form="webm", codec="libvpx-vp9"
+    ),
+    "flv": lambda f: paced(f / "a.flv", [n * 1000 for n in range(60)], form="flv", codec="flv"),
+    "steady": lambda f: steady(f / "a.mkv", 200, form="matroska"),
+    "no length": lambda f: paced(
+        f / "a.webm", [n * 40 for n in range(90)], form="webm", codec="libvpx-vp9", live=True
+    ),
+    "gif": lambda f: gif(f / "a.gif", 12),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) -> None:
+    """Finding §6 (variable rates, GIF) of the server conformance work."""
+    path, qwen = CLIPS[name](tmp_path), lab(QWEN)
+    file = seen(path, "video")
+    for loader, fps, setting in (("qwen2_vl", 2, Setting()), ("uniform", -1, uniform())):
+        (truth,) = qwen.costs(File("video", str(path)), setting=setting)
+        said = list(Sampling(loader, 32, fps).possible(file.shape, file.encoding))  # type: ignore[arg-type]
+        if isinstance(truth, Cost):
+            assert truth.sampled[0] in said, (loader, truth, said)
+        else:
+            assert said == [], (loader, truth)
+
+
+@pytest.mark.parametrize("count", [2, 6, 7, 40])
+def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
+    """Finding §6 (`data:video/jpeg`) of the server conformance work."""
+    reader = RequestLines(str(tmp_path), scratch=tmp_path)
+    item = reader.item(("video_url", frames_url(count)), "here")
+    file, qwen = examine(item), lab(QWEN)
+    assert isinstance(file, Encoded), file
+    (truth,) = qwen.costs(File("video", item.path))
+    assert isinstance(truth, Cost), truth
+    said = Sampling("qwen2_vl", 32, 2).possible(file.shape, file.encoding)  # type: ignore[arg-type]
+    assert list(said) == [truth.sampled[0]]
+
+
+@pytest.mark.parametrize("name", ["a.pcx", "a.tga", "a.im"])
+def test_pictures_of_every_format_that_vllm_opens(lab, tmp_path: Path, name: str) -> None:
+    """Finding §6 (PCX) of the server conformance work."""
+    path = tmp_path / name
+    Image.new("RGB", (280, 140)).save(path)
+    (truth,) = lab(QWEN).costs(File("image", str(path)))
+    assert isinstance(truth, Cost), truth
+    shape = seen(path, "image").shape
+    assert (shape.width_px, shape.height_px) == truth.sampled
