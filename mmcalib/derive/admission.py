@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from mmcalib.census.encoding import Encoded, Encoding, Given, encoded
-from mmcalib.census.shapes import Modality, Shape
+from mmcalib.census.shapes import ImageShape, Modality, Shape
 from mmcalib.derive.bounds import Bound, Refused, Rule
 from mmcalib.derive.server import server_refuses
 from mmcalib.engine.server import Server
@@ -24,6 +24,10 @@ _BASIS: Mapping[str, Basis] = {
     "ceiling": "ceiling",
     "ladder": "ladder",
 }
+
+
+# A `PIL.Image.Image`, which this module does not import.
+Picture = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ class Gate:
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The answer for one item or prompt. `tokens` and `embeds` are exact or, without `exact`, the
-    most that it can cost; None where nothing bounds it. `remedy` would make it fit.
+    most that it can cost; None where nothing bounds it. `remedy` would make it fit, and so would
+    `largest`: of the same proportions or, of sound, the same rate.
     """
 
     answer: Answer
@@ -66,10 +71,22 @@ class Admission:
     basis: Basis
     reason: str
     remedy: str = ""
+    largest: Shape | None = None
 
     @property
     def fits(self) -> bool:
         return self.answer == "fits"
+
+    def fit(self, image: Picture) -> Picture:
+        """A `PIL.Image`, the one that was asked about, in the largest size that fits: resized, or
+        itself where it fits. Raises ValueError where no size does.
+        """
+        if self.fits:
+            return image
+        if not isinstance(self.largest, ImageShape):
+            raise ValueError(f"no size of it fits: {self.reason}")
+        resized: Picture = image.resize((self.largest.width_px, self.largest.height_px))
+        return resized
 
 
 def admit(gate: Gate, given: Given) -> Admission:

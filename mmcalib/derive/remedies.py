@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from mmcalib.census.encoding import Given, encoded
+from mmcalib.census.encoding import Encoded, Given, encoded
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
@@ -19,13 +19,17 @@ _MS = 1000
 
 def with_remedy(gate: Gate, given: Given, admission: Admission) -> Admission:
     """The same answer with what would make the item fit; one that fits needs nothing."""
-    if admission.fits or admission.remedy:
+    if admission.fits:
         return admission
-    shape = encoded(given).shape
-    if not gate.counts.get(shape.modality):
-        return replace(admission, remedy=_unserved(gate, shape.modality))
-    remedy = _cropped(gate, shape) or " or ".join(_smaller(gate, shape)) or CALIBRATE
-    return replace(admission, remedy=remedy)
+    file = encoded(given)
+    if not gate.counts.get(file.modality):
+        return replace(admission, remedy=_unserved(gate, file.modality))
+    found = list(_smaller(gate, file))
+    words = [admission.remedy, _cropped(gate, file.shape)]
+    if not words[1]:
+        words += [smaller.words for smaller in found]
+    remedy = " or ".join(filter(None, words)) or CALIBRATE
+    return replace(admission, remedy=remedy, largest=found[-1].shape if found else None)
 
 
 def with_prompt_remedy(
@@ -67,17 +71,26 @@ def _unserved(gate: Gate, modality: Modality) -> str:
     return "serve it with a model that takes it"
 
 
-def _smaller(gate: Gate, shape: Shape) -> Iterator[str]:
-    """Sizes, lengths and durations at which the item would fit, as words."""
+@dataclass(frozen=True, slots=True)
+class _Smaller:
+    """A shape that fits, and how to come to it."""
+
+    words: str
+    shape: Shape
+
+
+def _smaller(gate: Gate, file: Encoded) -> Iterator[_Smaller]:
+    """The longest and then the largest that would fit."""
+    shape = file.shape
     match shape:
         case ImageShape(width_px=width, height_px=height):
 
             def resized_image(to: int) -> Shape:
                 return ImageShape(to, _in_proportion(to, width, height))
 
-            found = _largest(gate, resized_image, width, near=_NEAR_PX)
+            found = _largest(gate, file, resized_image, width, near=_NEAR_PX)
             if isinstance(found, ImageShape):
-                yield f"resize to {found}"
+                yield _Smaller(f"resize to {found}", found)
         case VideoShape(num_frames=frames, width_px=width, height_px=height, fps=fps):
 
             def cut_video(to: int) -> Shape:
@@ -86,31 +99,34 @@ def _smaller(gate: Gate, shape: Shape) -> Iterator[str]:
             def resized_video(to: int) -> Shape:
                 return replace(shape, width_px=to, height_px=_in_proportion(to, width, height))
 
-            found = _largest(gate, cut_video, frames, near=_NEAR_PX)
+            found = _largest(gate, file, cut_video, frames, near=_NEAR_PX)
             if isinstance(found, VideoShape):
-                yield f"cut to {found.num_frames} frames ({found.duration_s:.1f} s)"
-            found = _largest(gate, resized_video, width, near=_NEAR_PX)
+                words = f"cut to {found.num_frames} frames ({found.duration_s:.1f} s)"
+                yield _Smaller(words, found)
+            found = _largest(gate, file, resized_video, width, near=_NEAR_PX)
             if isinstance(found, VideoShape):
-                yield f"resize to {found.width_px}×{found.height_px}"
+                yield _Smaller(f"resize to {found.width_px}×{found.height_px}", found)
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
 
             def cut_audio(to: int) -> Shape:
                 return AudioShape(to * rate // _MS, rate)
 
-            found = _largest(gate, cut_audio, samples * _MS // rate)
+            found = _largest(gate, file, cut_audio, samples * _MS // rate)
             if isinstance(found, AudioShape):
-                yield f"cut to {found.duration_s:.2f} s"
+                yield _Smaller(f"cut to {found.duration_s:.2f} s", found)
 
 
 def _in_proportion(to: int, width: int, height: int) -> int:
     return max(1, round(to * height / width))
 
 
-def _largest(gate: Gate, at: Callable[[int], Shape], below: int, *, near: int = 0) -> Shape | None:
-    """The largest of the shapes at 1 to `below` - 1 that fits, found by halving."""
+def _largest(
+    gate: Gate, file: Encoded, at: Callable[[int], Shape], below: int, *, near: int = 0
+) -> Shape | None:
+    """The largest of the shapes at 1 to `below` - 1 that fits in such a file, found by halving."""
 
     def fits(size: int) -> bool:
-        return admit(gate, at(size)).fits
+        return admit(gate, replace(file, shape=at(size))).fits
 
     low, high = 0, below
     while high - low > 1:

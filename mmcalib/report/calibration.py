@@ -12,10 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.corpus.item import Item, Skipped
-from mmcalib.derive.admission import Admission, Gate, admit
-from mmcalib.derive.remedies import with_remedy
+from mmcalib.derive.admission import Admission, Gate
 from mmcalib.documents import read_json
 from mmcalib.engine.server import Server
 from mmcalib.errors import UsageError
@@ -25,6 +22,7 @@ from mmcalib.report.encoder_sweep import EncoderSweep
 from mmcalib.report.files import write_text
 from mmcalib.report.frontier import FrontierPoint
 from mmcalib.report.part import Part
+from mmcalib.report.presented import admitted
 from mmcalib.report.processor_device import ProcessorDevice
 from mmcalib.report.server import ServerPart
 from mmcalib.report.throughput import Throughput
@@ -248,19 +246,21 @@ class Calibration(Part):
             self._gate = made_of, gate_of(self.costs, self.engine_config, budget, server)
         return self._gate[1]
 
-    def admits(self, item: str | os.PathLike[str] | Shape) -> Admission:
-        """Whether one item fits: a media file by its header, or a shape. Needs no vLLM.
+    def admits(
+        self, item: Any, *, allowed_local_media_path: str | os.PathLike[str] | None = None
+    ) -> Admission:
+        """Whether one item or chat request fits. Needs no vLLM.
 
-        A file that cannot be read does not fit. Raises UsageError as `gate` does.
+        `item` is a path, bytes or a binary file, of which the header is read; a `PIL.Image` as it
+        is; a numpy array: an image (height × width, or with channels), or frames (number × height ×
+        width × channels) as a client sends them, one a second; sound as `(array, rate_hz)`; a chat
+        request as a dict, whose files lie below `allowed_local_media_path` (default: the working
+        folder); or a shape. What cannot be read does not fit.
+
+        Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
+        leads outside that folder.
         """
-        if isinstance(item, ImageShape | VideoShape | AudioShape):
-            return with_remedy(self.gate, item, admit(self.gate, item))
-        from mmcalib.media.probe import probe
-
-        shape = probe(Item(os.path.abspath(item)))
-        if isinstance(shape, Skipped):
-            return Admission("no", None, None, True, "none", shape.reason)
-        return self.admits(shape)
+        return admitted(self.gate, item, allowed_local_media_path)
 
     def engine_args(self) -> dict[str, Any]:
         """Keyword arguments for `vllm.LLM`, names and nesting as vLLM has them."""

@@ -60,7 +60,8 @@ def test_what_the_server_refuses_does_not_fit(file: Encoded, reason: str) -> Non
     assert said is not None
     assert said.reason.startswith(reason)
     answer = with_remedy(GATE, file, admit(GATE, file))
-    assert (answer.answer, answer.reason, answer.remedy) == ("no", said.reason, said.remedy)
+    assert (answer.answer, answer.reason) == ("no", said.reason)
+    assert answer.remedy.startswith(said.remedy)
     assert admit_prompt(GATE, [file], 0).answer == "no"
 
 

@@ -12,12 +12,12 @@ from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.requests import RequestsSource
-from mmcalib.corpus.urls import REMOTE
-from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
-from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
+from mmcalib.derive.admission import Admission, Gate, admit
+from mmcalib.derive.remedies import with_remedy
 from mmcalib.media.probe import NOT_MEDIA, examine
 from mmcalib.report.admission import Checked
 from mmcalib.report.calibration import Calibration
+from mmcalib.report.presented import admitted_prompt, unreadable
 from mmcalib.scratch import Scratch
 
 
@@ -71,25 +71,16 @@ class _Gate:
     def item(self, item: Item | Skipped) -> Checked:
         seen = examine(item) if isinstance(item, Item) else item
         if isinstance(seen, Skipped):
-            return Checked(item.path, "item", (), _unreadable(seen.reason))
+            return Checked(item.path, "item", (), unreadable(seen.reason))
         return Checked(item.path, "item", (seen.shape,), self._admitted(seen))
 
     def prompt(self, prompt: Prompt | Skipped) -> Checked:
         if isinstance(prompt, Skipped):
-            return Checked(prompt.path, "prompt", (), _unreadable(prompt.reason))
-        files: list[Encoded] = []
+            return Checked(prompt.path, "prompt", (), unreadable(prompt.reason))
         try:
-            for item in prompt.items:
-                seen = examine(item)
-                if isinstance(seen, Skipped):
-                    refused = _unreadable(f"{seen.path}: {seen.reason}")
-                    return Checked(prompt.origin, "prompt", (), refused)
-                files.append(seen)
+            files, answer = admitted_prompt(self._gate, prompt)
         finally:
             self._forget(prompt.items)
-        text_bytes = len(prompt.text.encode(errors="replace"))
-        admission = admit_prompt(self._gate, files, text_bytes)
-        answer = with_prompt_remedy(self._gate, files, text_bytes, admission)
         return Checked(prompt.origin, "prompt", tuple(file.shape for file in files), answer)
 
     def line(self, text: bytes, origin: str, reader: RequestLines) -> Checked:
@@ -111,10 +102,3 @@ class _Gate:
 
 def _no_media(checked: Checked) -> bool:
     return checked.admission.reason.startswith(NOT_MEDIA)
-
-
-def _unreadable(reason: str) -> Admission:
-    """Of what cannot be read nothing is served; of what is elsewhere nothing is known."""
-    if reason == REMOTE:
-        return Admission("unknown", None, None, False, "none", reason, "check a local copy")
-    return Admission("no", None, None, True, "none", reason)

@@ -1,0 +1,168 @@
+"""What `Calibration.admits` takes, and what it says of what does not fit."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example import calibration
+from PIL import Image
+
+from mmcalib.census.encoding import Encoded
+from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.derive.admission import Gate, admit
+from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling
+from mmcalib.derive.remedies import with_remedy
+from mmcalib.engine.server import Server
+from mmcalib.report.presented import admitted
+from tests.odd_media import frames_url, gif, silence
+
+AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
+GATE = Gate(
+    budget_tokens=600,
+    max_model_len=4096,
+    text_reserve_tokens=1024,
+    counts={"image": 2, "video": 1, "audio": 1},
+    known={},
+    refused={},
+    rules={
+        "image": AREA,
+        "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA),
+        "audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 40, 10, 10))),
+    },
+    server=Server(limits={"VLLM_MAX_AUDIO_DECODE_DURATION_S": 600}),
+)
+PAGE, LARGE = (560, 420), (2800, 1400)
+
+
+def png(size: tuple[int, int]) -> bytes:
+    page = io.BytesIO()
+    Image.new("RGB", size).save(page, "PNG")
+    return page.getvalue()
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        png(PAGE),
+        memoryview(png(PAGE)),
+        io.BytesIO(png(PAGE)),
+        Image.new("RGB", PAGE),
+        np.zeros((PAGE[1], PAGE[0]), np.uint8),
+        np.zeros((PAGE[1], PAGE[0], 3), np.uint8),
+        np.zeros((3, PAGE[1], PAGE[0]), np.float32),
+        Encoded(ImageShape(*PAGE)),
+    ],
+    ids=lambda item: type(item).__name__,
+)
+def test_a_picture_in_any_hand_is_what_it_is_on_disk(item: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(PAGE))
+    on_disk = admitted(GATE, tmp_path / "a.png")
+    assert on_disk.fits
+    assert on_disk.tokens == 300
+    assert admitted(GATE, item) == on_disk
+
+
+def test_frames_and_sound_as_arrays() -> None:
+    frames = np.zeros((6, 56, 84, 3), np.uint8)
+    assert admitted(GATE, frames).tokens == 3 * 2 * 3
+    minute = admitted(GATE, (np.zeros(60 * 16_000, np.float32), 16_000))
+    assert minute == admitted(GATE, AudioShape(60 * 16_000, 16_000))
+    stereo = np.zeros((601 * 16_000, 2), np.int16)
+    assert "600 s" in admitted(GATE, (stereo, 16_000)).reason
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        None,
+        7,
+        io.StringIO("words"),
+        np.zeros(9),
+        np.zeros((0, 9)),
+        np.zeros((9, 9, 9)),
+        (np.zeros(9), 0),
+        (np.zeros((9, 9, 9)), 8000),
+        ([0.0], 8000),
+    ],
+)
+def test_anything_else_is_refused_with_what_is_taken(item: Any) -> None:
+    with pytest.raises(TypeError, match="admits takes a path, bytes, a binary file"):
+        admitted(GATE, item)
+
+
+def test_a_chat_request(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(PAGE))
+
+    def asking(url: str, kind: str = "image_url") -> dict[str, Any]:
+        content = [{"type": "text", "text": "What is it?"}, {"type": kind, kind: {"url": url}}]
+        return {"messages": [{"role": "user", "content": content}]}
+
+    on_disk = admitted(GATE, asking(str(tmp_path / "a.png")), tmp_path)
+    assert (on_disk.answer, on_disk.tokens) == ("fits", 300)
+    assert admitted(GATE, asking(frames_url(6), "video_url")).fits
+    assert admitted(GATE, asking("https://example.com/a.png")).answer == "unknown"
+    assert admitted(GATE, {"messages": []}).reason.startswith("not a chat request")
+
+
+def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None:
+    """Finding §6 (GIF as `video_url`) of the server conformance work."""
+    path = gif(tmp_path / "a.gif", 12)
+    part = {"type": "video_url", "video_url": {"url": str(path)}}
+    request = {"messages": [{"role": "user", "content": [part]}]}
+    answer = admitted(GATE, request, tmp_path)
+    assert answer.fits, answer
+    assert admitted(GATE, path).tokens == 2 * 2
+
+
+def test_the_largest_that_fits() -> None:
+    answer = admitted(GATE, Image.new("RGB", LARGE))
+    assert answer.answer == "no"
+    assert answer.largest is not None
+    assert admit(GATE, answer.largest).fits
+    assert isinstance(answer.largest, ImageShape)
+    assert answer.largest.width_px == pytest.approx(2 * answer.largest.height_px, rel=0.01)
+
+
+def test_fit_gives_the_picture_in_that_size() -> None:
+    """Of the whole of it: neither cropped nor stretched."""
+    large = Image.new("RGB", LARGE, "green")
+    answer = admitted(GATE, large)
+    fitted = answer.fit(large)
+    assert isinstance(fitted, Image.Image)
+    assert admitted(GATE, fitted).fits
+    page = Image.new("RGB", PAGE)
+    assert admitted(GATE, page).fit(page) is page
+
+
+def test_where_no_size_fits_that_is_said() -> None:
+    strip = Image.new("RGB", (3, 700))
+    with pytest.raises(ValueError, match="no size of it fits: sides of 233:1"):
+        admitted(GATE, strip).fit(strip)
+
+
+def test_sound_that_the_server_refuses_can_be_cut(tmp_path: Path) -> None:
+    answer = admitted(GATE, silence(tmp_path / "a.flac", 700, 8_000))
+    assert answer.largest == AudioShape(600 * 8_000, 8_000)
+    assert answer.remedy == (
+        "VLLM_MAX_AUDIO_DECODE_DURATION_S=700 for the server or cut to 600.00 s"
+    )
+
+
+def test_of_a_clip_the_largest_has_all_its_frames() -> None:
+    clip = VideoShape(100, 25.0, 4.0, 1280, 720)
+    answer = with_remedy(GATE, clip, admit(GATE, clip))
+    assert isinstance(answer.largest, VideoShape)
+    assert answer.largest.num_frames == 100
+    assert admit(GATE, answer.largest).fits
+
+
+def test_a_calibration_asks_what_its_own_server_lets_in(tmp_path: Path) -> None:
+    path = silence(tmp_path / "a.wav", 700, 8_000)
+    kept = calibration()
+    assert kept.server is not None
+    assert kept.gate.server.limits["VLLM_MAX_AUDIO_DECODE_DURATION_S"] == 600
+    assert kept.admits(path).answer == "no"
