@@ -43,9 +43,15 @@ class Tally:
 
 def offender_json(checked: Checked) -> dict[str, object]:
     """Plain JSON types: what was checked, what it is, and the admission's fields."""
-    shapes = [{"modality": shape.modality, **asdict(shape)} for shape in checked.shapes]
-    found = {"kind": checked.kind, "origin": checked.origin, **asdict(checked.admission)}
-    return {**found, "shapes": shapes}
+    shapes = [_shape_json(shape) for shape in checked.shapes]
+    admission = checked.admission
+    found = {"kind": checked.kind, "origin": checked.origin, **asdict(admission)}
+    largest = _shape_json(admission.largest) if admission.largest else None
+    return {**found, "largest": largest, "shapes": shapes}
+
+
+def _shape_json(shape: Shape) -> dict[str, object]:
+    return {"modality": shape.modality, **asdict(shape)}
 
 
 def summary_json(tally: Tally, *, fits: bool) -> dict[str, object]:

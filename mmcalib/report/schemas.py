@@ -63,6 +63,7 @@ class Offender(Part):
     basis: Basis
     reason: str
     remedy: str
+    largest: CheckedShape | None
     shapes: list[CheckedShape]
 
 
