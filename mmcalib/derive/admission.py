@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mmcalib.census.encoding import Encoded, Encoding, Given, encoded
-from mmcalib.census.shapes import ImageShape, Modality, Shape
-from mmcalib.derive.bounds import Bound, Refused, Rule
-from mmcalib.derive.server import server_refuses
+from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.derive.bounds import Bound, Frames, Refused, Rule
+from mmcalib.derive.server import decoded_bytes, request_refused, server_refuses
 from mmcalib.engine.server import Server
 
 Answer = Literal["fits", "no", "unknown"]
@@ -105,6 +105,8 @@ def admit(gate: Gate, given: Given) -> Admission:
         return Admission("no", None, None, True, "none", why)
     if refusal := server_refuses(file, gate.server):
         return Admission("no", None, None, True, "refused", refusal.reason, refusal.remedy)
+    if refusal := request_refused([_decoded_bytes(gate, file)], gate.server):
+        return Admission("no", None, None, False, "refused", refusal.reason, refusal.remedy)
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
         return _bounded(gate, rule, file)
@@ -116,6 +118,24 @@ def admit(gate: Gate, given: Given) -> Admission:
     if rule:
         return _bounded(gate, rule, file)
     return _unknown(modality)
+
+
+# As release 0.33 counts them: pictures with a fourth channel, frames without.
+_PICTURE_BYTES, _FRAME_BYTES = 4, 3
+
+
+def _decoded_bytes(gate: Gate, file: Encoded) -> int:
+    """At least so many: of a video whose loader is not known, none."""
+    match file.shape:
+        case ImageShape(width_px=width, height_px=height):
+            return width * height * _PICTURE_BYTES
+        case VideoShape(width_px=width, height_px=height) as shape:
+            rule = gate.rules.get("video")
+            sampling = rule.sampling if isinstance(rule, Frames) else None
+            kept = next(sampling.possible(shape, file.encoding), 0) if sampling else 0
+            return kept * width * height * _FRAME_BYTES
+        case AudioShape():
+            return decoded_bytes(file, gate.server)
 
 
 def _is_odd(encoding: Encoding) -> bool:
@@ -169,6 +189,9 @@ def admit_prompt(gate: Gate, shapes: Sequence[Given], text_bytes: int) -> Admiss
         worst = next((item for item in items if item.answer == answer), None)
         if worst is not None:
             return worst
+    if refusal := request_refused([_decoded_bytes(gate, encoded(s)) for s in shapes], gate.server):
+        why, remedy = refusal.reason, refusal.remedy
+        return Admission("no", *_sums(items), _weakest(items), why, remedy)
     for modality, count in Counter(shape.modality for shape in shapes).items():
         if count > gate.counts[modality]:
             why = f"{count} {modality} items, limit_mm_per_prompt admits {gate.counts[modality]}"

@@ -45,6 +45,8 @@ def with_prompt_remedy(
                 return with_remedy(gate, shape, alone)
     parts = prompts_needed(gate, shapes, text_bytes)
     remedies = [f"split into {parts} prompts"] if parts else ["a shorter text"]
+    if admission.remedy:
+        remedies = [admission.remedy, *(remedies if parts else ())]
     for modality, most in gate.counts.items():
         count = sum(shape.modality == modality for shape in shapes)
         if count > most:

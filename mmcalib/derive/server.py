@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.census.encoding import MIB, Encoded
 from mmcalib.census.shapes import AudioShape, VideoShape
-from mmcalib.engine.server import AUDIO_BYTES, AUDIO_FILE, AUDIO_SECONDS, DOWNLOAD, Server
+from mmcalib.engine.server import (
+    AUDIO_BYTES,
+    AUDIO_FILE,
+    AUDIO_SECONDS,
+    DOWNLOAD,
+    REQUEST_BYTES,
+    Server,
+)
 
 # Bytes that FFmpeg's sample formats take per channel; libsndfile decodes to float32.
 _SAMPLE_BYTES = {"u8": 1, "s16": 2, "s32": 4, "flt": 4, "dbl": 8, "s64": 8}
@@ -46,6 +54,17 @@ def server_refuses(file: Encoded, server: Server) -> ServerRefusal | None:
                     f"convert it to {_ANY_DECODER}",
                 )
     return _download(file, server)
+
+
+def request_refused(decoded: Sequence[int], server: Server) -> ServerRefusal | None:
+    """The same for the items of one request, by the bytes that each has decoded; of releases that
+    bound their sum (0.33).
+    """
+    most, total = server.limits.get(REQUEST_BYTES, 0), sum(decoded)
+    if 0 < most < total:
+        said = f"{total / MIB:.0f} MiB of decoded media in one request"
+        return _above(REQUEST_BYTES, total, said, f"{most / MIB:.0f} MiB")
+    return None
 
 
 def needed(file: Encoded, server: Server) -> dict[str, int]:

@@ -10,7 +10,7 @@ from mmcalib.census.encoding import PLAIN, Encoded, Encoding
 from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.admission import Gate, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Frames, Ladder, Refused, Rung, Sampling
-from mmcalib.derive.remedies import with_remedy
+from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.server import needed, server_refuses
 from mmcalib.engine.server import Server
 
@@ -120,3 +120,28 @@ def test_frames_that_a_client_sends_are_cut_to_what_the_server_takes() -> None:
     many = replace(CLIP, num_frames=700, fps=1.0)
     assert list(Sampling("qwen3_vl", 32, 2).possible(many, sent)) == [32]
     assert list(Sampling("qwen3_vl", -1, 2).possible(many, sent)) == [700]
+
+
+def test_what_a_request_has_decoded_is_bounded_together() -> None:
+    """Finding §5 of the server conformance work: a limit that releases from 0.33 on have."""
+    limits = {"VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES": 715_827_880}
+    rules = {**GATE.rules, "image": AREA}
+    gate = replace(
+        GATE,
+        counts={"image": 9, "video": 9},
+        server=Server(limits=limits),
+        rules=rules,
+        budget_tokens=1 << 20,
+        max_model_len=1 << 20,
+    )
+    photo = ImageShape(8_200, 5_500)
+    assert admit_prompt(gate, [photo] * 3, 0).fits
+    answer = admit_prompt(gate, [photo] * 4, 0)
+    assert (answer.answer, answer.basis) == ("no", "formula")
+    assert answer.reason.endswith("up to 683 MiB (VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES)")
+    told = with_prompt_remedy(gate, [photo] * 4, 0, answer).remedy
+    assert told.startswith("VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES=721600000 for the server")
+    assert "split into 2 prompts" in told
+    film = VideoShape(6_000, 25.0, 240.0, 1920, 1080)
+    assert admit(gate, film).reason.startswith("2848 MiB of decoded media")
+    assert admit(replace(gate, server=Server()), film).fits
