@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice, pairwise
+from typing import NamedTuple
 
 from av.container import InputContainer
 from av.packet import Packet
@@ -30,8 +30,7 @@ _BACK_FRAMES = 16
 _DURATION_TAG = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """When a frame is shown, in seconds, and whether reading can begin with it."""
 
     at_s: float
@@ -55,14 +54,16 @@ def irregular_pace(
 
     A clip that ends soon is read in any case: that costs nothing.
     """
+    # Fractions take longer than the packets.
+    tick_s = float(stream.time_base or 0)
     try:
-        begin = _times(islice(container.demux(stream), _LOOKED_AT))
+        begin = _times(islice(container.demux(stream), _LOOKED_AT), tick_s)
         if len(begin) == _LOOKED_AT and _is_regular(begin[:-_REORDERED], fps):
             container.seek(container.duration or 0)
-            if _is_regular(_times(islice(container.demux(stream), _MOST_AT_END)), fps):
+            if _is_regular(_times(islice(container.demux(stream), _MOST_AT_END), tick_s), fps):
                 return None
         container.seek(0)
-        shown = _times(islice(container.demux(stream), _MOST_PACKETS))
+        shown = _times(islice(container.demux(stream), _MOST_PACKETS), tick_s)
     except read_errors():
         return None
     return shown if len(shown) < _MOST_PACKETS else None
@@ -84,13 +85,12 @@ def found_frames(shown: Sequence[Shown], promised: int, fps: float) -> int:
     return found if 0 < found < promised - 1 else promised
 
 
-def _times(packets: Iterable[Packet[VideoStream]]) -> list[Shown]:
-    shown = [
-        Shown(float(packet.pts * packet.time_base), packet.is_keyframe)
+def _times(packets: Iterable[Packet[VideoStream]], tick_s: float) -> list[Shown]:
+    return sorted(
+        Shown(packet.pts * tick_s, packet.is_keyframe)
         for packet in packets
-        if packet.size and packet.pts is not None and packet.time_base
-    ]
-    return sorted(shown, key=lambda one: one.at_s)
+        if packet.size and packet.pts is not None
+    )
 
 
 def _is_regular(shown: Sequence[Shown], fps: float) -> bool:
