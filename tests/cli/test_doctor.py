@@ -112,7 +112,7 @@ def looked(device: str, free: float | None = None, **failing: str) -> Asked:
             looked("cpu"),
             {**CPU, "torchvision": "0.28.0"},
             None,
-            *("torch libraries", "warn", "cures that", "--index-url https://"),
+            *("torch libraries", "warn", "own processes cure that", "--index-url https://"),
         ),
         (
             looked("cpu", torchvision="operator torchvision::nms does not exist"),
