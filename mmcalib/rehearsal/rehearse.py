@@ -10,9 +10,9 @@ from typing import Any
 from vllm.engine.arg_utils import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
-from mmcalib.engine.messages import Budget, LiveTensor, PhasePeak, Rehearse, Rehearsed
+from mmcalib.engine.messages import Budget, LiveTensor, Outputs, PhasePeak, Rehearse, Rehearsed
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.rehearsal import versions
+from mmcalib.rehearsal import serving, versions
 from mmcalib.rehearsal.device.ledger import Phase
 from mmcalib.rehearsal.graphs import Graphs, estimate
 from mmcalib.rehearsal.install import Stage
@@ -44,6 +44,9 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
         requested = versions.requested_bytes(brought.worker, stage.gpu.total_bytes)
         budget = versions.read_budget(config, brought.worker.model_runner)
+        outputs = serving.outputs_of(config, brought)
+        merge = serving.merge_peak(config, brought, stage.ledger, budget, outputs)
+        steps = tuple(serving.encoder_steps(config, brought, stage.ledger, request.steps))
         kept = requested - available - graphs.nbytes - outside - activation
         if given_bytes is not None:
             # The user's word, whatever else is taken.
@@ -66,7 +69,10 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             non_torch_bytes=outside,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
-            encoder_cache_bytes=_encoder_cache_bytes(config, budget),
+            outputs=outputs,
+            merge_peak_bytes=merge,
+            steps=steps,
+            encoder_cache_bytes=_encoder_cache_bytes(budget, outputs),
             kv_cache_bytes=available,
             kv_bytes_per_token=kv.bytes_per_token,
             kv_cache_tokens=kv.tokens,
@@ -113,12 +119,13 @@ def _peak(phase: Phase) -> PhasePeak:
     )
 
 
-def _encoder_cache_bytes(config: Any, budget: Budget | None) -> int:
-    """The cache full of embeddings, which startup profiles beside the encoder's own peak."""
-    if budget is None:
+def _encoder_cache_bytes(budget: Budget | None, outputs: Outputs | None) -> int:
+    """The cache full of what the encoder makes, as wide as that is: some models keep more of an
+    item than the decoder's first layer takes.
+    """
+    if budget is None or outputs is None:
         return 0
-    width = versions.embeds_width(config)
-    return int(budget.encoder_cache_size * width * config.model_config.dtype.itemsize)
+    return budget.encoder_cache_size * outputs.bytes_per_token
 
 
 def _assumptions(

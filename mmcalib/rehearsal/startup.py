@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +72,16 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
         stage.settle()
 
 
+def note_outputs(phase: Phase, outputs: Iterable[torch.Tensor]) -> None:
+    """What an encoder made: a tensor per item, often views of one storage, which is what stays."""
+    made = list(outputs)
+    storages = {item.untyped_storage()._cdata: item.untyped_storage() for item in made}
+    phase.items = len(made)
+    phase.embeddings = sum(len(item) for item in made)
+    phase.output_bytes = sum(storage.nbytes() for storage in storages.values())
+    phase.storages = len(storages)
+
+
 @contextmanager
 def _watched(ledger: Ledger, runner: Any, profile: Phase) -> Iterator[list[Phase]]:
     """While open, the phases of a profile note their peaks above the profile's start."""
@@ -83,7 +93,7 @@ def _watched(ledger: Ledger, runner: Any, profile: Phase) -> Iterator[list[Phase
                 found.append(phase)
                 result = method(*args, **kwargs)
             if name == "encoder":
-                phase.embeddings = sum(len(item) for item in result)
+                note_outputs(phase, result)
             return result
 
         return watched

@@ -415,3 +415,18 @@ def test_outside_of_the_mode_torch_is_as_it_was(gpu: ImaginaryGpu) -> None:
         assert torch.tensor([1]).device.type == "cpu"
     finally:
         gpu.__enter__()
+
+
+def test_a_mask_that_a_number_fills_makes_no_positions(gpu: ImaginaryGpu) -> None:
+    """torch fills in place there; for what a tensor fills it looks for the positions first."""
+    mask = torch.ones(1, 1, 512, 512, dtype=torch.bool, device=CUDA)
+    scores, many = activation(1, 1, 512, 512), activation(512 * 512)
+
+    def fill() -> None:
+        scores[mask] = float("-inf")
+
+    def put() -> None:
+        scores[mask] = many
+
+    assert peak_of(gpu, fill) == 0
+    assert peak_of(gpu, put) >= 4 * 512 * 512 * 8

@@ -43,11 +43,14 @@ from mmcalib.engine.messages.measuring import (
     OpenModel,
 )
 from mmcalib.engine.messages.rehearsing import (
+    EncoderStep,
     Imagine,
     LiveTensor,
+    Outputs,
     PhasePeak,
     Rehearse,
     Rehearsed,
+    StepPeak,
 )
 from mmcalib.engine.messages.serving import (
     Answered,
@@ -83,6 +86,7 @@ __all__ = [
     "Encode",
     "Encoded",
     "EncoderRun",
+    "EncoderStep",
     "EngineStarted",
     "Failed",
     "File",
@@ -98,6 +102,7 @@ __all__ = [
     "Measured",
     "ModelOpened",
     "OpenModel",
+    "Outputs",
     "ParseServeConfig",
     "PhasePeak",
     "Processed",
@@ -110,6 +115,7 @@ __all__ = [
     "ServeConfig",
     "ServeOptions",
     "StartEngine",
+    "StepPeak",
     "TryDevice",
     "WorkerMemory",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmcalib.engine.messages.budget import Budget
+from mmcalib.engine.messages.measuring import WireShape
 from mmcalib.gpus.gpu import Gpu
 
 
@@ -18,8 +19,16 @@ class Imagine:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderStep:
+    """One step of the encoder beyond the startup profile: so many blank items of a shape."""
+
+    shape: WireShape
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rehearse:
-    """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache.
+    """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache, then `steps`.
 
     The first one imagines the GPU, where `Imagine` has not; the child then answers for no other.
     `engine_args` has underscored names and the model's folder.
@@ -27,6 +36,7 @@ class Rehearse:
 
     engine_args: dict[str, Any]
     gpu: Gpu
+    steps: tuple[EncoderStep, ...] = ()
     kind: Literal["rehearse"] = "rehearse"
 
 
@@ -56,12 +66,40 @@ class PhasePeak:
 
 
 @dataclass(frozen=True, slots=True)
+class StepPeak:
+    """The most bytes that a step held above the loaded model, inputs and outputs included, and the
+    embeddings that it made; None of both where `problem` says why it could not be run.
+    """
+
+    step: EncoderStep
+    peak_bytes: int | None
+    tokens: int | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What encoder outputs hold for as long as any item of their batch is cached.
+
+    `held_bytes` is the storage of the profile's, which lives through its later phases; divided by
+    their rows it is `bytes_per_token`. `shared`: items of one batch are views of one storage; None
+    where the profile had one item.
+    """
+
+    bytes_per_token: int
+    held_bytes: int = 0
+    shared: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rehearsed:
     """What vLLM's startup would find on that GPU; bytes of one rank.
 
     `kv_cache_bytes` = requested − weights − buffers − activation peak − non-torch − CUDA graphs;
     below zero the engine would not start. `kv_cache_tokens` and `max_concurrency` are None then,
-    and `problem` is vLLM's reason. `encoder_tokens` are the embeddings that the profile made.
+    and `problem` is vLLM's reason. `encoder_tokens` are the embeddings that the profile made, of
+    `outputs`. `merge_peak_bytes` is what it takes to write a step full of embeddings among those
+    of the text, beside the cache that they come from; None where that could not be run.
     `buffers_bytes` is what startup keeps beside the weights, with the allocator's rounding.
     Non-torch and CUDA graphs are allowances, as `assumptions` say.
     """
@@ -92,4 +130,7 @@ class Rehearsed:
     assumptions: tuple[str, ...]
     seconds: float
     encoder_tokens: int = 0
+    outputs: Outputs | None = None
+    merge_peak_bytes: int | None = None
+    steps: tuple[StepPeak, ...] = ()
     kind: Literal["rehearsed"] = "rehearsed"

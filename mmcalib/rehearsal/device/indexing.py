@@ -21,8 +21,10 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with every mask of known value turned into positions, as torch does first."""
-    if func not in _INDEXED:
+    """The arguments with every mask of known value turned into positions, as torch does first,
+    unless it only fills in a number.
+    """
+    if func not in _INDEXED or (len(args) > 2 and _fills(args[2])):
         return args
     indices: list[Any] = []
     for index in args[1]:
@@ -35,3 +37,10 @@ def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[
         else:
             indices += [gpu.made_of(p, "aten.nonzero") for p in mask.nonzero(as_tuple=True)]
     return (args[0], indices, *args[2:])
+
+
+def _fills(value: Any) -> bool:
+    """Whether torch fills masked entries in place, and makes no positions
+    (`canDispatchToMaskedFill`, aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+    """
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"

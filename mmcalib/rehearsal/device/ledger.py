@@ -41,7 +41,10 @@ class Phase:
     scratch_bytes: int = 0
     scratch_operation: str = ""
     largest: tuple[Live, ...] = ()
+    items: int = 0
     embeddings: int = 0
+    output_bytes: int = 0
+    storages: int = 0
     _before: frozenset[int] = frozenset()
     _at_peak: dict[int, Live] | None = None
     _grown: bool = field(default=False)

@@ -1,0 +1,87 @@
+"""What no startup profile runs, on the loaded model: outputs, their merge, other encoder steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmcalib.census.shapes import AudioShape, ImageShape
+from mmcalib.engine.messages import EncoderStep, Outputs, Rehearse, Rehearsed
+from tests.rehearsal.conftest import Theatre
+from tests.rehearsal.test_rehearse import IMAGE_ONLY, encoder_peak
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+QWEN3, QWEN2_AUDIO = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2-Audio-7B-Instruct"
+CAPPED = {"mm_processor_kwargs": {"size": {"longest_edge": 331_776, "shortest_edge": 65_536}}}
+HIDDEN, BF16 = 2048, 2
+# What cuBLAS keeps on an H100 once it has run.
+WORKSPACE_BYTES = 32 << 20
+
+
+def rehearse(theatre: Theatre, model_id: str, *steps: EncoderStep, **args: object) -> Rehearsed:
+    request = Rehearse({"model": str(theatre.folder(model_id)), **args}, theatre.gpu, steps)
+    return theatre.host.ask(request, Rehearsed, "rehearsing")
+
+
+@pytest.fixture(scope="module")
+def four(h100: Theatre) -> Rehearsed:
+    """Qwen3-VL-2B with four sequences of one small image, which a step of one image follows."""
+    step = EncoderStep(ImageShape(576, 576), 4)
+    broken = EncoderStep(ImageShape(1, 4000), 4)
+    args = {**IMAGE_ONLY, **CAPPED, "max_num_seqs": 4, "max_model_len": 8192}
+    return rehearse(h100, QWEN3, step, broken, **args)
+
+
+def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: Rehearsed) -> None:
+    """Finding §3 of the server conformance work: Qwen3-VL caches four levels of each token, 16,384
+    bytes on the 2B, where the decoder takes 4,096.
+    """
+    assert four.budget is not None
+    assert four.outputs == Outputs(16_384, held_bytes=1296 * 16_384, shared=True)
+    assert four.encoder_cache_bytes == four.budget.encoder_cache_size * 16_384
+
+
+def test_elsewhere_it_is_as_wide_as_the_decoder(qwen: Rehearsed) -> None:
+    """Finding §3 of the server conformance work: and so a full cache is what it was."""
+    assert qwen.outputs == Outputs(HIDDEN * BF16, held_bytes=114_688 * HIDDEN * BF16, shared=None)
+
+
+def test_merging_deepstack_takes_eleven_widths_of_each_token(four: Rehearsed) -> None:
+    """Finding §3 of the server conformance work: measured 11 × tokens × hidden × 2 B above the
+    cache, in no phase of the profile.
+    """
+    assert four.budget is not None
+    merged = 11 * four.budget.max_num_batched_tokens * HIDDEN * BF16
+    assert four.merge_peak_bytes is not None
+    assert 0 <= four.merge_peak_bytes - merged < 1.1 * WORKSPACE_BYTES
+
+
+def test_a_step_like_the_profile_s_takes_what_that_takes(four: Rehearsed) -> None:
+    found = four.steps[0]
+    assert (found.tokens, found.problem) == (1296, "")
+    assert found.peak_bytes == pytest.approx(encoder_peak(four), rel=0.05)
+
+
+def test_a_step_that_vllm_refuses_says_why_and_leaves_the_rest(four: Rehearsed) -> None:
+    refused = four.steps[1]
+    assert (refused.peak_bytes, refused.tokens) == (None, None)
+    assert "aspect ratio" in refused.problem
+    assert four.kv_cache_tokens is not None
+
+
+def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
+    """Finding §4 of the server conformance work: 90 clips of a second are 90 times 30 s of input,
+    which vLLM's profile of 3 knows nothing of.
+    """
+    second, half_minute = AudioShape(16_000, 16_000), AudioShape(480_000, 16_000)
+    steps = [EncoderStep(second, 3), EncoderStep(half_minute, 3), EncoderStep(second, 90)]
+    found = rehearse(h100, QWEN2_AUDIO, *steps, max_num_batched_tokens=2250)
+    three, long, many = found.steps
+    assert (three.tokens, long.tokens, many.tokens) == (75, 2250, 2250)
+    assert three.peak_bytes == pytest.approx(long.peak_bytes, rel=0.02)
+    assert long.peak_bytes == pytest.approx(encoder_peak(found), rel=0.02)
+    assert three.peak_bytes is not None
+    assert many.peak_bytes is not None
+    each = (three.peak_bytes - WORKSPACE_BYTES) / 3
+    assert many.peak_bytes == pytest.approx(WORKSPACE_BYTES + 90 * each, rel=0.02)
+    assert not [one for one in found.assumptions if "zero stood in" in one]
