@@ -1,0 +1,129 @@
+"""The bound of what cached views keep alive against vLLM's own manager, in a process that may
+import vLLM.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from mmcalib.derive.views import pinned, repeated
+from tests.engine.test_mm_cache import in_vllm
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make setup"),
+]
+
+# Steps of requests of one item each through the manager of vLLM's scheduler, as its
+# `_try_schedule_encoder_inputs` goes through them; what the runner then encodes is one batch, whose
+# storage lives until the last of its items is dropped. Answers the most tokens alive.
+VIEWS = """
+import json, sys
+from types import SimpleNamespace
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+
+
+def alive(case):
+    manager, batch_of, sizes, most = EncoderCacheManager(cache_size=case["cache"]), {}, [], 0
+    number = 0
+    for step in case["steps"]:
+        budget, scheduled, fresh = case["batch"], [], []
+        for name, embeds in step:
+            number += 1
+            feature = MultiModalFeatureSpec(
+                data=None, modality="image", identifier=name,
+                mm_position=PlaceholderRange(offset=0, length=embeds))
+            request = SimpleNamespace(
+                request_id=str(number), mm_features=[feature],
+                get_num_encoder_embeds=lambda index, embeds=embeds: embeds)
+            if not manager.check_and_update_cache(request, 0):
+                if not manager.can_allocate(request, 0, budget, 0):
+                    continue
+                manager.allocate(request, 0)
+                budget -= embeds
+                fresh.append((name, embeds))
+            scheduled.append(request)
+        for name in manager.get_freed_mm_hashes():
+            batch_of.pop(name, None)
+        for name, _ in fresh:
+            batch_of[name] = len(sizes)
+        sizes.append(sum(embeds for _, embeds in fresh))
+        most = max(most, sum(sizes[batch] for batch in set(batch_of.values())))
+        for request in scheduled:
+            manager.free(request)
+    return most
+
+
+print(json.dumps([alive(case) for case in json.load(sys.stdin)]))
+"""
+
+Item = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    cache: int
+    batch: int
+    steps: list[list[Item]]
+
+    @property
+    def wire(self) -> dict[str, object]:
+        return {"cache": self.cache, "batch": self.batch, "steps": self.steps}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: embeds for step in self.steps for name, embeds in step}
+
+    def asked_again(self) -> list[int]:
+        names = list(self.sizes)
+        requests = [[names.index(name)] for step in self.steps for name, _ in step]
+        return [self.sizes[names[index]] for index in repeated(requests)]
+
+
+def any_case(seed: int) -> Case:
+    """Some items hot, most asked for once; caches of one step up to four."""
+    choose = random.Random(seed)
+    batch = choose.randint(8, 60)
+    hot = [(f"h{n}", choose.randint(1, max(1, batch // 4))) for n in range(choose.randint(0, 8))]
+    steps: list[list[Item]] = []
+    for n in range(choose.randint(2, 40)):
+        new = [(f"{n}-{i}", choose.randint(1, batch)) for i in range(choose.randint(0, 4))]
+        step = [*choose.sample(hot, choose.randint(0, len(hot))), *new]
+        choose.shuffle(step)
+        steps.append(step)
+    return Case(batch * choose.randint(1, 4), batch, steps)
+
+
+def test_no_traffic_keeps_more_alive_than_the_bound() -> None:
+    """Finding §3 of the server conformance work: views that pin a batch's storage."""
+    cases = [any_case(seed) for seed in range(400)]
+    most = in_vllm(VIEWS, [case.wire for case in cases])
+    beyond = 0
+    for case, alive in zip(cases, most, strict=True):
+        every = pinned(case.sizes.values(), case.cache, case.batch, known=False)
+        again = pinned(case.asked_again(), case.cache, case.batch, known=True)
+        assert alive <= every.tokens
+        assert alive <= again.tokens
+        beyond += alive > case.cache
+    assert beyond > 50, "views keep more than the cache counts"
+
+
+def test_the_bound_is_reached_by_one_small_picture_in_each_full_batch() -> None:
+    """Finding §3 of the server conformance work: a cache of 2,400 tokens, each round one picture of
+    4 beside large ones, all small ones asked for again: 74.1 MB alive where 9.0 are counted.
+    """
+    small = [(f"s{n}", 4) for n in range(10)]
+    steps: list[list[Item]] = []
+    for n in range(10):
+        room = 2400 - 4 * n - 4
+        steps += [list(small[:n]), [*small[: n + 1], (f"large-{n}", room)]]
+    case = Case(2400, 2400, [step for step in steps if step])
+    (alive,) = in_vllm(VIEWS, [case.wire])
+    bound = pinned([4] * 10, 2400, 2400, known=False)
+    assert alive == bound.tokens == sum(2400 - 4 * n for n in range(10))
+    assert bound.batches == 10
