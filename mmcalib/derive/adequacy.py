@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from mmcalib.census.shapes import Modality
 from mmcalib.engine.messages import Budget
 
-# The slack that vLLM itself keeps when it suggests a KV cache size (150 MiB,
-# vllm/v1/worker/gpu_worker.py).
-SLACK_BYTES = 150 << 20
-
 # Below this share a step can be so much larger than the profile that the allocator's and vLLM's
 # own slack do not cover it. Tokens only: bytes decide where memory is rehearsed.
 ADEQUATE = 0.9
@@ -58,46 +54,3 @@ def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
     larger = clip is not None and clip.embeds > budget.max_tokens_per_item.get("video", 0)
     named = str(clip) if larger and counts.get("video") and asked < limit else ""
     return Adequacy(profiled, min(limit, asked), named)
-
-
-@dataclass(frozen=True, slots=True)
-class WorstStep:
-    """The most that one step may encode of one modality: tokens, and bytes above the model."""
-
-    modality: str
-    tokens: int
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """Bytes that the costliest step takes beyond what the profile reserved; `outside_bytes` of the
-    GPU are left free by `gpu_memory_utilization`.
-    """
-
-    reserved_bytes: int
-    worst: WorstStep
-    outside_bytes: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.worst.peak_bytes - self.reserved_bytes
-
-    @property
-    def passes(self) -> bool:
-        return self.nbytes <= SLACK_BYTES
-
-    @property
-    def fits_outside(self) -> bool:
-        """Whether the shortfall only eats the margin that vLLM was told to leave."""
-        return self.nbytes <= self.outside_bytes
-
-
-def worst_step(
-    modality: str, peak_bytes: int, profiled_tokens: int, limit_tokens: int
-) -> WorstStep:
-    """A step full to the encoder budget, from one of whole items: smaller items fill the rest, and
-    take no more for each token than the largest.
-    """
-    share = limit_tokens / profiled_tokens if profiled_tokens else 1.0
-    return WorstStep(modality, limit_tokens, round(peak_bytes * max(1.0, share)))

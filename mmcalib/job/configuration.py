@@ -25,6 +25,11 @@ class Configuration(Protocol):
     def budget(self) -> Budget: ...
 
     @property
+    def plain(self) -> Budget:
+        """The budget without size hints, with its dummies."""
+        ...
+
+    @property
     def adequacy(self) -> Adequacy: ...
 
     @property

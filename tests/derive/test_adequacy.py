@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.adequacy import (
-    SLACK_BYTES,
-    Shortfall,
-    WorstStep,
-    adequacy,
-    worst_step,
-)
+from mmcalib.derive.adequacy import adequacy
 from mmcalib.engine.messages import Budget, Clip, Dummy
 
 
@@ -128,26 +122,3 @@ def test_a_profile_of_whole_budgets_passes_where_a_multiple_was_chosen(
         budget(tokens, {"image": item}, items=items, dummy=item, seqs=seqs), {"image": per_prompt}
     )
     assert found.ratio == 1.0
-
-
-@pytest.mark.parametrize(
-    ("worst", "passes", "fits_outside"),
-    [(1000, True, True), (1000 + SLACK_BYTES, True, True), (1001 + SLACK_BYTES, False, True)],
-)
-def test_bytes_decide_with_the_slack_that_vllm_keeps(
-    worst: int, passes: bool, fits_outside: bool
-) -> None:
-    found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=2 * SLACK_BYTES)
-    assert (found.passes, found.fits_outside) == (passes, fits_outside)
-    assert found.nbytes == worst - 1000
-
-
-def test_a_shortfall_beyond_the_margin_is_out_of_memory() -> None:
-    found = Shortfall(0, WorstStep("video", 1, 3 * SLACK_BYTES), outside_bytes=2 * SLACK_BYTES)
-    assert not found.fits_outside
-
-
-def test_a_step_of_whole_items_is_scaled_to_a_full_one_and_never_down() -> None:
-    assert worst_step("image", 600, 6 * 1280, 8192) == WorstStep("image", 8192, 640)
-    assert worst_step("image", 600, 8192, 4096).peak_bytes == 600
-    assert worst_step("image", 600, 0, 4096).peak_bytes == 600

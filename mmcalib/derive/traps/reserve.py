@@ -37,6 +37,22 @@ def reserved(
     return found
 
 
+def embeddings_alone(budget: Budget) -> Check | None:
+    """R4 of a configuration that takes embeddings and no media: the cache holds what is handed in,
+    and vLLM's profile runs and holds nothing of it. None of any other.
+    """
+    if budget.max_tokens_per_item or not budget.encoder_budget_tokens:
+        return None
+    return Check(
+        RESERVED,
+        "warn",
+        f"embeddings alone are taken: up to {budget.encoder_cache_size:,} tokens of them stay in "
+        "the encoder cache, and vLLM's startup profile holds none; how many bytes these take is "
+        "not known here",
+        "--gpu rehearses it",
+    )
+
+
 def reserved_check(found: Adequacy, modality: str | None, cures: Sequence[str]) -> Check:
     """R4 in tokens; `cures` are lines of a file with which it passes, each tried."""
     detail = (

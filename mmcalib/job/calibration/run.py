@@ -13,8 +13,9 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.job.calibration.assemble import Findings, assemble, engine_config
-from mmcalib.job.calibration.findings import RESERVED, findings
+from mmcalib.job.calibration.findings import findings
 from mmcalib.job.calibration.opening import open_model, served
+from mmcalib.job.calibration.reserving import in_bytes
 from mmcalib.job.calibration.taken_in import environment, server_checks, taken_in
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.cache import size_cache
@@ -22,7 +23,7 @@ from mmcalib.job.decision.decide import anything, decide
 from mmcalib.job.decision.effects import effective
 from mmcalib.job.device import beside, require_cuda
 from mmcalib.job.gate.rules import prove_rules
-from mmcalib.job.memory.checks import memory_checks, reserved_check
+from mmcalib.job.memory.checks import memory_checks
 from mmcalib.job.memory.predict import Predictor
 from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
 from mmcalib.job.proof.processor_device import compare_apart, compared_check
@@ -152,12 +153,9 @@ def _calibrate(
             check = sizes_check(known.rehearsed_sizes, known.sweep)
             if check is not None and on_the_same_gpu(known.predicted, known.started):
                 known.checks.append(check)
-        reserved = reserved_check(
-            known.predicted, decision, allow_under_reserve=job.policy.allow_under_reserve
+        known.checks = in_bytes(
+            known.checks, known.predicted, decision, job.policy, predictor, corpus.accesses
         )
-        if reserved is not None:
-            known.checks = [c for c in known.checks if c.name != RESERVED]
-            known.checks.append(reserved)
         known.checks += memory_checks(
             known.predicted, known.started, resolved.path, job.policy.concurrency
         )

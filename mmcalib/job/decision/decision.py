@@ -49,6 +49,10 @@ class Decision:
     effects: tuple[Effect, ...] = ()
     cache: SizedCache | CappedCache | str = "not sized"
 
+    @property
+    def plain(self) -> Budget:
+        return self.unhinted
+
     def turns(self) -> set[Modality]:
         """The modalities whose items an option of the processor makes smaller."""
         knobs = (explored.point.knob for explored in self.explored)

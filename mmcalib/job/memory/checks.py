@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from mmcalib.derive.checks import Check, Status
+from mmcalib.derive.demand import Demand, LanguageStep, Merge, Shortfall, WorstStep
+from mmcalib.derive.encoder_input import input_reserved
 from mmcalib.engine.messages import EngineStarted, Rehearsed
 from mmcalib.job.calibration.findings import RESERVED
 from mmcalib.job.configuration import Configuration
@@ -67,19 +70,19 @@ def _concurrency(found: float, wanted: float, after: Rehearsed) -> Check:
 
 
 def reserved_check(
-    predicted: Predicted, decision: Configuration, *, allow_under_reserve: bool
+    predicted: Predicted,
+    decision: Configuration,
+    *,
+    allow_under_reserve: bool,
+    cures: Sequence[str] = (),
 ) -> Check | None:
-    """R4 in bytes, which decides; None where a step could not be rehearsed."""
-    after = predicted.calibrated
-    served = [m for m, _ in configurations(decision)]
-    if after is None or not served or any(m not in predicted.steps for m in served):
+    """R4 in bytes, which decides; None where a step could not be rehearsed. `cures` are settings
+    with which it passes, each rehearsed.
+    """
+    found = predicted_shortfall(predicted, decision)
+    if found is None:
         return None
-    found = shortfall(decision, after, predicted.steps)
-    worst = found.worst
-    detail = (
-        f"the costliest step, {worst.tokens:,} tokens of {worst.modality}, takes "
-        f"{gib(worst.peak_bytes)}; the profile reserves {gib(found.reserved_bytes)}, rehearsed"
-    )
+    detail = f"{_said(found.worst)}; the profile reserves {gib(found.reserved_bytes)}, rehearsed"
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
@@ -87,12 +90,50 @@ def reserved_check(
     where = "out of memory under load"
     if found.fits_outside:
         where = "it would eat what --gpu-memory-utilization leaves to others"
+    other = "--max-tokens-per-item less, a smaller --max-num-batched-tokens"
     return Check(
         RESERVED,
         "warn" if allow_under_reserve else "fail",
         f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
-        "--max-tokens-per-item less, a smaller --max-num-batched-tokens, or --allow-under-reserve",
+        f"{', or '.join(cures) or other}, or --allow-under-reserve",
     )
+
+
+def predicted_shortfall(predicted: Predicted, decision: Configuration) -> Shortfall | None:
+    """What decides it, None where a part of it could not be rehearsed or there is nothing to hold:
+    a modality that takes embeddings alone has no steps, and is held all the same.
+    """
+    after = predicted.calibrated
+    served = [m for m, _ in configurations(decision)]
+    if after is None or any(m not in predicted.steps for m in served):
+        return None
+    if not decision.budget.encoder_cache_size or not after.phases:
+        return None
+    return shortfall(decision, after, predicted.steps)
+
+
+def known_in_bytes(after: Rehearsed | None) -> set[str]:
+    """The checks of what the encoder is given, of which a rehearsal says what it takes."""
+    steps = after.steps if after else ()
+    return {input_reserved(one.step.shape.modality) for one in steps if one.peak_bytes is not None}
+
+
+def _said(demand: Demand) -> str:
+    """Which part decides, and what it is made of."""
+    beside = ""
+    if held := demand.resident.nbytes:
+        beside = f" beside {demand.resident.tokens:,} tokens in the encoder cache ({gib(held)})"
+    match demand:
+        case WorstStep(items=items) if items:
+            like = f"{items:,} items such as {demand.exemplar}, {demand.tokens:,} tokens of"
+            what = f"the costliest step, {like} {demand.modality},"
+        case WorstStep():
+            what = f"the costliest step, {demand.tokens:,} tokens of {demand.modality},"
+        case LanguageStep():
+            what = f"the language model's step of {demand.tokens:,} tokens"
+        case Merge():
+            what = f"the merge of {demand.tokens:,} tokens with those of the text"
+    return f"{what} takes {gib(demand.peak_bytes)}{beside}"
 
 
 def _true(after: Rehearsed, started: Started) -> Check:

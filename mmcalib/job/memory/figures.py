@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mmcalib.census.shapes import Modality
-from mmcalib.derive.adequacy import adequacy
+from mmcalib.census.shapes import MODALITIES, Modality
+from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.residency import residencies
 from mmcalib.engine.messages import Budget, Rehearsed
@@ -74,6 +75,27 @@ def encoder_budget(
     )
 
 
+def _rehearsed_budget(found: Rehearsed) -> c.EncoderBudget | None:
+    """With R4 in tokens: the embeddings that the profile made against those of a step of as many
+    items as the configuration admits. Where it takes embeddings alone, those that stay.
+    """
+    if found.budget is None:
+        return None
+    counts = {m: n for m, n in found.budget.max_items_per_prompt.items() if m in MODALITIES}
+    budget = replace(found.budget, profiled_modality=None)
+    worst = adequacy(budget, counts).worst_step_tokens
+    if not found.budget.max_tokens_per_item:
+        worst = found.budget.encoder_budget_tokens
+    tokens = Adequacy(found.encoder_tokens, worst)
+    return encoder_budget(found.budget).model_copy(
+        update={
+            "profiled_tokens": tokens.profiled_tokens,
+            "worst_step_tokens": tokens.worst_step_tokens,
+            "adequacy": round(tokens.ratio, 4),
+        }
+    )
+
+
 def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
     """Everything that one rehearsal found, ready to be shown or saved."""
     return Rehearsal(
@@ -92,7 +114,7 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
         tensor_parallel_size=found.tensor_parallel_size,
         starts=found.kv_cache_tokens is not None,
         memory=memory(found, gpu),
-        budget=encoder_budget(found.budget) if found.budget else None,
+        budget=_rehearsed_budget(found),
         phases=[
             Phase(
                 name=phase.name,

@@ -10,22 +10,24 @@ from typing import Any
 
 from mmcalib.census.shapes import Modality
 from mmcalib.closing import Closing
-from mmcalib.engine.messages import ModelOpened, Rehearsed
+from mmcalib.engine.messages import EncoderStep, ModelOpened, Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.decision.decide import Unsuited
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored
 from mmcalib.job.memory.rehearse import Rehearsals, on_gpu
-from mmcalib.job.memory.worst_steps import configurations
+from mmcalib.job.memory.worst_steps import configurations, encoder_steps
 from mmcalib.progress import Progress
 from mmcalib.report.words import gib
+
+Steps = tuple[EncoderStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """What rehearsals on one GPU found. `points` runs along the decision's explored points; `steps`
-    has the worst step of each served modality.
+    has the worst step of each served modality, and `calibrated` steps of the corpus' own items.
 
     A figure is None where its rehearsal ended early; `problem` is the first reason.
     """
@@ -92,7 +94,7 @@ class Predictor(Closing):
         """Rehearse the calibrated configuration, the worst step of each modality and every point
         of the frontier; returns at once. Points that vLLM would profile alike are rehearsed once.
         """
-        self._calibrated = self._ask(decision.engine_args)
+        self._calibrated = self._ask(decision.engine_args, encoder_steps(decision))
         self._steps = {m: self._ask(args) for m, args in configurations(decision)}
         alike: dict[tuple[Any, ...], Future[Rehearsed]] = {}
         for explored in decision.explored:
@@ -123,9 +125,11 @@ class Predictor(Closing):
             problem=problems[0] if problems else "",
         )
 
-    def more(self, every: Sequence[Mapping[str, Any]]) -> list[Rehearsed | None]:
-        """Rehearse these too and wait for them; None where one ends early."""
-        asked = [self._ask(args) for args in every]
+    def more(self, every: Sequence[Mapping[str, Any]], first: Steps = ()) -> list[Rehearsed | None]:
+        """Rehearse these too, the first with these steps of the encoder, and wait for them; None
+        where one ends early.
+        """
+        asked = [self._ask(args, () if n else first) for n, args in enumerate(every)]
         with self.progress.step(f"rehearsing on {self.gpu.name}", len(asked)) as task:
             found = []
             for future in asked:
@@ -133,12 +137,12 @@ class Predictor(Closing):
                 task.advance()
         return found
 
-    def _ask(self, args: Mapping[str, Any]) -> Future[Rehearsed]:
+    def _ask(self, args: Mapping[str, Any], steps: Steps = ()) -> Future[Rehearsed]:
         """The same arguments are rehearsed once."""
-        key = json.dumps(args, sort_keys=True)
+        key = json.dumps([args, repr(steps)], sort_keys=True)
         if key not in self._asked:
             full = {"model": self.model_path, **args}
-            self._asked[key] = self._thread.submit(self._rehearsals.rehearse, full)
+            self._asked[key] = self._thread.submit(self._rehearsals.rehearse, full, steps)
         return self._asked[key]
 
     def close(self) -> None:

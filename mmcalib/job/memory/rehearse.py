@@ -12,6 +12,7 @@ from mmcalib.closing import Closing
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     Done,
+    EncoderStep,
     Imagine,
     ModelOpened,
     ParseServeConfig,
@@ -58,9 +59,13 @@ class Rehearsals(Closing):
         parsed = self._host.ask(request, ServeConfig, "reading the configuration")
         return trusted(parsed, config).engine_args
 
-    def rehearse(self, engine_args: Mapping[str, Any]) -> Rehearsed:
-        """vLLM's startup with these arguments. Raises EngineError where it ends early."""
-        request = Rehearse(dict(engine_args), self.gpu)
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> Rehearsed:
+        """vLLM's startup with these arguments, then these steps of the encoder. Raises EngineError
+        where the startup ends early.
+        """
+        request = Rehearse(dict(engine_args), self.gpu, steps)
         return self._host.ask(request, Rehearsed, f"rehearsing on {self.gpu.name}")
 
     def close(self) -> None:

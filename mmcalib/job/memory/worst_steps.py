@@ -1,14 +1,28 @@
-"""The worst step of each modality, as configurations whose startup profile is that step (R4)."""
+"""What serving may take at once, rehearsed: worst steps of each modality, as configurations whose
+startup profile is that step, and what else lives beside the encoder's outputs (R4).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from mmcalib.census.shapes import Modality
-from mmcalib.derive.adequacy import Shortfall, WorstStep, worst_step
-from mmcalib.engine.messages import Rehearsed
+from mmcalib.derive.demand import (
+    Demand,
+    LanguageStep,
+    Merge,
+    Resident,
+    Shortfall,
+    WorstStep,
+    worst_step,
+)
+from mmcalib.derive.encoder_input import Excess, excesses
+from mmcalib.engine.messages import EncoderStep, Rehearsed
 from mmcalib.job.configuration import Configuration
+
+# Phases of the profile that a step of the language model is made of.
+_LANGUAGE: Final = ("language model", "sampler")
 
 
 def configurations(decision: Configuration) -> Iterator[tuple[Modality, dict[str, Any]]]:
@@ -35,27 +49,85 @@ def configurations(decision: Configuration) -> Iterator[tuple[Modality, dict[str
         )
 
 
+def padded(decision: Configuration) -> dict[Modality, Excess]:
+    """Per modality the corpus' items that give the encoder more than as many tokens of dummies."""
+    counts = {m: count.value for m, count in decision.counts.items()}
+    found = excesses(decision.table, decision.budget, decision.plain, counts)
+    return {excess.modality: excess for excess in found}
+
+
+def encoder_steps(decision: Configuration) -> tuple[EncoderStep, ...]:
+    """Steps of such items, as many as one admits; no profile of vLLM's is one."""
+    return tuple(EncoderStep(e.cost.shape, e.items) for e in padded(decision).values())
+
+
 def shortfall(
     decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> Shortfall:
-    """The costliest step, of at least one, against what the calibrated profile reserved."""
-    found = [_worst(decision, modality, step) for modality, step in steps.items()]
+    """The costliest of what serving may take at once against what the profile reserved.
+
+    `calibrated` has the peaks of `encoder_steps` where there are such.
+    """
     return Shortfall(
         reserved_bytes=calibrated.activation_peak_bytes,
-        worst=max(found, key=lambda step: step.peak_bytes),
+        worst=max(demands(decision, calibrated, steps), key=lambda demand: demand.nbytes),
         outside_bytes=calibrated.total_bytes - calibrated.requested_bytes,
     )
 
 
-def _worst(decision: Configuration, modality: Modality, step: Rehearsed) -> WorstStep:
+def demands(
+    decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+) -> Iterator[Demand]:
+    """Every part that may decide, encoder steps first."""
+    budget, width = decision.budget, output_width(calibrated, steps)
+
+    def beside(tokens: int) -> Resident:
+        """The rest of a full cache, whose entries outlive their requests."""
+        return Resident(max(0, budget.encoder_cache_size - tokens), width)
+
+    for modality, step in steps.items():
+        yield _worst(decision, modality, step, beside)
+    excess = padded(decision)
+    for found in calibrated.steps:
+        of = excess.get(found.step.shape.modality)
+        if found.peak_bytes is None or found.tokens is None or of is None:
+            continue
+        yield WorstStep(
+            of.modality,
+            found.tokens,
+            found.peak_bytes,
+            beside(found.tokens),
+            found.step.items,
+            of.cost.exemplar,
+        )
+    # What the profile's own outputs hold is part of its later peaks.
+    held = calibrated.outputs.held_bytes if calibrated.outputs else 0
+    language = [p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE]
+    if language:
+        tokens = budget.max_num_batched_tokens
+        yield LanguageStep(tokens, max(language) - held, beside(0))
+    if calibrated.merge_peak_bytes is not None:
+        tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
+        yield Merge(tokens, calibrated.merge_peak_bytes, beside(0))
+
+
+def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> int:
+    """Bytes of one cached embedding; a profile that was skipped knows less than a worst step."""
+    found = [one.outputs for one in (calibrated, *steps.values()) if one.outputs is not None]
+    return max((outputs.bytes_per_token for outputs in found), default=0)
+
+
+def _worst(decision: Configuration, modality: Modality, step: Rehearsed, beside: Any) -> WorstStep:
     """Scaled to a full step, which is no more than all sequences can ask for at once."""
     budget = decision.budget
     peak = next((phase.peak_bytes for phase in step.phases if phase.name == "encoder"), 0)
     most = budget.largest_item(modality)
     asked = budget.max_num_seqs * decision.counts[modality].value * most
+    limit = min(budget.encoder_budget_tokens, asked)
     return worst_step(
         modality,
         peak,
         profiled_tokens=step.encoder_tokens,
-        limit_tokens=min(budget.encoder_budget_tokens, asked),
+        limit_tokens=limit,
+        resident=beside(limit),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mmcalib.derive.adequacy import SLACK_BYTES
 from mmcalib.derive.cheapest import Found
+from mmcalib.derive.demand import SLACK_BYTES
 from mmcalib.derive.fixes import Fix, spelled
 from mmcalib.engine.messages import Rehearsed
 from mmcalib.gpus.gpu import Gpu

@@ -77,6 +77,9 @@ def fullest_fits(
 def reserved(subject: Subject, asks: Budgets) -> Check:
     """R4 in tokens, with remedies that vLLM's own budget was asked about."""
     found, args = subject.adequacy, subject.engine_args
+    alone = reserve.embeddings_alone(subject.budget)
+    if alone is not None:
+        return alone
     tried = []
     if args.get("skip_mm_profiling"):
         tried.append("remove skip-mm-profiling")

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mmcalib.census.accesses import Accesses
 from mmcalib.census.shapes import Modality
-from mmcalib.derive.adequacy import Shortfall
 from mmcalib.derive.checks import Check
+from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.derive.traps.limits import LIMIT
 from mmcalib.derive.traps.reserve import Room
 from mmcalib.derive.traps.spelling import line
 from mmcalib.derive.traps.trap import Figures
-from mmcalib.engine.messages import Rehearsed
+from mmcalib.engine.messages import EncoderStep, Rehearsed
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.geometry import read_config, vocab_size
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.memory.checks import memory_checks, reserved_check
+from mmcalib.job.memory.checks import (
+    known_in_bytes,
+    memory_checks,
+    predicted_shortfall,
+    reserved_check,
+)
+from mmcalib.job.memory.cured import cured
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.rehearse import Rehearsals
-from mmcalib.job.memory.worst_steps import configurations, shortfall
+from mmcalib.job.memory.retained import views_check
+from mmcalib.job.memory.worst_steps import configurations, encoder_steps
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.validate.subject import Subject
 from mmcalib.progress import Progress
@@ -62,9 +70,24 @@ class Foresight:
                 if found is not None:
                     self.steps[modality] = found
 
-    def rehearse(self, engine_args: Mapping[str, Any]) -> Rehearsed | None:
+    def own_items(self, subject: Subject) -> set[str]:
+        """Rehearse steps of the corpus' own items where they take more than vLLM's dummies; the
+        names of the checks whose bytes are known with it.
+        """
+        steps = encoder_steps(subject)
+        if self.config is None or not steps:
+            return set()
+        with self.progress.step(f"rehearsing steps of the corpus' items on {self.gpu.name}"):
+            found = self.rehearse(subject.engine_args, steps)
+        if found is not None:
+            self.config = found
+        return known_in_bytes(self.config)
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> Rehearsed | None:
         try:
-            return self._rehearsals.rehearse({**engine_args, "model": self.model_path})
+            return self._rehearsals.rehearse({**engine_args, "model": self.model_path}, steps)
         except EngineDied:
             raise
         except EngineError as error:
@@ -87,9 +110,8 @@ class Foresight:
 
     def shortfall(self, subject: Subject) -> Shortfall | None:
         """The costliest step beside what is reserved; None where it is not known."""
-        if self.config is None or not self.steps:
-            return None
-        return shortfall(subject, self.config, self.steps)
+        predicted = Predicted(self.gpu, None, self.config, steps=self.steps)
+        return predicted_shortfall(predicted, subject)
 
     def room(self, subject: Subject) -> Room | None:
         """The same on the whole GPU."""
@@ -99,23 +121,48 @@ class Foresight:
         return Room(
             self.config.total_bytes,
             self.config.requested_bytes,
-            found.worst.peak_bytes,
+            found.worst.nbytes,
             found.reserved_bytes,
         )
 
-    def checks(self, subject: Subject, started: Started | None, config: str) -> Iterator[Check]:
-        """R4 in bytes where it could be rehearsed, and whether the engine starts on that GPU."""
+    def checks(
+        self, subject: Subject, started: Started | None, config: str, accesses: Accesses
+    ) -> Iterator[Check]:
+        """R4 in bytes where it could be rehearsed, what cached items keep beyond it, and whether
+        the engine starts on that GPU.
+        """
         predicted = Predicted(
             self.gpu, self.default, self.config, steps=self.steps, problem=self.problem
         )
         reserved = reserved_check(predicted, subject, allow_under_reserve=False)
         if reserved is not None:
             fails = reserved.status == "fail"
-            yield replace(reserved, remedy=self._leave_room(subject)) if fails else reserved
+            yield replace(reserved, remedy=self._remedy(subject)) if fails else reserved
+        kept = views_check(predicted, subject, accesses)
+        if kept is not None:
+            yield kept
         for check in memory_checks(predicted, started, subject.resolved.path):
             fails = check.status == "fail"
             plan = shlex.join(["mmcalib", "plan", "--config", config, "--gpu", self.gpu.name])
             yield replace(check, remedy=plan) if fails else check
+
+    def _remedy(self, subject: Subject) -> str:
+        """Settings that were rehearsed, where any does; else room beside what is reserved."""
+        found = self.shortfall(subject)
+        if found is None or subject.engine_args.get("skip_mm_profiling"):
+            return self._leave_room(subject)
+        with self.progress.step(f"rehearsing what would do on {self.gpu.name}"):
+            cures = list(cured(found, subject, self._every))
+        lines = [
+            " and ".join(line(name, value) for name, value in cure.engine.values.items())
+            for cure in cures
+        ]
+        return " or ".join(lines) or self._leave_room(subject)
+
+    def _every(
+        self, every: Sequence[Mapping[str, Any]], first: tuple[EncoderStep, ...]
+    ) -> list[Rehearsed | None]:
+        return [self.rehearse(args, () if n else first) for n, args in enumerate(every)]
 
     def _leave_room(self, subject: Subject) -> str:
         """What helps where the profile reserves its own modality in full, and another one's step
@@ -125,8 +172,9 @@ class Foresight:
         found, room = self.shortfall(subject), self.room(subject)
         if found is None or room is None:
             return ""
-        remedies, worst = [], found.worst.modality
-        if worst != subject.budget.profiled_modality:
+        remedies = []
+        worst = found.worst.modality if isinstance(found.worst, WorstStep) else None
+        if worst is not None and worst != subject.budget.profiled_modality:
             others = {m: count for m, count in (args.get(LIMIT) or {}).items() if m != worst}
             remedies.append(f"{line(LIMIT, {**others, worst: 0})} where no {worst} is served")
         lower = line("gpu_memory_utilization", room.utilization)

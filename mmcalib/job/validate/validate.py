@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mmcalib.census.accesses import Accesses
 from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.file import ROUND_TRIP
 from mmcalib.derive.traps.options import option_traps
@@ -151,6 +152,9 @@ def _judge(
         found.items = "corpus"
         found.prompts, found.skipped = corpus.prompts.prompts(), len(corpus.skipped)
         found.checks += measured(corpus, subject, asks, progress)
+        if foresight is not None:
+            known = foresight.own_items(subject)
+            found.checks = [check for check in found.checks if check.name not in known]
     else:
         found.checks += probed(subject, host, progress)
     found.checks += setting_checks(subject, host, progress)
@@ -168,7 +172,9 @@ def _judge(
             found.proof, subject, replayed, host, scratch, asked.startup_budget_s, progress
         )
     if foresight is not None:
-        more = list(foresight.checks(subject, found.proof.started, str(asked.config)))
+        accesses = corpus.accesses if corpus is not None else Accesses()
+        config = str(asked.config)
+        more = list(foresight.checks(subject, found.proof.started, config, accesses))
         found.checks = in_bytes(found.checks, more)
 
 

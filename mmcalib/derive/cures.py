@@ -1,0 +1,85 @@
+"""Engine settings under which a configuration reserves what it may take (R4), by arithmetic; each
+is tried before it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mmcalib.census.shapes import Modality
+from mmcalib.derive.demand import SLACK_BYTES, LanguageStep, Merge, Shortfall, WorstStep
+from mmcalib.engine.messages import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Values of both settings that decide what one step may encode, None where it stays."""
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+    @property
+    def values(self) -> dict[str, int]:
+        both = {
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+        }
+        return {name: value for name, value in both.items() if value is not None}
+
+    def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+        return {**engine_args, **self.values}
+
+
+def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+    """Less at once: fewer sequences where it is the corpus' own items that take more than dummies,
+    else a smaller cache, of whole largest items; None where neither can be less.
+    """
+    room = found.reserved_bytes + SLACK_BYTES
+    match found.worst:
+        case WorstStep(items=items) if items:
+            count = _per_prompt(found.worst, counts)
+            each = found.worst.peak_bytes / items
+            seqs = int((room - found.worst.resident.nbytes) / each) // count if each else 0
+            return Engine(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
+        case WorstStep() | LanguageStep() | Merge():
+            largest = max(budget.max_tokens_per_item.values(), default=0)
+            each = found.worst.resident.bytes_per_token
+            if not largest or not each:
+                return None
+            over = -(-(found.nbytes - SLACK_BYTES) // each)
+            whole = (budget.encoder_cache_size - over) // largest * largest
+            batch = max(largest, whole)
+            fits = batch < budget.max_num_batched_tokens
+            return Engine(max_num_batched_tokens=batch) if fits else None
+
+
+def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+    """More reserved: sequences whose dummies fill the step, or a step that holds as many dummies as
+    there may be items; None where it is that already.
+    """
+    largest = max(budget.max_tokens_per_item.values(), default=0)
+    if not largest:
+        return None
+    match found.worst:
+        case WorstStep(items=items) if items:
+            seqs = -(-items // _per_prompt(found.worst, counts))
+            largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
+            batch = seqs * _per_prompt(found.worst, counts) * largest
+            fewer = seqs if seqs < budget.max_num_seqs else None
+            grows = batch > budget.max_num_batched_tokens
+            return Engine(fewer, batch) if grows else None
+        case WorstStep() | LanguageStep() | Merge():
+            count = counts.get(_profiled(budget), 1) or 1
+            items = -(-budget.encoder_budget_tokens // largest)
+            seqs = -(-items // count)
+            return Engine(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
+
+
+def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
+    return max((count for m, count in counts.items() if m == step.modality), default=1) or 1
+
+
+def _profiled(budget: Budget) -> Any:
+    return budget.profiled_modality

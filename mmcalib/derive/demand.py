@@ -1,0 +1,113 @@
+"""What serving may take at once above the loaded model, part by part, beside what the encoder cache
+still holds (R4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# The slack that vLLM itself keeps when it suggests a KV cache size (150 MiB,
+# vllm/v1/worker/gpu_worker.py).
+SLACK_BYTES = 150 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Outputs of items that the encoder cache keeps: those of finished requests stay until they
+    are evicted (`EncoderCacheManager`, vllm/v1/core/encoder_cache_manager.py).
+    """
+
+    tokens: int = 0
+    bytes_per_token: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.tokens * self.bytes_per_token
+
+
+@dataclass(frozen=True, slots=True)
+class WorstStep:
+    """The most that one step may encode of one modality: tokens, and bytes above the model.
+
+    Where the corpus' own items take more than vLLM's dummies of as many tokens, `items` like
+    `exemplar` are in it.
+    """
+
+    modality: str
+    tokens: int
+    peak_bytes: int
+    resident: Resident = field(default_factory=Resident)
+    items: int = 0
+    exemplar: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return self.peak_bytes + self.resident.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageStep:
+    """A full step of the language model and its sampler, beside a full encoder cache."""
+
+    tokens: int
+    peak_bytes: int
+    resident: Resident
+
+    @property
+    def nbytes(self) -> int:
+        return self.peak_bytes + self.resident.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A step full of encoder outputs, written among the embeddings of the text."""
+
+    tokens: int
+    peak_bytes: int
+    resident: Resident
+
+    @property
+    def nbytes(self) -> int:
+        return self.peak_bytes + self.resident.nbytes
+
+
+Demand = WorstStep | LanguageStep | Merge
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Bytes that the costliest demand takes beyond what the profile reserved; `outside_bytes` of
+    the GPU are left free by `gpu_memory_utilization`.
+    """
+
+    reserved_bytes: int
+    worst: Demand
+    outside_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.worst.nbytes - self.reserved_bytes
+
+    @property
+    def passes(self) -> bool:
+        return self.nbytes <= SLACK_BYTES
+
+    @property
+    def fits_outside(self) -> bool:
+        """Whether the shortfall only eats the margin that vLLM was told to leave."""
+        return self.nbytes <= self.outside_bytes
+
+
+def worst_step(
+    modality: str,
+    peak_bytes: int,
+    profiled_tokens: int,
+    limit_tokens: int,
+    resident: Resident | None = None,
+) -> WorstStep:
+    """A step full to the encoder budget, from one of whole items: smaller items fill the rest, and
+    take no more for each token than the largest.
+    """
+    share = limit_tokens / profiled_tokens if profiled_tokens else 1.0
+    peak = round(peak_bytes * max(1.0, share))
+    return WorstStep(modality, limit_tokens, peak, resident or Resident())

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.derive.cures import Engine, larger, smaller
+from mmcalib.derive.demand import SLACK_BYTES, LanguageStep, Resident, Shortfall, WorstStep
+from mmcalib.engine.messages import Budget
+
+MIB = 1 << 20
+
+
+def budget(cache: int, item: int, seqs: int, modality: str = "image") -> Budget:
+    items = max(1, min(cache // item, seqs))
+    return Budget(
+        cache, cache, {modality: item}, {modality: 1}, {modality: items}, modality, items, {},
+        32_768, cache, seqs,
+    )  # fmt: skip
+
+
+def beside(cache: int, width: int, reserved: int = 0) -> Shortfall:
+    """The language model's own step is what is reserved, but for what stays resident."""
+    demand = LanguageStep(cache, 900 * MIB, Resident(cache, width))
+    return Shortfall(900 * MIB + reserved, demand, 0)
+
+
+def clips(items: int, each: int, reserved: int) -> Shortfall:
+    step = WorstStep("audio", items * 25, items * each, items=items, exemplar="a.wav")
+    return Shortfall(reserved, step, 0)
+
+
+def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
+    """Finding §3 of the server conformance work: Qwen3-VL-8B, max_num_seqs 4."""
+    found, at = beside(16_384, 32_768, 1296 * 32_768), budget(16_384, 324, 4)
+    engine = smaller(found, at, {"image": 1})
+    assert engine is not None
+    batch = engine.max_num_batched_tokens
+    assert batch is not None
+    assert (batch % 324, engine.max_num_seqs) == (0, None)
+    assert (batch - 1296) * 32_768 <= SLACK_BYTES < (batch + 324 - 1296) * 32_768
+    assert larger(found, at, {"image": 1}) == Engine(max_num_seqs=51)
+
+
+def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
+    """Finding §4 of the server conformance work: 90 clips of a second on Qwen2-Audio."""
+    found, at = clips(90, 51 * MIB, 248 * MIB), budget(2250, 750, 256, "audio")
+    assert smaller(found, at, {"audio": 1}) == Engine(max_num_seqs=7)
+    assert larger(found, at, {"audio": 1}) == Engine(90, 67_500)
+    assert smaller(found, at, {"audio": 10}) is None
+    assert larger(found, at, {"audio": 2}) == Engine(45, 67_500)
+
+
+def test_what_is_the_least_already_has_no_cure() -> None:
+    assert smaller(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
+    assert larger(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
+
+
+@given(st.integers(1, 400), st.integers(1, 100), st.integers(1, 2000), st.integers(1, 8))
+def test_so_many_sequences_take_what_is_reserved_at_most(
+    items: int, each: int, reserved: int, count: int
+) -> None:
+    found = clips(items, each * MIB, reserved * MIB)
+    engine = smaller(found, budget(750 * 100, 750, 4096, "audio"), {"audio": count})
+    if engine is not None and engine.max_num_seqs is not None:
+        taken = engine.max_num_seqs * count * each * MIB
+        assert taken <= reserved * MIB + SLACK_BYTES < taken + count * each * MIB

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from mmcalib.derive.demand import (
+    SLACK_BYTES,
+    LanguageStep,
+    Merge,
+    Resident,
+    Shortfall,
+    WorstStep,
+    worst_step,
+)
+
+
+@pytest.mark.parametrize(
+    ("worst", "passes", "fits_outside"),
+    [(1000, True, True), (1000 + SLACK_BYTES, True, True), (1001 + SLACK_BYTES, False, True)],
+)
+def test_bytes_decide_with_the_slack_that_vllm_keeps(
+    worst: int, passes: bool, fits_outside: bool
+) -> None:
+    found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=2 * SLACK_BYTES)
+    assert (found.passes, found.fits_outside) == (passes, fits_outside)
+    assert found.nbytes == worst - 1000
+
+
+def test_a_shortfall_beyond_the_margin_is_out_of_memory() -> None:
+    found = Shortfall(0, WorstStep("video", 1, 3 * SLACK_BYTES), outside_bytes=2 * SLACK_BYTES)
+    assert not found.fits_outside
+
+
+def test_a_step_of_whole_items_is_scaled_to_a_full_one_and_never_down() -> None:
+    assert worst_step("image", 600, 6 * 1280, 8192) == WorstStep("image", 8192, 640)
+    assert worst_step("image", 600, 8192, 4096).peak_bytes == 600
+    assert worst_step("image", 600, 0, 4096).peak_bytes == 600
+
+
+def test_what_stays_resident_is_part_of_every_demand() -> None:
+    """Finding §3 of the server conformance work: entries of finished requests stay."""
+    held = Resident(15_088, 32_768)
+    assert held.nbytes == 494_403_584
+    for demand in (
+        WorstStep("image", 1296, 1000, held),
+        LanguageStep(8192, 1000, held),
+        Merge(8192, 1000, held),
+    ):
+        assert demand.nbytes == 1000 + held.nbytes
+        assert not Shortfall(1000, demand, 0).passes
