@@ -44,9 +44,10 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             seqs = int((room - found.worst.resident.nbytes) / each) // count if each else 0
             return Engine(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
         case WorstStep() | LanguageStep() | Merge():
-            largest = max(budget.max_tokens_per_item.values(), default=0)
+            # Of embeddings alone nothing is rounded to items.
+            largest = max(budget.max_tokens_per_item.values(), default=1)
             each = found.worst.resident.bytes_per_token
-            if not largest or not each:
+            if not each:
                 return None
             over = -(-(found.nbytes - SLACK_BYTES) // each)
             whole = (budget.encoder_cache_size - over) // largest * largest

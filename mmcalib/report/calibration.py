@@ -137,7 +137,7 @@ class Memory(Part):
     """Bytes on one device; None where nothing has been measured or rehearsed.
 
     KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
-    is the highest of its phases; the encoder cache when full is part of them.
+    is the highest of its phases; while serving a full encoder cache takes its part of that.
     """
 
     total_bytes: int | None = None

@@ -25,6 +25,10 @@ def test_json_has_what_scripts_rely_on(engine_cache: Path) -> None:
     found = Rehearsal.model_validate_json(ended.stdout)
     assert found.budget is not None
     assert found.budget.encoder_budget_tokens == 32_768
+    # Finding §8 of the server conformance work: these three were null.
+    assert found.budget.profiled_tokens
+    assert found.budget.worst_step_tokens == 32_768
+    assert found.budget.adequacy == round(found.budget.profiled_tokens / 32_768, 4)
     assert found.memory.kv_bytes_per_token == 36_864
     assert found.memory.weights_bytes == pytest.approx(7.155 * 2**30, rel=0.001)
     assert found.starts

@@ -149,7 +149,8 @@ class Foresight:
     def _remedy(self, subject: Subject) -> str:
         """Settings that were rehearsed, where any does; else room beside what is reserved."""
         found = self.shortfall(subject)
-        if found is None or subject.engine_args.get("skip_mm_profiling"):
+        # What fails in tokens has cures of its own, that shrink the item.
+        if found is None or not subject.adequacy.passes:
             return self._leave_room(subject)
         with self.progress.step(f"rehearsing what would do on {self.gpu.name}"):
             cures = list(cured(found, subject, self._every))

@@ -183,8 +183,9 @@ def in_bytes(before: list[Check], memory: list[Check]) -> list[Check]:
     tokens = next((check for check in before if check.name == RESERVED), None)
     if tokens is None or all(check.name != RESERVED for check in memory):
         return [*before, *memory]
+    cures = tokens.remedy if tokens.status == "fail" else ""
     memory = [
-        replace(c, remedy=tokens.remedy or c.remedy)
+        replace(c, remedy=cures or c.remedy)
         if c.name == RESERVED and c.status == "fail"
         else c
         for c in memory
