@@ -43,6 +43,9 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             each = found.worst.peak_bytes / items
             seqs = int((room - found.worst.resident.nbytes) / each) // count if each else 0
             return Engine(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
+        case WorstStep(peak_bytes=peak) if peak > room:
+            # It is not what stays resident: another modality, or an item larger than profiled.
+            return None
         case WorstStep() | LanguageStep() | Merge():
             # Of embeddings alone nothing is rounded to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
@@ -71,6 +74,8 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
             fewer = seqs if seqs < budget.max_num_seqs else None
             grows = batch > budget.max_num_batched_tokens
             return Engine(fewer, batch) if grows else None
+        case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + SLACK_BYTES:
+            return None
         case WorstStep() | LanguageStep() | Merge():
             count = counts.get(_profiled(budget), 1) or 1
             items = -(-budget.encoder_budget_tokens // largest)

@@ -55,6 +55,13 @@ def test_what_is_the_least_already_has_no_cure() -> None:
     assert larger(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
 
 
+def test_an_item_that_the_profile_does_not_run_is_not_mended_by_a_smaller_cache() -> None:
+    step = WorstStep("video", 8748, 900 * MIB, Resident(1000, 7168))
+    found, at = Shortfall(600 * MIB, step, 0), budget(8748, 7309, 4)
+    assert smaller(found, at, {"image": 1, "video": 1}) is None
+    assert larger(found, at, {"image": 1, "video": 1}) is None
+
+
 @given(st.integers(1, 400), st.integers(1, 100), st.integers(1, 2000), st.integers(1, 8))
 def test_so_many_sequences_take_what_is_reserved_at_most(
     items: int, each: int, reserved: int, count: int

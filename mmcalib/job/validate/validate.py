@@ -185,9 +185,7 @@ def in_bytes(before: list[Check], memory: list[Check]) -> list[Check]:
         return [*before, *memory]
     cures = tokens.remedy if tokens.status == "fail" else ""
     memory = [
-        replace(c, remedy=cures or c.remedy)
-        if c.name == RESERVED and c.status == "fail"
-        else c
+        replace(c, remedy=cures or c.remedy) if c.name == RESERVED and c.status == "fail" else c
         for c in memory
     ]
     known = {check.name for check in before if check.status == "fail"}
