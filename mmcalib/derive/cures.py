@@ -4,6 +4,7 @@ is tried before it is named.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,8 +61,8 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
 
 
 def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
-    """More reserved: sequences whose dummies fill the step, or a step that holds as many dummies as
-    there may be items; None where it is that already.
+    """More reserved: sequences whose dummies fill the step, or a step of more tokens, up to as many
+    dummies as there may be items; None where it is that already.
     """
     largest = max(budget.max_tokens_per_item.values(), default=0)
     if not largest:
@@ -70,7 +71,10 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
         case WorstStep(items=items) if items:
             seqs = -(-items // _per_prompt(found.worst, counts))
             largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
-            batch = seqs * _per_prompt(found.worst, counts) * largest
+            # What is reserved grows with the batch, or more slowly: then the next try takes more.
+            short = max(found.worst.nbytes - SLACK_BYTES, 1) / max(found.reserved_bytes, 1)
+            enough = math.ceil(budget.max_num_batched_tokens * short / largest)
+            batch = min(enough, seqs * _per_prompt(found.worst, counts)) * largest
             fewer = seqs if seqs < budget.max_num_seqs else None
             grows = batch > budget.max_num_batched_tokens
             return Engine(fewer, batch) if grows else None

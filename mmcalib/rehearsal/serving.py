@@ -23,12 +23,16 @@ def outputs_of(config: Any, brought: Brought) -> Outputs | None:
     """
     if not config.model_config.is_multimodal_model:
         return None
+    # vLLM frees those of an encoder-decoder model after their step (`EncoderDecoderCacheManager`,
+    # vllm/v1/core/encoder_cache_manager.py of 0.32).
+    outlive = not config.model_config.is_encoder_decoder
     found = [phase for phase in brought.phases if phase.embeddings]
     if not found:
-        return Outputs(versions.embeds_width(config) * config.model_config.dtype.itemsize)
+        width = versions.embeds_width(config) * config.model_config.dtype.itemsize
+        return Outputs(width, outlive=outlive)
     last = found[-1]
     shared = last.storages < last.items if last.items > 1 else None
-    return Outputs(-(-last.output_bytes // last.embeddings), last.output_bytes, shared)
+    return Outputs(-(-last.output_bytes // last.embeddings), last.output_bytes, shared, outlive)
 
 
 def encoder_steps(

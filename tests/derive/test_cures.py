@@ -45,9 +45,12 @@ def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
     """Finding §4 of the server conformance work: 90 clips of a second on Qwen2-Audio."""
     found, at = clips(90, 51 * MIB, 248 * MIB), budget(2250, 750, 256, "audio")
     assert smaller(found, at, {"audio": 1}) == Engine(max_num_seqs=7)
-    assert larger(found, at, {"audio": 1}) == Engine(90, 67_500)
+    # (90 × 51 − 150) ÷ 248 times the batch, in whole dummies.
+    assert larger(found, at, {"audio": 1}) == Engine(90, 54 * 750)
     assert smaller(found, at, {"audio": 10}) is None
-    assert larger(found, at, {"audio": 2}) == Engine(45, 67_500)
+    assert larger(found, at, {"audio": 2}) == Engine(45, 54 * 750)
+    hungry = clips(90, 200 * MIB, 248 * MIB)
+    assert larger(hungry, at, {"audio": 1}) == Engine(90, 90 * 750)
 
 
 def test_what_is_the_least_already_has_no_cure() -> None:

@@ -52,6 +52,9 @@ def test_clips_of_a_second_that_are_padded_to_half_a_minute(judge: Judge, tmp_pa
     assert "takes 4.31 GiB; the profile reserves 0.24 GiB, rehearsed" in check.detail
     assert "audio input reserved" not in found
     fewer, reserved = check.remedy.split(" or ")
-    assert reserved == "max-num-seqs: 90 and max-num-batched-tokens: 67500"
+    assert reserved.startswith("max-num-seqs: 90 and max-num-batched-tokens: ")
+    batch = int(reserved.rpartition(" ")[2])
+    assert batch % 750 == 0
+    assert 2250 < batch <= 90 * 750
     mended = checks(judge(f"{text}{fewer}\n", model=model, gpu=gpu, media=media))
     assert mended["adequately reserved"].status == "pass", mended["adequately reserved"].detail

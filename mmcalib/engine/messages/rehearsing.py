@@ -83,12 +83,13 @@ class Outputs:
 
     `held_bytes` is the storage of the profile's, which lives through its later phases; divided by
     their rows it is `bytes_per_token`. `shared`: items of one batch are views of one storage; None
-    where the profile had one item.
+    where the profile had one item. `outlive`: they stay when their request is through.
     """
 
     bytes_per_token: int
     held_bytes: int = 0
     shared: bool | None = None
+    outlive: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ VIEWS: Final = "what cached items keep"
 
 def views_check(predicted: Predicted, decision: Configuration, accesses: Accesses) -> Check | None:
     """A note where it is reserved all the same, a warning where it may not be; None where items of
-    a batch share nothing, or nothing was rehearsed.
+    a batch share nothing or go with their requests, or nothing was rehearsed.
     """
     after = predicted.calibrated
-    if after is None or after.outputs is None or after.outputs.shared is False:
+    outputs = after.outputs if after else None
+    if after is None or outputs is None or outputs.shared is False or not outputs.outlive:
         return None
     found = retained(decision, accesses)
     every = demands(decision, after, predicted.steps)

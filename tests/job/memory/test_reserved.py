@@ -254,8 +254,9 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
     known = views_check(at, config, Accesses(items, [0, 1, 0, 1], [2, 4]))
     assert known is not None
     assert "2 batches, each item that requests name again" in known.detail
-    alone = replace(at.calibrated or rehearsed(), outputs=Outputs(WIDTH, 0, shared=False))
-    assert views_check(predicted(config, alone), config, Accesses()) is None
+    for outputs in (Outputs(WIDTH, shared=False), Outputs(WIDTH, shared=True, outlive=False)):
+        nothing = predicted(config, deepstack(full, outputs=outputs))
+        assert views_check(nothing, config, Accesses()) is None
 
 
 def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
