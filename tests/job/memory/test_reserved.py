@@ -266,6 +266,10 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     found = rehearsal(deepstack(FOUR.budget), model, GPU, None).budget
     assert found is not None
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (1296, 1296, 1.0)
+    alone = replace(FOUR.budget, max_tokens_per_item={}, max_items_per_prompt={})
+    held = rehearsal(deepstack(alone, encoder_tokens=0), model, GPU, None).budget
+    assert held is not None
+    assert (held.worst_step_tokens, held.adequacy) == (16_384, 0.0)
     skipped = deepstack(FOUR.budget, encoder_tokens=0)
     found = rehearsal(skipped, model, GPU, None).budget
     assert found is not None
