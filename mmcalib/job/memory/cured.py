@@ -84,8 +84,9 @@ def _under(
     steps = {m: one for (m, _), one in zip(every, others, strict=True) if one is not None}
     if len(steps) < len(every):
         return None
-    altered = replace(altered, budget=first.budget)
-    return first.budget, shortfall(altered, first, steps), first
+    # A rehearsal does not look for the largest clip.
+    budget = replace(first.budget, largest_clip=decision.budget.largest_clip)
+    return budget, shortfall(replace(altered, budget=budget), first, steps), first
 
 
 def _expected(budget: Budget, engine: Engine) -> Budget:
