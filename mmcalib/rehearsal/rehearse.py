@@ -44,7 +44,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
         requested = versions.requested_bytes(brought.worker, stage.gpu.total_bytes)
         budget = versions.read_budget(config, brought.worker.model_runner)
-        outputs = serving.outputs_of(config, brought)
+        outputs = serving.outputs_of(config, brought, stage.ledger, budget)
         merge = serving.merge_peak(config, brought, stage.ledger, budget, outputs)
         steps = tuple(serving.encoder_steps(config, brought, stage.ledger, request.steps))
         kept = requested - available - graphs.nbytes - outside - activation

@@ -4,11 +4,13 @@ and the merge of its outputs with the embeddings of the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import torch
 
+from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.messages import Blank, Budget, EncoderStep, Outputs, StepPeak
 from mmcalib.engine.setting import Setting
@@ -16,10 +18,20 @@ from mmcalib.rehearsal import versions
 from mmcalib.rehearsal.device.ledger import Ledger, Phase
 from mmcalib.rehearsal.startup import Brought, note_outputs
 
+# Items that any model takes, of every modality: an icon, a second of video or sound.
+_SMALL: Final[Mapping[str, Shape]] = {
+    "image": ImageShape(256, 256),
+    "video": VideoShape(8, 8.0, 1.0, 256, 256),
+    "audio": AudioShape(16_000, 16_000),
+}
 
-def outputs_of(config: Any, brought: Brought) -> Outputs | None:
-    """What the profile's encoder outputs hold; where it ran none, the width of the decoder's
-    embeddings, which is that of embeddings handed in. None for a model that takes text alone.
+
+def outputs_of(
+    config: Any, brought: Brought, ledger: Ledger, budget: Budget | None
+) -> Outputs | None:
+    """What the profile's encoder outputs hold; where it was skipped, those of two small items;
+    where there is no encoder, the width of the decoder's embeddings, which is that of embeddings
+    handed in. None for a model that takes text alone.
     """
     if not config.model_config.is_multimodal_model:
         return None
@@ -27,6 +39,12 @@ def outputs_of(config: Any, brought: Brought) -> Outputs | None:
     # vllm/v1/core/encoder_cache_manager.py of 0.32).
     outlive = not config.model_config.is_encoder_decoder
     found = [phase for phase in brought.phases if phase.embeddings]
+    shape = _SMALL.get((budget.profiled_modality if budget else None) or "")
+    if not found and shape is not None:
+        with contextlib.suppress(Exception):
+            phase = _encoded(config, brought, ledger, EncoderStep(shape, 2))
+            each = -(-phase.output_bytes // phase.embeddings)
+            return Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
     if not found:
         width = versions.embeds_width(config) * config.model_config.dtype.itemsize
         return Outputs(width, outlive=outlive)

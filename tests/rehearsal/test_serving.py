@@ -41,6 +41,15 @@ def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: Rehearsed) -> None
     assert four.encoder_cache_bytes == four.budget.encoder_cache_size * 16_384
 
 
+def test_a_skipped_profile_knows_the_width_all_the_same(h100: Theatre) -> None:
+    """Finding §3 of the server conformance work: the cache is as wide where nothing is profiled."""
+    args = {**IMAGE_ONLY, **CAPPED, "max_num_seqs": 4, "max_model_len": 8192}
+    found = rehearse(h100, QWEN3, **args, skip_mm_profiling=True)
+    assert found.encoder_tokens == 0
+    assert found.outputs == Outputs(16_384, held_bytes=0, shared=True)
+    assert found.merge_peak_bytes is not None
+
+
 def test_elsewhere_it_is_as_wide_as_the_decoder(qwen: Rehearsed) -> None:
     """Finding §3 of the server conformance work: and so a full cache is what it was."""
     assert qwen.outputs == Outputs(HIDDEN * BF16, held_bytes=114_688 * HIDDEN * BF16, shared=None)
