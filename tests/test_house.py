@@ -34,6 +34,7 @@ NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
 DERIVE_MAY_IMPORT = (
     "mmcalib.derive",
     "mmcalib.errors",
+    "mmcalib.census.asked",
     "mmcalib.census.encoding",
     "mmcalib.census.shapes",
     "mmcalib.engine.messages",

@@ -34,6 +34,7 @@ _RANKS: tuple[Callable[[PromptSignature], float], ...] = (
     _weight(AudioShape),
     lambda signature: len(signature.shapes),
     lambda signature: signature.text_chars,
+    lambda signature: signature.asked.text_bytes + (signature.asked.answer_tokens or 0),
     lambda signature: 1,  # by chance alone
 )
 

@@ -11,6 +11,7 @@ from mmcalib.census.census import shape_order
 from mmcalib.census.foremost import Foremost
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.signature import PromptSignature
+from mmcalib.corpus.asking import asked
 from mmcalib.corpus.item import Prompt
 
 # One for all prompts that keep none.
@@ -43,7 +44,9 @@ class PromptCensus:
 
     def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
         """Count `prompt`, whose items have `shapes`."""
-        signature = PromptSignature(tuple(sorted(shapes, key=shape_order)), len(prompt.text))
+        found = prompt.asked or asked(prompt.messages, prompt.fields)
+        ordered = tuple(sorted(shapes, key=shape_order))
+        signature = PromptSignature(ordered, len(prompt.text), found)
         self._take(PromptCount(signature, 1, prompt))
 
     def merge(self, other: PromptCensus) -> PromptCensus:
@@ -129,12 +132,14 @@ def _origin(prompt: Prompt) -> Prompt:
     return Prompt(prompt.origin, (), "", _NO_MESSAGES) if prompt.messages else prompt
 
 
-def _order(entry: PromptCount) -> tuple[list[tuple[float, ...]], int]:
-    return [shape_order(shape) for shape in entry.signature.shapes], entry.signature.text_chars
+def _order(entry: PromptCount) -> tuple[list[tuple[float, ...]], int, tuple[int, ...]]:
+    signature = entry.signature
+    shapes = [shape_order(shape) for shape in signature.shapes]
+    return shapes, signature.text_chars, signature.asked.order
 
 
 def _first(one: Prompt, other: Prompt) -> Prompt:
-    by_name, by_messages = _exemplar_order, lambda prompt: repr(prompt.messages)
+    by_name, by_messages = _exemplar_order, lambda prompt: repr((prompt.messages, prompt.fields))
     # Two corpora may have one name for requests that differ in nothing but, say, their roles.
     order = by_messages if by_name(one) == by_name(other) else by_name
     return min(one, other, key=order)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from mmcalib.census.asked import Asked
 from mmcalib.census.shapes import Modality, Shape
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSignature:
-    """What decides a prompt's cost: the shapes of its items, sorted, and its characters of text."""
+    """What decides a prompt's cost: the shapes of its items, sorted, its characters of text, and
+    what it asks of the context.
+    """
 
     shapes: tuple[Shape, ...]
     text_chars: int
+    asked: Asked = field(default_factory=Asked)
 
     def items(self, modality: Modality) -> int:
         """How many of its items are of `modality`."""

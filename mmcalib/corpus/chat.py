@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from mmcalib.census.shapes import Modality
+from mmcalib.corpus.asking import fields_of
 from mmcalib.corpus.custom import is_custom, messages_of
 
 # vLLM's spelling of the content parts that hold words (vllm/renderers/chat_utils.py, 0.32).
@@ -135,11 +137,22 @@ class _BatchLine(BaseModel):
     body: _Chat
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: its messages checked, and the same as `written`; `fields` are those of its other
+    fields that bear on the length of its prompt or answer.
+    """
+
+    messages: list[Message]
+    written: list[dict[str, object]]
+    fields: dict[str, object]
+
+
 _MESSAGES = TypeAdapter(list[Message])
 
 
-def parse_line(line: bytes) -> tuple[list[Message], list[dict[str, object]]]:
-    """The messages of one line, checked, and the same as written. Raises `BadRequest`."""
+def parse_line(line: bytes) -> Request:
+    """The request that one line holds. Raises `BadRequest`."""
     if len(line) > LONGEST_LINE_BYTES:
         raise BadRequest(f"line of more than {LONGEST_LINE_BYTES >> 20} MiB")
     if sum(map(line.count, (b",", b"[", b"{"))) > _MOST_VALUES:
@@ -156,13 +169,14 @@ def parse_line(line: bytes) -> tuple[list[Message], list[dict[str, object]]]:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"not JSON: {error}") from error
     try:
+        body = data
         if isinstance(data, dict) and "messages" not in data and "body" in data:
-            written = _BatchLine.model_validate(data).body.messages
+            written, body = _BatchLine.model_validate(data).body.messages, data["body"]
         elif isinstance(data, dict) and is_custom(data):
             written = messages_of(data)
         else:
             written = _Chat.model_validate(data).messages
-        return _MESSAGES.validate_python(written), written
+        return Request(_MESSAGES.validate_python(written), written, fields_of(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(step) for step in first["loc"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from mmcalib.census.asked import Asked
 from mmcalib.census.shapes import Modality
 
 
@@ -52,13 +54,28 @@ class Prompt:
     """One request: its items in order and the number of text characters around them.
 
     `origin` says where it stands (`requests.jsonl:7`); `messages` is the request as written, with
-    every media URL made one of `file://` or of the item's own, so that it can be replayed.
+    every media URL made one of `file://` or of the item's own, so that it can be replayed. `fields`
+    are its other fields that bear on its length, `asked` what it asks of the context.
     """
 
     origin: str
     items: tuple[Item, ...]
     text: str
     messages: list[dict[str, object]] = field(compare=False, default_factory=list)
+    fields: dict[str, object] = field(compare=False, default_factory=dict)
+    asked: Asked | None = field(compare=False, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A request without its media: what it asks of the context, how many items of each modality it
+    carries, and its messages with a name in place of each.
+    """
+
+    asked: Asked
+    items: Mapping[Modality, int]
+    messages: list[dict[str, object]]
+    fields: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)

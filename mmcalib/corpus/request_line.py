@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mmcalib.corpus.asking import asked
 from mmcalib.corpus.chat import MODALITY_OF, BadRequest, Message, UrlType, parse_line
 from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.location import Location, url_of
@@ -50,8 +51,8 @@ class RequestLines:
         items: list[Item] = []
         replayable: list[dict[str, object]] = []
         try:
-            messages, written = parse_line(line)
-            for message, raw in zip(messages, written, strict=True):
+            request = parse_line(line)
+            for message, raw in zip(request.messages, request.written, strict=True):
                 named = [media and self.item(media, origin) for media in message.media]
                 items += [item for item in named if item]
                 replayable.append(_with_file_urls(message, raw, named))
@@ -60,8 +61,9 @@ class RequestLines:
         for item in items:
             if not exists(item):
                 return Skipped(origin, one_line(f"names a missing file: {item.path}"))
-        text = "\n".join(words for message in messages for words in message.words)
-        return Prompt(origin, tuple(items), text, replayable)
+        text = "\n".join(words for message in request.messages for words in message.words)
+        found = asked(request.written, request.fields)
+        return Prompt(origin, tuple(items), text, replayable, request.fields, found)
 
     def item(self, media: tuple[UrlType, str], origin: str) -> Item:
         """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmcalib.corpus.chat import LONGEST_LINE_BYTES, BadRequest, parse_line
-from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.corpus.asking import asked, bare
+from mmcalib.corpus.chat import LONGEST_LINE_BYTES, MODALITY_OF, BadRequest, parse_line
+from mmcalib.corpus.item import Item, Prompt, Skipped, Text
 from mmcalib.corpus.request_line import RequestLines, exists
 from mmcalib.corpus.urls import Unresolved
 from mmcalib.corpus.wording import one_line
@@ -59,7 +61,7 @@ class RequestsSource:
         seen: set[Item] = set()
         for origin, line in self._lines():
             try:
-                messages, _ = parse_line(line)
+                messages = parse_line(line).messages
             except BadRequest:
                 continue
             for media in (media for message in messages for media in message.media if media):
@@ -87,6 +89,22 @@ class RequestsSource:
                 f"no usable request in {one_line(str(self.path))}: {why}",
                 hint='one per line: {"messages": [{"role": "user", "content": [...]}]}',
             )
+
+    def texts(self) -> Iterator[Text]:
+        """What the usable lines ask of the context, without looking for their media."""
+        for _, line in self._lines():
+            try:
+                request = parse_line(line)
+            except BadRequest:
+                continue
+            kinds = Counter(
+                MODALITY_OF[media[0]]
+                for message in request.messages
+                for media in message.media
+                if media
+            )
+            found = asked(request.written, request.fields)
+            yield Text(found, kinds, bare(request.written), request.fields)
 
     def _lines(self) -> Iterator[tuple[str, bytes]]:
         with self.path.open("rb") as file:

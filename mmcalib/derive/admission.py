@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mmcalib.census.asked import Asked
 from mmcalib.census.encoding import Encoded, Encoding, Given, encoded
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.bounds import Bound, Frames, Refused, Rule
+from mmcalib.derive.request import LEAST_ANSWER_TOKENS, Between, Needs, takes, text_tokens
 from mmcalib.derive.server import decoded_bytes, request_refused, server_refuses
+from mmcalib.engine.messages import TextBound
 from mmcalib.engine.server import Server
 
 Answer = Literal["fits", "no", "unknown"]
@@ -44,7 +47,9 @@ class Gate:
     """What a configuration admits, and all that is known of what items cost under it.
 
     `counts` has the modalities that the model takes, with their items per prompt; `refused` shapes
-    that vLLM refused when they were measured. `server` says which files are let in.
+    that vLLM refused when they were measured. `server` says which files are let in. `text` bounds
+    the text of a request, None where nothing does, and `counted` has the text tokens of requests by
+    their digests; items of an `encoder_decoder` model are no part of its context.
     """
 
     budget_tokens: int
@@ -55,6 +60,9 @@ class Gate:
     refused: Mapping[Shape, str]
     rules: Mapping[Modality, Rule]
     server: Server = field(default_factory=Server)
+    text: TextBound | None = None
+    encoder_decoder: bool = False
+    counted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,14 @@ def admit(gate: Gate, given: Given) -> Admission:
     """Whether one item fits on its own; without a remedy for its shape, which `remedies` finds.
 
     `fits` only if the engine admits the item whatever of its possible costs it turns out to have,
-    `no` only if it rejects it even at the least.
+    with the reserve for a text and an answer of which nothing is known; `no` only if it rejects it
+    even at the least.
     """
+    return admit_beside(gate, given, gate.text_reserve_tokens)
+
+
+def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
+    """The same with so much kept for all else; 0 for one of a prompt, which is judged whole."""
     file = encoded(given)
     shape, modality = file.shape, file.modality
     count = gate.counts.get(modality)
@@ -109,14 +123,14 @@ def admit(gate: Gate, given: Given) -> Admission:
         return Admission("no", None, None, False, "refused", refusal.reason, refusal.remedy)
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
-        return _bounded(gate, rule, file)
+        return _bounded(gate, rule, file, reserve_tokens)
     if shape in gate.refused:
         return Admission("no", None, None, True, "refused", f"vLLM: {gate.refused[shape]}")
     if known := gate.known.get(shape):
         cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
-        return _judged(gate, cost, known.basis, exact=True)
+        return _judged(gate, cost, known.basis, reserve_tokens, exact=True)
     if rule:
-        return _bounded(gate, rule, file)
+        return _bounded(gate, rule, file, reserve_tokens)
     return _unknown(modality)
 
 
@@ -143,10 +157,10 @@ def _is_odd(encoding: Encoding) -> bool:
     return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
 
 
-def _bounded(gate: Gate, rule: Rule, file: Encoded) -> Admission:
+def _bounded(gate: Gate, rule: Rule, file: Encoded, reserve_tokens: int) -> Admission:
     match rule.bound(file.shape, file.encoding):
         case Bound() as found:
-            return _judged(gate, found, _BASIS[rule.kind], exact=False)
+            return _judged(gate, found, _BASIS[rule.kind], reserve_tokens, exact=False)
         case Refused(reason=why):
             return Admission("no", None, None, False, "refused", why)
     return _unknown(file.modality)
@@ -157,14 +171,17 @@ def _unknown(modality: Modality) -> Admission:
     return Admission("unknown", None, None, False, "none", why)
 
 
-def _judged(gate: Gate, cost: Bound, basis: Basis, *, exact: bool) -> Admission:
-    """No if the least is too much, unknown if only the most is."""
-    room = gate.max_model_len - gate.text_reserve_tokens
+def _judged(
+    gate: Gate, cost: Bound, basis: Basis, reserve_tokens: int, *, exact: bool
+) -> Admission:
+    """No if the least is too much, unknown if only the most is, or what is left beside it."""
+    least, most = (cost.least_tokens, cost.tokens) if not gate.encoder_decoder else (0, 0)
     answer: Answer
-    if cost.least_embeds > gate.budget_tokens or cost.least_tokens > room:
+    if cost.least_embeds > gate.budget_tokens or least > gate.max_model_len - LEAST_ANSWER_TOKENS:
         answer, how, tokens, embeds = "no", "at least ", cost.least_tokens, cost.least_embeds
     else:
-        fits = cost.embeds <= gate.budget_tokens and cost.tokens <= room
+        room = gate.max_model_len - max(reserve_tokens, LEAST_ANSWER_TOKENS)
+        fits = cost.embeds <= gate.budget_tokens and most <= room
         answer = "fits" if fits else "unknown"
         how, tokens, embeds = "at most ", cost.tokens, cost.embeds
     how = "" if exact else how
@@ -173,18 +190,21 @@ def _judged(gate: Gate, cost: Bound, basis: Basis, *, exact: bool) -> Admission:
     elif embeds > gate.budget_tokens:
         reason = f"{how}{embeds} tokens, the encoder cache holds {gate.budget_tokens}"
     else:
-        reserve = gate.text_reserve_tokens
-        reason = f"{how}{tokens} tokens + {reserve} for text, of {gate.max_model_len}"
+        text = f" + {reserve_tokens} for text" if reserve_tokens else ""
+        reason = f"{how}{tokens} tokens{text}, of {gate.max_model_len}"
     return Admission(answer, cost.tokens, cost.embeds, exact, basis, reason)
 
 
-def admit_prompt(gate: Gate, shapes: Sequence[Given], text_bytes: int) -> Admission:
-    """Whether a prompt fits: each of its items, how many there are, and all together with its text.
+def admit_prompt(
+    gate: Gate, shapes: Sequence[Given], asked: Asked, text: Between | None = None
+) -> Admission:
+    """Whether a prompt fits: each of its items, how many there are, and all together with its text
+    and the answer that it asks for.
 
-    A text has at most as many tokens as bytes. Where that is more than the reserve and would
-    decide, the answer is unknown.
+    A `text` that was counted takes the place of the bound. Where that is too high to tell, the
+    answer is unknown.
     """
-    items = [admit(gate, shape) for shape in shapes]
+    items = [admit_beside(gate, shape, 0) for shape in shapes]
     for answer in ("no", "unknown"):
         worst = next((item for item in items if item.answer == answer), None)
         if worst is not None:
@@ -192,26 +212,46 @@ def admit_prompt(gate: Gate, shapes: Sequence[Given], text_bytes: int) -> Admiss
     if refusal := request_refused([_decoded_bytes(gate, encoded(s)) for s in shapes], gate.server):
         why, remedy = refusal.reason, refusal.remedy
         return Admission("no", *_sums(items), _weakest(items), why, remedy)
-    for modality, count in Counter(shape.modality for shape in shapes).items():
+    kinds = Counter(shape.modality for shape in shapes)
+    for modality, count in kinds.items():
         if count > gate.counts[modality]:
             why = f"{count} {modality} items, limit_mm_per_prompt admits {gate.counts[modality]}"
             return Admission("no", *_sums(items), _weakest(items), why)
-    return _together(gate, items, text_bytes)
+    held = Between(sum(_least(gate, shape) for shape in shapes), _sums(items)[0])
+    words = text or text_tokens(gate.text, asked, kinds)
+    in_context = Between.exactly(0) if gate.encoder_decoder else held
+    return _together(gate, items, Needs(in_context, words, asked.answer_tokens))
 
 
-def _together(gate: Gate, items: Sequence[Admission], text_bytes: int) -> Admission:
+def _together(gate: Gate, items: Sequence[Admission], needs: Needs) -> Admission:
     tokens, embeds, exact = _sums(items)
-    reserve, room = gate.text_reserve_tokens, gate.max_model_len - (tokens or 0)
-    most = "" if exact else "at most "
-    reason = f"{most}{tokens} tokens of media"
-    answer: Answer = "fits"
-    if reserve > room:
-        answer = "no" if exact else "unknown"
-        reason += f" + {reserve} for text, of {gate.max_model_len}"
-    elif text_bytes > max(reserve, room):
-        answer = "unknown"
-        reason += f", and its text of {text_bytes} bytes may be longer than the {room} left"
+    context, answer = gate.max_model_len, takes(needs, gate.max_model_len)
+    most, asks = needs.prompt.most, needs.answer_tokens
+    media = f"{'' if exact else 'at most '}{tokens} tokens of media"
+    if needs.text.most is None:
+        words = "a text that nothing bounds"
+    else:
+        words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} of text"
+    reason = f"{media} + {words}, of {context}"
+    if answer == "no" and asks is not None and asks > context:
+        reason = f"it asks for {asks} tokens, max_model_len is {context}"
+    elif answer == "fits" and most is not None:
+        reason = f"{media} + {words}"
+        wanted, left = needs.answer(gate.text_reserve_tokens), context - most
+        if left < wanted:
+            which = "are reserved" if asks is None else "are asked for"
+            reason += f", which leaves {left} tokens for the answer, {wanted} {which}"
     return Admission(answer, tokens, embeds, exact, _weakest(items), reason)
+
+
+def _least(gate: Gate, given: Given) -> int:
+    """Of an item that is admitted."""
+    file = encoded(given)
+    rule, known = gate.rules.get(file.modality), gate.known.get(file.shape)
+    if known and not (rule and _is_odd(file.encoding)):
+        return known.tokens
+    found = rule.bound(file.shape, file.encoding) if rule else None
+    return found.least_tokens if isinstance(found, Bound) else 0
 
 
 def _sums(items: Sequence[Admission]) -> tuple[int | None, int | None, bool]:

@@ -2,59 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.census.shapes import Shape
+from mmcalib.derive.request import Between, Needs, takes
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """The item tokens of one kind of prompt, without its text."""
+    """What one kind of prompt needs: the tokens of its items, of its text, and of the answer that
+    it asks for. A `text` of None: nobody wrote one, and the reserve stands for text and answer.
+    """
 
     origin: str
     count: int
     item_tokens: int
+    text: Between | None = None
+    answer_tokens: int | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """Without a text where nobody wrote one."""
+        items = Between.exactly(self.item_tokens)
+        return Needs(items, self.text or Between.exactly(0), self.answer_tokens)
+
+    def needed_tokens(self, reserve_tokens: int) -> int | None:
+        """The smallest context that holds it with its answer; None where nothing bounds that."""
+        return self.needs.whole(reserve_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The longest prompt with the reserve for text, against the context; all in tokens."""
+    """The prompt that needs the longest context, against the one there is; all in tokens.
+
+    vLLM refuses `prompts_too_long`, and cuts the answers of `prompts_cut` shorter than they ask for
+    or than is reserved. The text of `unknown` prompts could not be counted, and may be too long.
+    """
 
     longest: PromptTokens
     reserve_tokens: int
     max_model_len: int
     prompts_too_long: int
+    prompts_cut: int = 0
+    unknown: int = 0
 
     @property
     def needed_tokens(self) -> int:
-        return self.longest.item_tokens + self.reserve_tokens
+        needed = self.longest.needed_tokens(self.reserve_tokens)
+        return self.longest.item_tokens + self.reserve_tokens if needed is None else needed
 
     @property
     def passes(self) -> bool:
+        """Whether vLLM takes them all."""
         return self.prompts_too_long == 0
 
+    @property
+    def whole(self) -> bool:
+        """Whether all have room for their answers too."""
+        return self.passes and self.prompts_cut == 0
 
-def prompt_tokens(
-    origin: str, count: int, shapes: Iterable[Shape], tokens: Mapping[Shape, int]
-) -> PromptTokens | None:
+    @property
+    def trouble(self) -> str:
+        """What becomes of those that do not fit whole, in words."""
+        many, cut = self.prompts_too_long, self.prompts_cut
+        said = [f"{many:,} prompts are longer than the context, and rejected"] if many > 1 else []
+        said += ["one prompt is longer than the context, and rejected"] if many == 1 else []
+        if cut:
+            said.append(
+                f"{cut:,} {'is' if cut == 1 else 'are'} taken with less room for the answer than "
+                "asked for or reserved"
+            )
+        if self.unknown:
+            said.append(f"of {self.unknown:,} the text could not be counted")
+        return "; ".join(said)
+
+    @property
+    def parts(self) -> str:
+        """What the longest needs, in words."""
+        longest = self.longest
+        media = f"{longest.item_tokens} tokens of media"
+        if longest.text is None:
+            return f"{media} + {self.reserve_tokens} for text (assumed)"
+        if longest.text.most is None:
+            return f"{media} + a text that nothing bounds"
+        at_most = "" if longest.text.exact else "at most "
+        asked = longest.answer_tokens
+        answer = f"{self.reserve_tokens} for the answer (assumed)"
+        if asked is not None:
+            answer = f"{asked} for the answer that it asks for"
+        return f"{media} + {at_most}{longest.text.most} of text + {answer}"
+
+
+def item_tokens(shapes: Iterable[Shape], tokens: Mapping[Shape, int]) -> int | None:
     """None where an item has no cost: vLLM refuses it, or the model does not take its modality."""
     total = 0
     for shape in shapes:
         if shape not in tokens:
             return None
         total += tokens[shape]
-    return PromptTokens(origin, count, total)
+    return total
+
+
+def unsettled(
+    prompts: Sequence[PromptTokens], reserve_tokens: int, max_model_len: int
+) -> list[int]:
+    """The places of prompts whose text must be counted, the longest first: those that could set the
+    context or, by what is known so far, may not fit into it.
+    """
+    needed = [prompt.needed_tokens(reserve_tokens) for prompt in prompts]
+    sure = [n for n, p in zip(needed, prompts, strict=True) if n is not None and _known(p)]
+    settled = max(sure, default=0)
+    found = [
+        place
+        for place, (most, prompt) in enumerate(zip(needed, prompts, strict=True))
+        if not _known(prompt) and (most is None or most > settled or most > max_model_len)
+    ]
+    return sorted(found, key=lambda place: -(needed[place] or float("inf")))
 
 
 def fit(prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int) -> Fit | None:
     """None when there are no prompts to fit."""
-    longest, too_long = None, 0
+    longest, most = None, -1
+    too_long = cut = unknown = 0
     for prompt in prompts:
-        if longest is None or prompt.item_tokens > longest.item_tokens:
-            longest = prompt
-        if prompt.item_tokens + reserve_tokens > max_model_len:
+        needed = prompt.needed_tokens(reserve_tokens)
+        size = prompt.item_tokens if needed is None else needed
+        if longest is None or size > most:
+            longest, most = prompt, size
+        answer = takes(prompt.needs, max_model_len)
+        # Of a text and an answer that nobody wrote the reserve is all that is known.
+        unwritten = prompt.text is None and needed is not None and needed > max_model_len
+        if answer == "no" or unwritten:
             too_long += prompt.count
+        elif answer == "unknown" or needed is None:
+            unknown += prompt.count
+        elif needed > max_model_len:
+            cut += prompt.count
     if longest is None:
         return None
-    return Fit(longest, reserve_tokens, max_model_len, too_long)
+    return Fit(longest, reserve_tokens, max_model_len, too_long, cut, unknown)
+
+
+def _known(prompt: PromptTokens) -> bool:
+    return prompt.text is None or prompt.text.exact

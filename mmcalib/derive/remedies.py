@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mmcalib.census.asked import Asked
 from mmcalib.census.encoding import Encoded, Given, encoded
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
+from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
+from mmcalib.derive.request import Between
 
 CALIBRATE = "calibrate again with such media in the corpus"
 # Rounding makes costs rise and fall a little from one width to the next: so many above the one
@@ -33,18 +35,26 @@ def with_remedy(gate: Gate, given: Given, admission: Admission) -> Admission:
 
 
 def with_prompt_remedy(
-    gate: Gate, shapes: Sequence[Given], text_bytes: int, admission: Admission
+    gate: Gate,
+    shapes: Sequence[Given],
+    asked: Asked,
+    admission: Admission,
+    text: Between | None = None,
 ) -> Admission:
     """The same for a prompt: its first item that does not fit, else how to split it."""
     if admission.fits:
         return admission
+    if (asked.answer_tokens or 0) > gate.max_model_len:
+        return replace(admission, remedy=f"max_tokens of at most {gate.max_model_len}")
     for answer in ("no", "unknown"):
         for shape in shapes:
-            alone = admit(gate, shape)
+            alone = admit_beside(gate, shape, 0)
             if alone.answer == answer:
                 return with_remedy(gate, shape, alone)
-    parts = prompts_needed(gate, shapes, text_bytes)
+    parts = prompts_needed(gate, shapes, asked, text)
     remedies = [f"split into {parts} prompts"] if parts else ["a shorter text"]
+    if parts is None and gate.text is None and text is None:
+        remedies = ["calibrate again: the calibration does not say what bounds a text"]
     if admission.remedy:
         remedies = [admission.remedy, *(remedies if parts else ())]
     for modality, most in gate.counts.items():
@@ -54,13 +64,15 @@ def with_prompt_remedy(
     return replace(admission, remedy=" or ".join(remedies))
 
 
-def prompts_needed(gate: Gate, shapes: Sequence[Given], text_bytes: int) -> int | None:
+def prompts_needed(
+    gate: Gate, shapes: Sequence[Given], asked: Asked, text: Between | None = None
+) -> int | None:
     """Prompts that hold the items in their order, each with the whole text; None if none can."""
     parts, held = 1, list[Given]()
     for shape in shapes:
-        if admit_prompt(gate, [*held, shape], text_bytes).fits:
+        if admit_prompt(gate, [*held, shape], asked, text).fits:
             held.append(shape)
-        elif held and admit_prompt(gate, [shape], text_bytes).fits:
+        elif held and admit_prompt(gate, [shape], asked, text).fits:
             parts, held = parts + 1, [shape]
         else:
             return None

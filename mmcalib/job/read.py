@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from mmcalib.census.executors.local import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Skipped
+from mmcalib.corpus.item import Skipped, Text
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
@@ -31,7 +31,7 @@ DECODED_FILES = 1000
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """What there is to serve, and what was left out and why. `decoded`: all that is on this
-    machine's disk, to its end.
+    machine's disk, to its end. `texts` reads requests again, without their media.
     """
 
     census: Census
@@ -41,6 +41,7 @@ class Corpus:
     has_requests: bool
     accesses: Accesses = field(default_factory=Accesses)
     decoded: bool = False
+    texts: Callable[[], Iterable[Text]] | None = None
 
     def only(self, modalities: Collection[Modality]) -> Corpus:
         """Without items of other modalities, and without the requests that carry one."""
@@ -87,7 +88,13 @@ def read(
         bool(requests) or taken.prompts.prompts() > 0,
         taken.accesses,
         decoded=taken.files <= DECODED_FILES,
+        texts=partial(_texts, [s for s in sources if isinstance(s, RequestsSource)]),
     )
+
+
+def _texts(sources: Sequence[RequestsSource]) -> Iterator[Text]:
+    for source in sources:
+        yield from source.texts()
 
 
 def files_of(corpus: Corpus, timeout_s: float = TIMEOUT_S) -> Files:

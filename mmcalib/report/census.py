@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import FailFast, Field, ValidationError, model_validator
 
+from mmcalib.census.asked import Asked
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -98,15 +100,30 @@ class ExemplarPrompt(Part):
     items: list[ExemplarItem]
     text: str
     messages: list[dict[str, Any]]
+    fields: dict[str, Any] = Field(default_factory=dict)
+
+
+class AskedText(Part):
+    """Messages, bytes of their text and of the JSON of tools, and the tokens asked for as answer;
+    `plain` requests give the chat template nothing else.
+    """
+
+    messages: Number
+    text_bytes: Number
+    tool_bytes: Number = 0
+    answer_tokens: Number | None = None
+    plain: bool = True
 
 
 class CountedPrompt(Part):
     """`count` requests hold items of these `shapes`, by their places in the list of shapes, and
-    as many characters of text.
+    as many characters of text. `asked` is what they ask of the context; None in files of earlier
+    versions, where nothing bounds it.
     """
 
     shapes: list[Number]
     text_chars: Number
+    asked: AskedText | None = None
     count: Count
     exemplar: ExemplarPrompt
 
@@ -183,8 +200,10 @@ class CensusDocument(Part):
             shapes = tuple(self.shapes[place].shape for place in entry.shapes)
             kept = entry.exemplar
             items = tuple(Item(item.path, item.declared) for item in kept.items)
-            exemplar = Prompt(kept.origin, items, kept.text, kept.messages)
-            yield PromptCount(PromptSignature(shapes, entry.text_chars), entry.count, exemplar)
+            exemplar = Prompt(kept.origin, items, kept.text, kept.messages, kept.fields)
+            asked = Asked(**dict(entry.asked)) if entry.asked else Asked(plain=False)
+            signature = PromptSignature(shapes, entry.text_chars, asked)
+            yield PromptCount(signature, entry.count, exemplar)
 
     def to_json(self) -> str:
         """One line for each shape and prompt. Bytes of a name that are not UTF-8 stay as
@@ -269,11 +288,13 @@ def _counted(entry: PromptCount, places: dict[Shape, int]) -> dict[str, object]:
     return {
         "shapes": [places[shape] for shape in entry.signature.shapes],
         "text_chars": entry.signature.text_chars,
+        "asked": asdict(entry.signature.asked),
         "count": entry.count,
         "exemplar": {
             "origin": kept.origin,
             "items": [{"path": i.path, "declared": i.declared} for i in kept.items],
             "text": kept.text,
             "messages": kept.messages,
+            "fields": kept.fields,
         },
     }

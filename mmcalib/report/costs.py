@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, FailFast, Field, ValidationError
 
-from mmcalib.census.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
+from mmcalib.census.shapes import MODALITIES, AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.derive.admission import Gate, Known
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
+from mmcalib.engine.messages import TextBound
 from mmcalib.engine.server import Server
 from mmcalib.errors import UsageError
 from mmcalib.report.part import Part
@@ -53,11 +54,50 @@ class ModalityCosts(Part):
     compared: int = 0
 
 
+class CountedText(Part):
+    """A request by the digest of all but its media, and the tokens of its text, as counted."""
+
+    digest: str
+    tokens: int
+
+
+class TextCost(Part):
+    """What bounds the tokens of a request's text: so many per byte of UTF-8, and around it those of
+    the chat template, once, per message, per item and of tools beside their JSON. It was at least
+    what vLLM's renderer made of each of `compared` requests. `counted` are requests of the corpus
+    that it did not settle.
+    """
+
+    base_tokens: int
+    message_tokens: int
+    item_tokens: dict[Modality, int]
+    tools_tokens: int | None = None
+    tokens_per_byte: int = 1
+    compared: int
+    counted: Annotated[list[CountedText], FailFast()] = Field(default_factory=list)
+
+    @property
+    def bound(self) -> TextBound:
+        return TextBound(
+            base_tokens=self.base_tokens,
+            message_tokens=self.message_tokens,
+            item_tokens=self.item_tokens,
+            tools_tokens=self.tools_tokens,
+            tokens_per_byte=self.tokens_per_byte,
+            compared=self.compared,
+        )
+
+
 class Costs(Part):
-    """By modality; those that the model takes and the corpus lacks are not there."""
+    """By modality; those that the model takes and the corpus lacks are not there. `text` is None
+    where nothing bounds it, and in files of earlier versions. With `encoder_decoder` items are no
+    part of the context.
+    """
 
     text_reserve_tokens: int
     modalities: dict[str, ModalityCosts]
+    text: TextCost | None = None
+    encoder_decoder: bool = False
     label: Literal["measured"] = "measured"
 
 
@@ -93,6 +133,9 @@ def gate_of(
         refused={entry.shape: entry.reason for _, part in parts for entry in part.refused},
         rules={m: part.rule for m, part in parts if part.rule is not None},
         server=server or Server(),
+        text=costs.text.bound if costs.text else None,
+        counted={e.digest: e.tokens for e in costs.text.counted} if costs.text else {},
+        encoder_decoder=costs.encoder_decoder,
     )
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from mmcalib.census.encoding import Encoded, Encoding
 from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.corpus.asking import asked, digest
 from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
+from mmcalib.derive.request import Between
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,9 +54,16 @@ def admitted_prompt(gate: Gate, prompt: Prompt) -> tuple[tuple[Encoded, ...], Ad
         if isinstance(seen, Skipped):
             return (), unreadable(f"{seen.path}: {seen.reason}")
         files.append(seen)
-    text_bytes = len(prompt.text.encode(errors="replace"))
-    answer = admit_prompt(gate, files, text_bytes)
-    return tuple(files), with_prompt_remedy(gate, files, text_bytes, answer)
+    wants = prompt.asked or asked(prompt.messages, prompt.fields)
+    text = _counted(gate, prompt)
+    answer = admit_prompt(gate, files, wants, text)
+    return tuple(files), with_prompt_remedy(gate, files, wants, answer, text)
+
+
+def _counted(gate: Gate, prompt: Prompt) -> Between | None:
+    """What the calibration counted this very text to take."""
+    tokens = gate.counted.get(digest(prompt.messages, prompt.fields)) if gate.counted else None
+    return None if tokens is None else Between.exactly(tokens)
 
 
 def unreadable(reason: str) -> Admission:

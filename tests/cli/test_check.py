@@ -129,7 +129,7 @@ def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
     ended = cli("check", "--calibration", kept, "--requests", asked)
     assert ended.code == 3
     assert "?? requests.jsonl:2 (1000×750)" in ended.err
-    assert "its text of 140000 bytes may be longer" in ended.err
+    assert "at most 140024 of text, of 128000" in ended.err
     assert "→ a shorter text" in ended.err
 
 

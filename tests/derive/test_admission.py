@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmcalib.census.asked import Asked
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.derive.admission import Admission, Gate, Known, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder, Rung, Sampling
@@ -15,6 +16,8 @@ from mmcalib.derive.remedies import (
     with_prompt_remedy,
     with_remedy,
 )
+from mmcalib.derive.request import Between
+from mmcalib.engine.messages import TextBound
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 PAGE, SLIVER, TALL = ImageShape(1316, 756), ImageShape(2, 900), ImageShape(280, 2800)
@@ -27,6 +30,7 @@ GATE = Gate(
     known={PAGE: Known(1269, 1269, "real")},
     refused={SLIVER: "aspect ratio"},
     rules={"image": AREA, "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA)},
+    text=TextBound(item_tokens={"image": 0, "video": 0}, tools_tokens=0, compared=1),
 )
 ORDER = ("no", "unknown", "fits")
 
@@ -35,9 +39,10 @@ def remedied(gate: Gate, shape: Shape) -> Admission:
     return with_remedy(gate, shape, admit(gate, shape))
 
 
-def prompt(gate: Gate, shapes: list[Shape], text_bytes: int = 0) -> Admission:
-    answer = admit_prompt(gate, shapes, text_bytes)
-    return with_prompt_remedy(gate, shapes, text_bytes, answer)
+def prompt(gate: Gate, shapes: list[Shape], text_bytes: int = 0, **asks: int) -> Admission:
+    asked = Asked(text_bytes=text_bytes, **asks)
+    answer = admit_prompt(gate, shapes, asked)
+    return with_prompt_remedy(gate, shapes, asked, answer)
 
 
 def test_a_known_shape_is_exact() -> None:
@@ -65,8 +70,12 @@ def test_a_modality_that_is_not_served_does_not_fit() -> None:
 
 def test_the_context_bounds_an_item_too() -> None:
     found = remedied(replace(GATE, max_model_len=2000), PAGE)
-    assert (found.answer, found.reason) == ("no", "1269 tokens + 1024 for text, of 2000")
+    assert (found.answer, found.reason) == ("unknown", "1269 tokens + 1024 for text, of 2000")
     assert found.remedy.startswith("resize to ")
+    found = remedied(replace(GATE, max_model_len=1269), PAGE)
+    assert (found.answer, found.reason) == ("no", "1269 tokens + 1024 for text, of 1269")
+    # Whoever asks for it alone may leave as little as one token for the answer.
+    assert remedied(replace(GATE, max_model_len=1270), PAGE).answer == "unknown"
 
 
 def test_nothing_known_is_unknown_and_asks_for_a_new_calibration() -> None:
@@ -108,24 +117,89 @@ def test_a_prompt_has_as_many_items_as_the_limit_says() -> None:
     assert found.remedy == "split into 2 prompts or calibrate again with --count image=3"
 
 
-def test_the_items_of_a_prompt_leave_room_for_its_text() -> None:
-    gate = replace(GATE, max_model_len=3500)
-    found = prompt(gate, [PAGE, PAGE])
-    assert (found.answer, found.reason) == ("no", "2538 tokens of media + 1024 for text, of 3500")
+def test_the_items_of_a_prompt_leave_room_for_an_answer() -> None:
+    """Finding §2 of the server conformance work: vLLM refuses a prompt as long as the context."""
+    assert prompt(replace(GATE, max_model_len=2539), [PAGE, PAGE]).answer == "fits"
+    found = prompt(replace(GATE, max_model_len=2538), [PAGE, PAGE])
+    assert (found.answer, found.reason) == ("no", "2538 tokens of media + 0 of text, of 2538")
     assert found.remedy == "split into 2 prompts"
 
 
+def test_an_answer_for_which_too_little_is_left_is_said() -> None:
+    """Finding §2 of the server conformance work: vLLM cuts such an answer, it refuses none."""
+    gate = replace(GATE, max_model_len=3500)
+    found = prompt(gate, [PAGE, PAGE])
+    assert found.answer == "fits"
+    assert found.reason == (
+        "2538 tokens of media + 0 of text, which leaves 962 tokens for the answer, "
+        "1024 are reserved"
+    )
+    assert prompt(gate, [PAGE, PAGE], answer_tokens=962).reason.endswith("0 of text")
+    assert prompt(gate, [PAGE, PAGE], answer_tokens=963).reason.endswith("963 are asked for")
+
+
+def test_an_answer_longer_than_the_context_is_refused() -> None:
+    """Finding §2 of the server conformance work: "max_tokens cannot be greater"."""
+    assert prompt(GATE, [], answer_tokens=4096).fits
+    found = prompt(GATE, [], answer_tokens=4097)
+    assert (found.answer, found.remedy) == ("no", "max_tokens of at most 4096")
+    assert found.reason == "it asks for 4097 tokens, max_model_len is 4096"
+
+
 def test_a_long_text_may_decide() -> None:
-    assert prompt(GATE, [PAGE, PAGE], 1558).fits
-    found = prompt(GATE, [PAGE, PAGE], 1559)
+    """Finding §5 of the server conformance work: text exactly as long as the room."""
+    assert prompt(GATE, [PAGE, PAGE], 1557).fits
+    found = prompt(GATE, [PAGE, PAGE], 1558)
     assert (found.answer, found.remedy) == ("unknown", "split into 2 prompts")
     assert prompt(GATE, [PAGE], 5000).remedy == "a shorter text"
+
+
+def test_a_text_that_was_counted_takes_the_place_of_its_bound() -> None:
+    asked = Asked(text_bytes=9000)
+    assert admit_prompt(GATE, [PAGE], asked).answer == "unknown"
+    assert admit_prompt(GATE, [PAGE], asked, Between.exactly(2826)).answer == "fits"
+    assert admit_prompt(GATE, [PAGE], asked, Between.exactly(2827)).answer == "no"
+
+
+def test_many_messages_count() -> None:
+    """Finding §5 of the server conformance work: 400 empty messages."""
+    bound = TextBound(base_tokens=15, message_tokens=3, compared=1)
+    gate = replace(GATE, max_model_len=1024, text=bound)
+    assert admit_prompt(gate, [], Asked(messages=336)).answer == "fits"
+    assert admit_prompt(gate, [], Asked(messages=400)).answer == "unknown"
+
+
+def test_what_nothing_bounds_is_unknown() -> None:
+    tooled, odd = Asked(tool_bytes=9), Asked(plain=False)
+    bound = TextBound(compared=1)
+    assert admit_prompt(replace(GATE, text=bound), [], tooled).answer == "unknown"
+    assert admit_prompt(replace(GATE, text=bound), [], odd).answer == "unknown"
+    found = prompt(replace(GATE, text=None), [PAGE])
+    assert (found.answer, found.remedy.split(":")[0]) == ("unknown", "calibrate again")
+
+
+def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
+    """Finding §6 of the server conformance work: Whisper's clips of 1,500 tokens, of 448."""
+    clip = AudioShape(480_000, 16_000)
+    gate = replace(
+        GATE,
+        max_model_len=448,
+        text_reserve_tokens=224,
+        counts={"audio": 1},
+        known={clip: Known(1500, 1500, "real")},
+        encoder_decoder=True,
+    )
+    assert admit(gate, clip).answer == "fits"
+    gate = replace(gate, text=TextBound(item_tokens={"audio": 0}, compared=1))
+    assert prompt(gate, [clip], 447).fits
+    assert prompt(gate, [clip], 448).answer == "unknown"
+    assert admit(replace(gate, budget_tokens=1499), clip).answer == "no"
 
 
 def test_the_item_that_does_not_fit_decides_for_its_prompt() -> None:
     found = prompt(GATE, [PAGE, SLIVER])
     assert (found.answer, found.reason) == ("no", "vLLM: aspect ratio")
-    assert prompts_needed(GATE, [PAGE, SLIVER], 0) is None
+    assert prompts_needed(GATE, [PAGE, SLIVER], Asked()) is None
 
 
 images = st.builds(ImageShape, st.integers(1, 6000), st.integers(1, 6000))
@@ -156,8 +230,9 @@ def test_more_room_never_turns_a_better_answer_into_a_worse(
 @given(st.lists(shapes, max_size=4), st.integers(0, 5000), st.integers(0, 20000))
 def test_more_room_never_hurts_a_prompt(found: list[Shape], text: int, more: int) -> None:
     large = replace(GATE, max_model_len=GATE.max_model_len + more)
-    before = admit_prompt(GATE, found, text).answer
-    assert ORDER.index(admit_prompt(large, found, text).answer) >= ORDER.index(before)
+    asked = Asked(text_bytes=text)
+    before = admit_prompt(GATE, found, asked).answer
+    assert ORDER.index(admit_prompt(large, found, asked).answer) >= ORDER.index(before)
 
 
 @given(shapes)

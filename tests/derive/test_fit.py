@@ -1,66 +1,88 @@
 from __future__ import annotations
 
-from mmcalib.census.shapes import AudioShape, ImageShape
-from mmcalib.derive.checks import Check, verdict
-from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.fit import PromptTokens, fit, prompt_tokens
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.census.shapes import ImageShape
+from mmcalib.derive.fit import PromptTokens, fit, item_tokens, unsettled
+from mmcalib.derive.request import UNBOUNDED, Between
 
-A, B = ImageShape(1, 1), ImageShape(2, 1)
-
-
-def test_a_prompt_costs_what_its_items_cost() -> None:
-    found = prompt_tokens("r:1", 3, [A, A, B], {A: 10, B: 5})
-    assert found == PromptTokens("r:1", 3, 25)
-    assert prompt_tokens("r:1", 1, [], {}) == PromptTokens("r:1", 1, 0)
+A, B = ImageShape(1, 1), ImageShape(2, 2)
+RESERVE = 100
 
 
-def test_a_prompt_with_a_refused_item_is_not_counted() -> None:
-    assert prompt_tokens("r:1", 1, [A, B], {A: 10}) is None
+def prompt(
+    origin: str, items: int, text: Between | int, answer: int | None = None, count: int = 1
+) -> PromptTokens:
+    words = Between.exactly(text) if isinstance(text, int) else text
+    return PromptTokens(origin, count, items, words, answer)
 
 
-def test_the_longest_prompt_and_all_that_are_too_long() -> None:
+def test_items_cost_what_their_shapes_cost() -> None:
+    assert item_tokens([A, A, B], {A: 10, B: 5}) == 25
+    assert item_tokens([], {}) == 0
+
+
+def test_a_prompt_with_an_item_that_has_no_cost_is_not_counted() -> None:
+    assert item_tokens([A, B], {A: 10}) is None
+
+
+def test_items_without_a_request_leave_the_reserve_for_text_and_answer() -> None:
+    prompts = [PromptTokens("a", 5, 900), PromptTokens("b", 2, 901), PromptTokens("c", 3, 950)]
+    found = fit(prompts, RESERVE, 1000)
+    assert found is not None
+    assert (found.longest.origin, found.needed_tokens) == ("c", 1050)
+    assert (found.prompts_too_long, found.prompts_cut, found.passes) == (5, 0, False)
+    whole = fit([PromptTokens("a", 1, 900)], RESERVE, 1000)
+    assert whole is not None
+    assert whole.whole
+
+
+def test_a_request_needs_its_items_its_text_and_its_answer() -> None:
+    """Finding §2 of the server conformance work."""
+    found = fit([prompt("r:1", 500, 300, 4096), prompt("r:2", 900, 20)], RESERVE, 8192)
+    assert found is not None
+    assert (found.longest.origin, found.needed_tokens) == ("r:1", 4896)
+    assert found.parts == (
+        "500 tokens of media + 300 of text + 4096 for the answer that it asks for"
+    )
+    reserved = fit([prompt("r:2", 900, 20)], RESERVE, 8192)
+    assert reserved is not None
+    assert reserved.parts == "900 tokens of media + 20 of text + 100 for the answer (assumed)"
+    assert reserved.needed_tokens == 1020
+
+
+def test_what_vllm_refuses_what_it_cuts_and_what_nobody_knows() -> None:
+    """Finding §2 of the server conformance work: length == context is refused, an answer longer
+    than the context, too; one that only finds too little room is cut short.
+    """
     prompts = [
-        PromptTokens("r:1", 5, 900),
-        PromptTokens("r:2", 2, 901),
-        PromptTokens("r:3", 3, 950),
+        prompt("as long", 900, 100, 1, count=2),
+        prompt("answer too long", 1, 1, 1001, count=3),
+        prompt("cut", 900, 99, 2, count=5),
+        prompt("whole", 900, 99, 1, count=7),
+        prompt("a bound", 900, Between(1, 100), 1, count=11),
+        prompt("no bound", 900, UNBOUNDED, 1, count=13),
     ]
-    found = fit(prompts, reserve_tokens=100, max_model_len=1000)
+    found = fit(prompts, RESERVE, 1000)
     assert found is not None
-    assert (found.longest.origin, found.needed_tokens) == ("r:3", 1050)
-    assert (found.prompts_too_long, found.passes) == (5, False)
+    assert (found.prompts_too_long, found.prompts_cut, found.unknown) == (5, 5, 24)
+    assert found.trouble == (
+        "5 prompts are longer than the context, and rejected; 5 are taken with less room for the "
+        "answer than asked for or reserved; of 24 the text could not be counted"
+    )
 
 
-def test_a_prompt_may_fill_the_context() -> None:
-    found = fit([PromptTokens("r:1", 1, 900)], reserve_tokens=100, max_model_len=1000)
-    assert found is not None
-    assert found.passes
+def test_only_what_could_change_the_answer_is_counted() -> None:
+    prompts = [
+        prompt("counted", 100, 200, 50),
+        prompt("too short to matter", 100, Between(1, 200), 50),
+        prompt("could be longer", 100, Between(1, 201), 50),
+        prompt("longest bound", 100, Between(1, 900), 50),
+        prompt("no bound", 0, UNBOUNDED),
+        PromptTokens("a file", 1, 90),
+    ]
+    assert unsettled(prompts, RESERVE, 2000) == [4, 3, 2]
+    # What may not fit is counted, too, to say how many do not.
+    assert unsettled(prompts, RESERVE, 349) == [4, 3, 2, 1]
 
 
 def test_no_prompts_no_fit() -> None:
-    assert fit([], 100, 1000) is None
-
-
-def test_one_failed_check_is_a_no() -> None:
-    checks = [Check(status, status, "") for status in ("pass", "warn", "skip")]
-    assert verdict(checks) == "pass"
-    assert verdict([]) == "pass"
-    assert verdict([*checks, Check("x", "fail", "")]) == "fail"
-
-
-def test_the_heaviest_takes_most_of_the_encoder_cache_not_of_the_prompt() -> None:
-    def cost(shape, exemplar: str, tokens: int, embeds: int) -> ItemCost:
-        return ItemCost(shape, 1, exemplar, tokens, embeds, 0, 0.0, (), "real")
-
-    costs = [
-        cost(A, "a", 300, 100),
-        cost(B, "b", 200, 200),
-        cost(ImageShape(3, 1), "c", 200, 200),
-        cost(AudioShape(1, 1), "d", 9, 9),
-    ]
-    table = CostTable(DEFAULT, {c.shape: c for c in costs})
-    heaviest = table.heaviest("image")
-    assert heaviest is not None
-    assert heaviest.exemplar == "c"
-    assert table.heaviest("video") is None
-    assert table.modalities() == ("image", "audio")
+    assert fit([], RESERVE, 1000) is None

@@ -20,6 +20,7 @@ from mmcalib.job.decision.cache import size_cache
 from mmcalib.job.decision.decide import Unsuited, anything
 from mmcalib.job.decision.decide import decide as decide_it
 from mmcalib.job.decision.decision import Decision
+from mmcalib.job.decision.texts import Texts
 from mmcalib.job.read import Corpus
 from mmcalib.progress import Silent
 
@@ -65,7 +66,8 @@ def decide(
     there = host(model, {**known, **(files or {})})
     budgets = Budgets(there, model, "/models/pretend", policy, files=pretended)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
-    decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), unsuited)
+    texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
+    decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), unsuited, texts)
     return decided.with_cache(
         size_cache(
             read.accesses, decided.table, decided.counts, decided.cache_floor(), model, policy

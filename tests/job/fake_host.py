@@ -8,19 +8,24 @@ from dataclasses import replace
 from typing import Any
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.corpus.asking import asked
 from mmcalib.engine.messages import (
     AskBudget,
     Blank,
+    BoundTexts,
     Budget,
     Cost,
     Count,
     Counted,
+    CountTexts,
     Dummy,
     File,
     Knob,
     Measure,
     Measured,
     ModelOpened,
+    TextBound,
+    TextsCounted,
 )
 from mmcalib.engine.setting import Setting
 from mmcalib.errors import EngineError
@@ -48,6 +53,8 @@ def area_knob(modality: Modality) -> Knob:
 
 
 KNOBS = (area_knob("image"), area_knob("video"))
+# A template that writes nothing of its own.
+BOUND = TextBound(item_tokens={"image": 0, "video": 0, "audio": 0}, tools_tokens=0, compared=1)
 INERT = Knob("num_crops", "image", ("num_crops",), 3, None, kind="tiles")
 
 
@@ -78,8 +85,15 @@ class FakeHost:
     def __init__(self, model: ModelOpened, files: Mapping[str, Shape | None] | None = None) -> None:
         self._model, self._files = model, dict(files or {})
         self.asked = 0
+        self.texts = 0
 
-    def ask(self, request: AskBudget | Count, reply: type[Any], doing: str) -> Any:
+    def ask(
+        self, request: AskBudget | Count | BoundTexts | CountTexts, reply: type[Any], doing: str
+    ) -> Any:
+        if isinstance(request, BoundTexts):
+            return BOUND
+        if isinstance(request, CountTexts):
+            return self.count_texts(request)
         if isinstance(request, Count):
             return self.count(request)
         self.asked += 1
@@ -99,6 +113,13 @@ class FakeHost:
                 kept = _thinned(shape, video.get("num_frames", FRAMES))
                 found = self.cost(kept, request.setting.mm_processor_kwargs)
                 yield Measured(index, found)
+
+    def count_texts(self, request: CountTexts) -> TextsCounted:
+        """A token for four bytes."""
+        self.texts += len(request.requests)
+        found = [asked(request.messages, request.fields) for request in request.requests]
+        counted = [(one.text_bytes - 5 * one.messages) // 4 for one in found]
+        return TextsCounted(tuple(counted), ("",) * len(counted))
 
     def count(self, request: Count) -> Counted:
         """As the processor would: see `Miscounting` for one that does not."""

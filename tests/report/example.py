@@ -6,7 +6,7 @@ from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive.bounds import Area
 from mmcalib.report import calibration as c
 from mmcalib.report.cache import CachePoint, ProcessorCache
-from mmcalib.report.costs import Costs, KnownCost, ModalityCosts, RefusedShape
+from mmcalib.report.costs import Costs, KnownCost, ModalityCosts, RefusedShape, TextCost
 from mmcalib.report.encoder_sweep import (
     EncoderCurve,
     EncoderPoint,
@@ -239,6 +239,13 @@ def _costs() -> Costs:
                 known=[KnownCost(shape=clip, tokens=1020, embeds=1020, basis="real")], refused=[]
             ),
         },
+        text=TextCost(
+            base_tokens=15,
+            message_tokens=3,
+            item_tokens={"image": 0, "video": 0},
+            tools_tokens=0,
+            compared=57,
+        ),
     )
 
 

@@ -93,12 +93,20 @@ def test_the_text() -> None:
         {
             "shapes": [0],
             "text_chars": 4,
+            "asked": {
+                "messages": 1,
+                "text_bytes": 11,
+                "tool_bytes": 0,
+                "answer_tokens": None,
+                "plain": True,
+            },
             "count": 1,
             "exemplar": {
                 "origin": "r:1",
                 "items": [{"path": "/a.jpg", "declared": "image"}],
                 "text": "why?",
                 "messages": [{"role": "user", "content": ["why?", "w"]}],
+                "fields": {},
             },
         }
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.checks import Check
@@ -89,20 +89,16 @@ def fits(longest: Fit | None, *, longer: bool) -> Check | None:
     """R5, on the corpus' own prompts; `longer`: the model takes a context that holds them."""
     if longest is None:
         return None
-    detail = (
-        f"{longest.longest.origin}: {longest.longest.item_tokens:,} tokens of media + "
-        f"{longest.reserve_tokens:,} for text (assumed), of {longest.max_model_len:,}"
-    )
-    if longest.passes:
+    detail = f"{longest.longest.origin}: {longest.parts}, of {longest.max_model_len:,}"
+    if longest.whole and not longest.unknown:
         return Check(PROMPTS_FIT, "pass", detail)
-    return Check(
-        PROMPTS_FIT,
-        "fail",
-        f"{longest.prompts_too_long:,} prompts are longer than the context, and rejected; {detail}",
+    remedy = (
         line("max_model_len", longest.needed_tokens)
         if longer
-        else "fewer or smaller items: the model has no longer context",
+        else "fewer or smaller items: the model has no longer context"
     )
+    status: Literal["fail", "warn"] = "warn" if longest.passes else "fail"
+    return Check(PROMPTS_FIT, status, f"{longest.trouble}; {detail}", remedy)
 
 
 def _counted(limits: Mapping[str, Any], modality: str, count: int) -> Any:

@@ -18,6 +18,7 @@ from mmcalib.engine.child import versions
 from mmcalib.engine.child.knobs import find_knobs, tiles_images
 from mmcalib.engine.child.processor import MEDIA_ROOT, Processor
 from mmcalib.engine.child.server import server
+from mmcalib.engine.child.texts import Texts
 from mmcalib.engine.messages import ModelOpened, OpenModel
 from mmcalib.engine.setting import DEFAULT, Setting
 
@@ -36,6 +37,8 @@ class OpenedModel:
             self._args["max_model_len"] = request.max_model_len
         self._tries = request.tries
         self._processors: dict[str, Processor] = {}
+        self._engine_config: Any = None
+        self._texts: Texts | None = None
         default = self.under(DEFAULT)
         self.config = default.config
         self.video_loader = versions.video_loader_name(default.config)
@@ -64,12 +67,24 @@ class OpenedModel:
             self._processors[setting.key] = Processor(config, processor, setting)
         return self._processors[setting.key]
 
+    def engine_config(self) -> Any:
+        """vLLM's whole configuration of a server of this model, by its defaults."""
+        if self._engine_config is None:
+            args = EngineArgs(**self._args)
+            self._engine_config = args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+        return self._engine_config
+
+    def texts(self) -> Texts:
+        """The renderer of such a server; made at the first call, in seconds."""
+        if self._texts is None:
+            self._texts = Texts(self)
+        return self._texts
+
     def describe(self) -> ModelOpened:
         default = self.under(DEFAULT)
         supported = default.info.supported_mm_limits
         modalities = {name: supported[name] for name in MODALITIES if name in supported}
-        engine = EngineArgs(**self._args).create_engine_config(UsageContext.OPENAI_API_SERVER)
-        scheduler = engine.scheduler_config
+        scheduler = self.engine_config().scheduler_config
         return ModelOpened(
             architecture=self.config.architecture,
             modalities=modalities,

@@ -8,6 +8,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.platforms import current_platform
 
+from mmcalib.engine.child import chat
 from mmcalib.engine.child.versions import RequestWatch
 from mmcalib.engine.messages import Answered, Replay, Replayed, ReplayPrompt
 
@@ -27,11 +28,8 @@ def replay(llm: Any, request: Replay) -> Replayed:
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
             error = _enqueue(llm, prompt)
-            admitted.append(
-                Answered(
-                    prompt.origin, error, 0, () if error else watch.item_tokens[watch.last_added]
-                )
-            )
+            length, items = (0, ()) if error else watch.added
+            admitted.append(Answered(prompt.origin, error, length, items))
             if not error:
                 llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
@@ -69,10 +67,11 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
 
 
 def _enqueue(llm: Any, prompt: ReplayPrompt) -> str:
-    """Queue one prompt; vLLM's words where it rejects it."""
+    """Queue one prompt; vLLM's words where it rejects it, or the answer that it asks for."""
     sampling = SamplingParams(max_tokens=_ANSWER_TOKENS, temperature=0.0)
     try:
-        llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False)
+        options = chat.enqueued(prompt.messages, prompt.fields, llm.model_config)
+        llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False, **options)
     except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
         return " ".join(str(error).split())[:300] or type(error).__name__
     return ""

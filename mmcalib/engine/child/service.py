@@ -55,6 +55,14 @@ class Service:
                 from mmcalib.engine.child.counting import count
 
                 return count(self.model, request)
+            case m.CountTexts():
+                from mmcalib.engine.child.texts import count_texts
+
+                return count_texts(self.model.texts(), request)
+            case m.BoundTexts():
+                from mmcalib.engine.child.text_bound import text_bound
+
+                return text_bound(self.model.texts(), request.modalities)
             case m.TryDevice():
                 from mmcalib.engine.child.devices import try_device
 

@@ -66,18 +66,28 @@ from mmcalib.engine.messages.serving import (
     WorkerMemory,
 )
 from mmcalib.engine.messages.sweeping import Encode, Encoded, EncoderRun
+from mmcalib.engine.messages.texts import (
+    BareRequest,
+    BoundTexts,
+    CountTexts,
+    TextBound,
+    TextsCounted,
+)
 
 __all__ = [
     "REPLY",
     "REQUEST",
     "Answered",
     "AskBudget",
+    "BareRequest",
     "Blank",
+    "BoundTexts",
     "Budget",
     "Clip",
     "CompareDevices",
     "Cost",
     "Count",
+    "CountTexts",
     "Counted",
     "DeviceTried",
     "DevicesCompared",
@@ -116,6 +126,8 @@ __all__ = [
     "ServeOptions",
     "StartEngine",
     "StepPeak",
+    "TextBound",
+    "TextsCounted",
     "TryDevice",
     "WorkerMemory",
 ]
@@ -125,6 +137,8 @@ Request = Annotated[
     | OpenModel
     | Measure
     | Count
+    | CountTexts
+    | BoundTexts
     | TryDevice
     | CompareDevices
     | AskBudget
@@ -142,6 +156,8 @@ Reply = Annotated[
     | ModelOpened
     | Measured
     | Counted
+    | TextsCounted
+    | TextBound
     | DeviceTried
     | DevicesCompared
     | Budget

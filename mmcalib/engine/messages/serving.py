@@ -114,11 +114,14 @@ class EngineStarted:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPrompt:
-    """One chat request to answer, and the tokens that its items were measured to cost, in order."""
+    """One chat request to answer, and the tokens that its items were measured to cost, in order.
+    `fields` are its other fields that bear on its length.
+    """
 
     origin: str
     messages: list[dict[str, Any]]
     item_tokens: tuple[int, ...]
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from mmcalib.job.calibration.frontier import frontier_points
 from mmcalib.job.calibration.throughput import throughput
 from mmcalib.job.corpus_figures import corpus_figures
 from mmcalib.job.decision.decision import Decision
+from mmcalib.job.decision.texts import Texts
 from mmcalib.job.gate.costs import costs
 from mmcalib.job.gate.rules import Proven
 from mmcalib.job.memory.fallback import by_formula
@@ -59,6 +60,7 @@ class Findings:
     rules: Mapping[Modality, Proven] = field(default_factory=dict)
     compared: Comparison | None = None
     needed: dict[str, int] = field(default_factory=dict)
+    texts: Texts | None = None
 
 
 _UNFINISHED = Check(
@@ -107,7 +109,14 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         startup=startup_figures(known.started, known.burst, known.replayed),
         checks=[_check(check) for check in checks],
         verdict=verdict(checks),
-        costs=costs(decision, known.policy, known.rules),
+        costs=costs(
+            decision,
+            known.policy,
+            known.rules,
+            known.texts.bound if known.texts else None,
+            known.texts.measured if known.texts else None,
+            encoder_decoder=opened.encoder_decoder,
+        ),
         cache=cache_report(decision),
         encoder_sweep=encoder_sweep(
             known.sweep, known.started, decision, known.rehearsed_sizes, known.gpu

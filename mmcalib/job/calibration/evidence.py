@@ -137,10 +137,9 @@ def _context(decision: Decision, policy: Policy) -> Evidence:
     elif policy.max_model_len == FIT and decision.longest is not None:
         longest = decision.longest
         exemplar = longest.longest.origin
-        reason = (
-            f"the smallest that holds the longest prompt: {longest.longest.item_tokens} tokens of "
-            f"media + {longest.reserve_tokens} for text"
-        )
+        reason = f"the smallest that holds the longest prompt: {longest.parts}"
+        if longest.unknown:
+            reason = f"the model's own context: {longest.trouble}"
     return Evidence(
         setting="max_model_len",
         value=decision.engine_args["max_model_len"],

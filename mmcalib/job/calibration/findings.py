@@ -14,7 +14,6 @@ from mmcalib.job.calibration import corpus_checks
 from mmcalib.job.calibration.cache import cache_checks
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.read import Corpus
-from mmcalib.report.words import number
 
 # R4; in bytes it takes the place of the one in tokens.
 RESERVED = "adequately reserved"
@@ -87,23 +86,18 @@ def _fits(decision: Decision, policy: Policy) -> Iterator[Check]:
     result = decision.longest
     if result is None:
         return
-    where = f"{result.longest.origin}: {result.longest.item_tokens} tokens of media"
-    detail = (
-        f"{where} + {result.reserve_tokens} for text (assumed), of {result.max_model_len} tokens"
-    )
-    if result.passes:
+    detail = f"{result.longest.origin}: {result.parts}, of {result.max_model_len} tokens"
+    if result.whole and not result.unknown:
         yield Check("prompts fit", "pass", detail)
     else:
-        many = result.prompts_too_long
-        said = f"{number(many)} prompts are" if many > 1 else "one prompt is"
         # Without a cap that the user gave, every smaller size was tried.
         other = "fewer or shorter items in such requests"
         if policy.max_tokens_per_item is not None and decision.turns():
             other = "a smaller --max-tokens-per-item"
         yield Check(
             "prompts fit",
-            "fail",
-            f"{said} longer than the context; {detail}",
+            "warn" if result.passes else "fail",
+            f"{result.trouble}; {detail}",
             f"--max-model-len {result.needed_tokens}, or {other}",
         )
 

@@ -21,6 +21,7 @@ from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.cache import size_cache
 from mmcalib.job.decision.decide import anything, decide
 from mmcalib.job.decision.effects import effective
+from mmcalib.job.decision.texts import Texts
 from mmcalib.job.device import beside, require_cuda
 from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.memory.checks import memory_checks
@@ -105,7 +106,8 @@ def _calibrate(
     handed = files_of(corpus, job.surveying.timeout_s)
     budgets = Budgets(host, opened, resolved.path, job.policy, files=handed)
     unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
-    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, unsuited)
+    texts = Texts.of(host, opened.modalities, corpus.texts)
+    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, unsuited, texts)
     floor = decision.cache_floor()
     decision = decision.with_cache(
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
@@ -113,7 +115,7 @@ def _calibrate(
     decision = effective(decision, budgets, progress)
     outcome.skipped.extend(decision.unreadable)
     known = Findings(resolved, opened, corpus, decision, job.policy, skipped=len(outcome.skipped))
-    known.gpu = job.gpu
+    known.gpu, known.texts = job.gpu, texts
     known.rules = prove_rules(host, opened, decision, progress)
     seen = replace(corpus, skipped=tuple(outcome.skipped))
     known.needed = environment(refused, opened.server)

@@ -17,6 +17,7 @@ from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import explore, knobs
 from mmcalib.job.decision.measure import Sample, measure
 from mmcalib.job.decision.settle import Settling
+from mmcalib.job.decision.texts import Texts
 from mmcalib.progress import Progress
 
 Unsuited = Callable[[Decision], str]
@@ -34,6 +35,7 @@ def decide(
     budgets: Budgets,
     progress: Progress,
     unsuited: Unsuited = anything,
+    texts: Texts | None = None,
 ) -> Decision:
     """Measure under the default, explore each knob, choose, and settle limits and budget.
 
@@ -69,6 +71,7 @@ def decide(
         unreadable=tuple(unreadable),
         default_budget=default_budget,
         default_error=default_error,
+        texts=texts or Texts(),
     )
     first = there.settle(None)
     reason = _too_long(first) or unsuited(first)
@@ -91,9 +94,9 @@ def decide(
 
 def _too_long(decision: Decision) -> str:
     longest = decision.longest
-    if longest is None or longest.passes:
+    if longest is None or longest.whole:
         return ""
     return (
-        f"{longest.longest.origin} and its text would take {longest.needed_tokens:,} of "
+        f"{longest.longest.origin} and its answer would take {longest.needed_tokens:,} of "
         f"{longest.max_model_len:,} tokens"
     )

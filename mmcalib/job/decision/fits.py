@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.fit import Fit, PromptTokens, fit, prompt_tokens
+from mmcalib.derive.fit import Fit, PromptTokens, fit, item_tokens, unsettled
 from mmcalib.derive.limits import Count
 from mmcalib.engine.messages import Budget
+from mmcalib.job.decision.texts import Texts
 
 # A context is written in whole KV blocks.
 _BLOCK_TOKENS = 16
+# So many of the longest texts are counted before the others are looked at again, at last all.
+_STEPS = (64, 1024, None)
 
 
 def longest_prompt(
@@ -22,36 +25,53 @@ def longest_prompt(
     budget: Budget,
     reserve_tokens: int,
     max_model_len: int,
+    texts: Texts,
+    *,
+    encoder_decoder: bool = False,
 ) -> Fit | None:
-    """The covered prompt with most media tokens; None where nothing is served.
+    """The covered prompt that needs the longest context; None where nothing is served.
 
     Without requests: a prompt with as many of the largest items as the limits admit, of a modality
-    that the corpus lacks vLLM's own largest.
+    that the corpus lacks vLLM's own largest. Items of an encoder-decoder model are no part of its
+    context; None where it does not chat.
     """
-    tokens = {shape: cost.tokens for shape, cost in table.costs.items()}
-    if not prompts.prompts():
-        return fit([_fullest(table, counts, budget)], reserve_tokens, max_model_len)
+    tokens = {s: 0 if encoder_decoder else cost.tokens for s, cost in table.costs.items()}
+    alone: list[PromptTokens] = []
+    if not encoder_decoder:
+        if not prompts.prompts():
+            return fit([_fullest(table, counts, budget)], reserve_tokens, max_model_len)
+        # Files that no request mentions are served too, at least each on its own.
+        served = [table.heaviest(m) for m, c in counts.items() if c.value]
+        alone = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
     admitted = {m: count.value for m, count in counts.items()}
-    counted = [
-        prompt_tokens(e.exemplar.origin, e.count, e.signature.shapes, tokens)
-        for e in prompts.signatures()
-        if e.signature.within(admitted)
+    covered = [
+        (entry, items)
+        for entry in prompts.signatures()
+        if entry.signature.within(admitted)
+        and (items := item_tokens(entry.signature.shapes, tokens)) is not None
     ]
-    # Files that no request mentions are served too, at least each on its own.
-    served = [table.heaviest(m) for m, c in counts.items() if c.value]
-    alone = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
-    return fit(
-        [*(prompt for prompt in counted if prompt is not None), *alone],
-        reserve_tokens,
-        max_model_len,
-    )
+    if encoder_decoder and not texts.bounded:
+        return None
+    # The longest may settle that none of the others sets the context; a file is not read again for
+    # a few each time.
+    for step in _STEPS:
+        found = [_prompt(entry, items, texts) for entry, items in covered]
+        places = unsettled(found, reserve_tokens, max_model_len)
+        texts.count([covered[place][0] for place in places[:step]])
+    found = [_prompt(entry, items, texts) for entry, items in covered]
+    return fit([*found, *alone], reserve_tokens, max_model_len)
+
+
+def _prompt(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:
+    answer = entry.signature.asked.answer_tokens
+    return PromptTokens(entry.exemplar.origin, entry.count, items, texts.tokens(entry), answer)
 
 
 def smallest_context(longest: Fit | None, most_tokens: int) -> int:
-    """The smallest max_model_len that holds the longest prompt and its reserve, in whole KV blocks
-    and at most `most_tokens`.
+    """The smallest max_model_len that holds the longest prompt and its answer, in whole KV blocks
+    and at most `most_tokens`, which it is where not all are known.
     """
-    if longest is None:
+    if longest is None or longest.unknown:
         return most_tokens
     blocks = -(-longest.needed_tokens // _BLOCK_TOKENS)
     return min(blocks * _BLOCK_TOKENS, most_tokens)

@@ -24,6 +24,7 @@ from mmcalib.job.decision.explore import Explored, moves
 from mmcalib.job.decision.fits import longest_prompt, smallest_context
 from mmcalib.job.decision.hints import hints
 from mmcalib.job.decision.measure import Sample, measure
+from mmcalib.job.decision.texts import Texts
 from mmcalib.progress import Progress
 
 
@@ -42,6 +43,7 @@ class Settling:
     unreadable: tuple[Skipped, ...]
     default_budget: Budget
     default_error: str
+    texts: Texts
 
     def frontiers(self) -> list[list[Point]]:
         """The points of each knob that has an effect."""
@@ -95,8 +97,14 @@ class Settling:
         )
 
     def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
-        """The longest prompt; items of an encoder-decoder model are no part of its context."""
-        if self.budgets.opened.encoder_decoder:
-            return None
-        reserve, context = self.budgets.policy.text_reserve_tokens, budget.max_model_len
-        return longest_prompt(self.prompts, table, self.counts, budget, reserve, context)
+        """The prompt that needs the longest context."""
+        return longest_prompt(
+            self.prompts,
+            table,
+            self.counts,
+            budget,
+            self.budgets.policy.text_reserve_tokens,
+            budget.max_model_len,
+            self.texts,
+            encoder_decoder=self.budgets.opened.encoder_decoder,
+        )

@@ -8,16 +8,27 @@ from collections.abc import Mapping
 from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import ItemCost, Mismatch
 from mmcalib.derive.policy import Policy
+from mmcalib.engine.messages import TextBound
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate.rules import Proven
 from mmcalib.report import costs as c
 
 # Shapes of which a path is kept, per modality: as many as a report shows pictures of.
 _EXEMPLARS = 12
+# Requests whose text was counted: what a list in a calibration may hold.
+_COUNTED = 20_000
 
 
-def costs(decision: Decision, policy: Policy, rules: Mapping[Modality, Proven]) -> c.Costs:
-    """Every measured and every refused shape, and the rules that bound all others."""
+def costs(
+    decision: Decision,
+    policy: Policy,
+    rules: Mapping[Modality, Proven],
+    text: TextBound | None = None,
+    counted: Mapping[str, int] | None = None,
+    *,
+    encoder_decoder: bool = False,
+) -> c.Costs:
+    """Every measured and every refused shape, and the rules that bound all others, and texts."""
     table = decision.table
     odd = {mismatch.shape: mismatch for mismatch in table.mismatches}
     refused = [*table.refusals, *decision.default_table.refusals]
@@ -38,7 +49,29 @@ def costs(decision: Decision, policy: Policy, rules: Mapping[Modality, Proven]) 
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
         )
-    return c.Costs(text_reserve_tokens=policy.text_reserve_tokens, modalities=modalities)
+    return c.Costs(
+        text_reserve_tokens=policy.text_reserve_tokens,
+        modalities=modalities,
+        text=_text(text, counted or {}),
+        encoder_decoder=encoder_decoder,
+    )
+
+
+def _text(bound: TextBound | None, counted: Mapping[str, int]) -> c.TextCost | None:
+    if bound is None or not bound.compared:
+        return None
+    return c.TextCost(
+        base_tokens=bound.base_tokens,
+        message_tokens=bound.message_tokens,
+        item_tokens=bound.item_tokens,
+        tools_tokens=bound.tools_tokens,
+        tokens_per_byte=bound.tokens_per_byte,
+        compared=bound.compared,
+        counted=[
+            c.CountedText(digest=digest, tokens=tokens)
+            for digest, tokens in sorted(counted.items())[:_COUNTED]
+        ],
+    )
 
 
 def _known(cost: ItemCost, odd: Mismatch | None, exemplar: str) -> c.KnownCost:

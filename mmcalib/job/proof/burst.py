@@ -109,6 +109,7 @@ def _of_request(
         origin=entry.exemplar.origin,
         messages=entry.exemplar.messages,
         item_tokens=tuple(sorted(cost.tokens for cost in costs)),
+        fields=entry.exemplar.fields,
     )
     return prompt, sum(cost.embeds for cost in costs), modalities
 

@@ -19,6 +19,7 @@ from mmcalib.job.calibration.corpus_checks import readable
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.fits import longest_prompt
 from mmcalib.job.decision.measure import measure
+from mmcalib.job.decision.texts import Texts
 from mmcalib.job.read import Corpus, files_of, read
 from mmcalib.job.spec import SAMPLE_PER_MODALITY, cache_dir
 from mmcalib.job.validate.findings import fullest_fits
@@ -79,27 +80,37 @@ def measured(
     for excess in excesses(subject.table, subject.budget, subject.plain, counts):
         yield excess_check(excess, line("max_num_seqs", excess.max_num_seqs))
     yield from _too_many(served.prompts, subject)
-    fit = None if subject.opened.encoder_decoder else _fits(served.prompts, subject, asks)
+    fit = _fits(served, subject, asks)
     if fit is not None:
         yield fit
 
 
-def _fits(prompts: PromptCensus, subject: Subject, asks: Budgets) -> Check | None:
+def _fits(corpus: Corpus, subject: Subject, asks: Budgets) -> Check | None:
     """R5 on the corpus' own prompts; without requests on its largest items, as many as the limits
     name.
     """
-    table, budget = subject.table, subject.budget
+    table, budget, prompts = subject.table, subject.budget, corpus.prompts
     if not prompts.prompts():
+        if subject.opened.encoder_decoder:
+            return None
         heaviest = {m: table.heaviest(m) for m in table.modalities()}
         largest: dict[str, int] = {
             m: cost.tokens for m, cost in heaviest.items() if cost is not None
         }
         return fullest_fits(subject, asks, largest, own=True)
-    room = budget.max_model_len
-    fit = longest_prompt(prompts, table, subject.counts, budget, TEXT_RESERVE_TOKENS, room)
+    fit = longest_prompt(
+        prompts,
+        table,
+        subject.counts,
+        budget,
+        TEXT_RESERVE_TOKENS,
+        budget.max_model_len,
+        Texts.of(asks.host, subject.opened.modalities, corpus.texts),
+        encoder_decoder=subject.opened.encoder_decoder,
+    )
     longer = (
         fit is not None
-        and not fit.passes
+        and not fit.whole
         and takes_context(asks, subject.engine_args, fit.needed_tokens)
     )
     return prompt_traps.fits(fit, longer=longer)

@@ -43,7 +43,7 @@ def test_a_good_corpus_passes_every_check() -> None:
     assert not any(check.remedy for check in found.values())
     assert "all 4 files read" in found["corpus readable"].detail
     assert found["stand-ins agree"].detail.startswith("3 of 3 real items")
-    assert "r.jsonl:2: 500 tokens of media + 1024" in found["prompts fit"].detail
+    assert "r.jsonl:2: 500 tokens of media + 0 of text + 1024" in found["prompts fit"].detail
 
 
 def test_what_was_skipped_is_counted_and_the_first_named() -> None:
@@ -89,10 +89,19 @@ def test_modalities_that_are_not_served_are_named_with_the_reason() -> None:
 
 def test_prompts_beyond_the_context_fail_with_the_length_that_they_need() -> None:
     policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
-    found = checks(corpus([], [[A], [B] * 6, [B] * 6]), policy)["prompts fit"]
+    found = checks(corpus([], [[A], [B] * 11, [B] * 11]), policy)["prompts fit"]
     assert found.status == "fail"
     assert "2 prompts are longer than the context" in found.detail
-    assert found.remedy.startswith("--max-model-len 2200")
+    assert found.remedy.startswith("--max-model-len 3204")
+
+
+def test_prompts_with_less_room_for_the_answer_than_reserved_are_a_warning() -> None:
+    """Finding §2 of the server conformance work: vLLM takes them, and cuts the answer."""
+    policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
+    found = checks(corpus([], [[A], [B] * 6, [B] * 6]), policy)["prompts fit"]
+    assert found.status == "warn"
+    assert "2 are taken with less room for the answer" in found.detail
+    assert found.remedy.startswith("--max-model-len 2204")
 
 
 def test_only_covered_prompts_must_fit() -> None:

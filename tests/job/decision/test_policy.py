@@ -117,7 +117,7 @@ def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None
     read = corpus([], [[PAGE], [STAMP]])
     policy = Policy(max_model_len=4096)
     decision = decide(read, policy)
-    assert decision.forced == "r.jsonl:1 and its text would take 9,024 of 4,096 tokens"
+    assert decision.forced == "r.jsonl:1 and its answer would take 9,024 of 4,096 tokens"
     assert decision.longest is not None
     assert decision.longest.passes
     assert decision.table.costs[STAMP].tokens == 100

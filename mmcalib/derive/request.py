@@ -1,0 +1,89 @@
+"""What a request needs of the context, and whether vLLM takes it: the one place that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mmcalib.census.asked import Asked
+from mmcalib.census.shapes import Modality
+from mmcalib.engine.messages import TextBound
+
+# `_validate_prompt_len` in vllm/v1/engine/input_processor.py, 0.32: a prompt as long as the context
+# is refused.
+LEAST_ANSWER_TOKENS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Tokens that are not exactly known; a `most` of None: nothing bounds them."""
+
+    least: int
+    most: int | None
+
+    @classmethod
+    def exactly(cls, tokens: int) -> Between:
+        return cls(tokens, tokens)
+
+    @property
+    def exact(self) -> bool:
+        return self.least == self.most
+
+    def __add__(self, other: Between) -> Between:
+        known = self.most is not None and other.most is not None
+        most = self.most + other.most if known else None  # type: ignore[operator]
+        return Between(self.least + other.least, most)
+
+
+# What nobody counted: vLLM takes no prompt that is empty.
+UNBOUNDED = Between(1, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a request needs of the context, in tokens: its items as they stand in it, its text with
+    what the template writes around, and the answer that it asks for, None where it does not say.
+    """
+
+    items: Between
+    text: Between
+    answer_tokens: int | None = None
+
+    @property
+    def prompt(self) -> Between:
+        return self.items + self.text
+
+    def whole(self, reserve_tokens: int) -> int | None:
+        """The smallest context that holds the prompt and the whole answer; `reserve_tokens` stand
+        for an answer of which nothing is said.
+        """
+        if self.prompt.most is None:
+            return None
+        return self.prompt.most + self.answer(reserve_tokens)
+
+    def answer(self, reserve_tokens: int) -> int:
+        asked = reserve_tokens if self.answer_tokens is None else self.answer_tokens
+        return max(LEAST_ANSWER_TOKENS, asked)
+
+
+def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
+    """Whether vLLM takes the request. An answer for which less room is left than it asks for is cut
+    short, not refused (`get_max_tokens`, vllm/entrypoints/serve/utils/api_utils.py, 0.32).
+    """
+    # `TokenizeParams.__post_init__`, vllm/renderers/params.py, 0.32.
+    if (needs.answer_tokens or 0) > max_model_len:
+        return "no"
+    room = max_model_len - LEAST_ANSWER_TOKENS
+    if needs.prompt.least > room:
+        return "no"
+    most = needs.prompt.most
+    return "fits" if most is not None and most <= room else "unknown"
+
+
+def text_tokens(bound: TextBound | None, asked: Asked, items: Mapping[Modality, int]) -> Between:
+    """What the bound says of a request that nobody has tokenised."""
+    if bound is None or not bound.compared:
+        return UNBOUNDED
+    most = bound.most(asked, items)
+    return UNBOUNDED if most is None else Between(min(1, most), most)

@@ -1,0 +1,121 @@
+"""What the text of the corpus' requests takes: bounded by its bytes, and counted by vLLM's renderer
+where the bound does not settle the matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from mmcalib.census.asked import Asked
+from mmcalib.census.prompts import PromptCount
+from mmcalib.census.shapes import MODALITIES, Modality
+from mmcalib.corpus.asking import bare, digest
+from mmcalib.corpus.item import Text
+from mmcalib.derive.request import Between, text_tokens
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    BareRequest,
+    BoundTexts,
+    CountTexts,
+    TextBound,
+    TextsCounted,
+)
+from mmcalib.errors import EngineDied, EngineError
+
+# Requests counted at a time: a word is heard from the child between two batches.
+_BATCH = 64
+
+# What decides the text tokens of a request as far as a census tells, with its items by modality.
+_Key = tuple[Asked, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Texts:
+    """`again` reads the requests once more; those of other sources are bounded only, unless the
+    census kept them whole. Without a `host` nothing is counted; `measured` has what was, by digest.
+    """
+
+    host: EngineHost | None = None
+    bound: TextBound | None = None
+    again: Callable[[], Iterable[Text]] | None = None
+    _counted: dict[_Key, int | None] = field(default_factory=dict)
+    refusals: dict[_Key, str] = field(default_factory=dict)
+    measured: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        host: EngineHost,
+        modalities: Collection[Modality],
+        again: Callable[[], Iterable[Text]] | None = None,
+    ) -> Texts:
+        """With the bound of the model that the host has open."""
+        try:
+            bound = host.ask(BoundTexts(tuple(modalities)), TextBound, "reading the chat template")
+        except EngineDied:
+            raise
+        except EngineError as error:
+            bound = TextBound(why=error.message)
+        return cls(host, bound, again)
+
+    def tokens(self, entry: PromptCount) -> Between:
+        """Of the longest text among the requests of a signature."""
+        key = _key(entry)
+        counted = self._counted.get(key)
+        if counted is not None:
+            return Between.exactly(counted)
+        return text_tokens(self.bound, entry.signature.asked, _items(entry))
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything is known of requests that were not counted."""
+        return self.bound is not None and self.bound.compared > 0
+
+    def count(self, entries: Iterable[PromptCount]) -> None:
+        """Count these, as far as they can be read again."""
+        wanted = {_key(e): e for e in entries if _key(e) not in self._counted}
+        if self.host is None or not wanted:
+            return
+        self._counted |= dict.fromkeys(wanted)
+        alone = {key for key, e in wanted.items() if e.count == 1 and e.exemplar.messages}
+        kept = ((key, _request(wanted[key])) for key in alone)
+        self._take(kept)
+        if missing := wanted.keys() - alone:
+            self._take(self._read(missing))
+
+    def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, BareRequest]]:
+        for text in self.again() if self.again else ():
+            key = (text.asked, tuple(text.items.get(m, 0) for m in MODALITIES))
+            if key in wanted:
+                yield key, BareRequest(text.messages, text.fields, dict(text.items))
+
+    def _take(self, requests: Iterable[tuple[_Key, BareRequest]]) -> None:
+        left = iter(requests)
+        while group := list(islice(left, _BATCH)):
+            asks = CountTexts(tuple(request for _, request in group))
+            assert self.host is not None
+            found = self.host.ask(asks, TextsCounted, "counting the text of requests")
+            for (key, request), tokens, why in zip(
+                group, found.tokens, found.refusals, strict=True
+            ):
+                if tokens is None:
+                    self.refusals.setdefault(key, why)
+                else:
+                    self._counted[key] = max(tokens, self._counted.get(key) or 0)
+                    self.measured[digest(request.messages, request.fields)] = tokens
+
+
+def _key(entry: PromptCount) -> _Key:
+    return entry.signature.asked, tuple(entry.signature.items(m) for m in MODALITIES)
+
+
+def _items(entry: PromptCount) -> Mapping[Modality, int]:
+    return Counter(shape.modality for shape in entry.signature.shapes)
+
+
+def _request(entry: PromptCount) -> BareRequest:
+    prompt = entry.exemplar
+    return BareRequest(bare(prompt.messages), dict(prompt.fields), dict(_items(entry)))

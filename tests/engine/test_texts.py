@@ -1,0 +1,195 @@
+"""What requests need of the context, against vLLM's own renderer and serving layer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from mmcalib.census.sample import choose
+from mmcalib.census.shapes import Modality
+from mmcalib.corpus.asking import asked, bare
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.limits import Count
+from mmcalib.engine.environment import child_environment
+from mmcalib.engine.messages import BareRequest, BoundTexts, CountTexts, TextBound, TextsCounted
+from mmcalib.engine.setting import DEFAULT
+from mmcalib.job.decision.fits import longest_prompt, smallest_context
+from mmcalib.job.decision.measure import measure
+from mmcalib.job.decision.texts import Texts
+from mmcalib.job.read import Corpus, files_of, read
+from mmcalib.progress import Silent
+from tests.engine.conftest import Lab
+
+pytestmark = pytest.mark.engine
+
+QWEN, GEMMA = "Qwen/Qwen2.5-VL-3B-Instruct", "google/gemma-3-4b-it"
+LLAVA, INTERN = "llava-hf/llava-v1.6-mistral-7b-hf", "OpenGVLab/InternVL2-2B"
+ADMITTING = Path(__file__).with_name("admitting.py")
+WORDS = "word " * 1500
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "description": "of a <place>", "parameters": {"é": [1, 2]}},
+}
+
+
+def served(lab: Lab, contexts: Sequence[int], requests: Sequence[dict[str, Any]]) -> list[Any]:
+    """Per context and request: the prompt's length and the granted answer, or vLLM's refusal."""
+    text = json.dumps({"model": str(lab.folder), "contexts": contexts, "requests": requests})
+    env = child_environment(os.environ, offline=True)
+    done = subprocess.run(
+        [sys.executable, str(ADMITTING)], input=text, capture_output=True, text=True, env=env
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def example(folder: Path) -> list[dict[str, Any]]:
+    """Four requests of an image and 1,500 words each, that ask for 4,096 tokens."""
+    requests = []
+    for number in range(4):
+        path = folder / f"{number}.png"
+        Image.new("RGB", (640 + 28 * number, 480)).save(path)
+        content = [
+            {"type": "text", "text": f"{number}: {WORDS}"},
+            {"type": "image_url", "image_url": {"url": path.as_uri()}},
+        ]
+        requests.append({"messages": [{"role": "user", "content": content}], "max_tokens": 4096})
+    return requests
+
+
+def written(folder: Path, requests: Sequence[dict[str, Any]]) -> Path:
+    path = folder / "requests.jsonl"
+    path.write_text("".join(json.dumps(request) + "\n" for request in requests))
+    return path
+
+
+def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> Corpus:
+    path = written(folder, requests)
+    return read((), [path], allowed_root=folder, cache=folder / "cache", progress=Silent())
+
+
+def longest(lab: Lab, found: Corpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
+    """What `run` finds to be longest, with the model's own processor settings."""
+    files = files_of(found)
+    sample = choose(found.census, 1, 0)
+    table, _ = measure(lab.host, found.census, DEFAULT, sample, Silent(), files)
+    counts = {"image": Count(1, "", "computed")}
+    budget = lab.budget(build_dummy=False)
+    fit = longest_prompt(found.prompts, table, counts, budget, reserve_tokens, context, texts)
+    assert fit is not None
+    return fit
+
+
+def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_path: Path) -> None:
+    """Finding §2 of the server conformance work: four requests with max_tokens 4096 and 1,500 words
+    each had a context of 2,032, in which vLLM refuses them.
+    """
+    requests = example(tmp_path)
+    found = corpus(tmp_path, requests)
+    texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
+    fit = longest(qwen, found, texts, 1024, qwen.opened.max_model_len)
+    assert fit.whole
+    context, needed = smallest_context(fit, qwen.opened.max_model_len), fit.needed_tokens
+    assert context - 16 < needed <= context
+    at_context, at_needed, less, old = served(qwen, [context, needed, needed - 1, 2032], requests)
+    most = max(length for length, _ in at_needed)
+    assert [granted for _, granted in at_context] == [4096] * 4
+    assert [granted for _, granted in at_needed] == [4096] * 4
+    assert most + 4096 == needed
+    # One token less, and the longest is cut short: no smaller context answers all as asked.
+    assert min(granted for _, granted in less) == 4095
+    assert all("cannot be greater than max_model_len" in refused for refused in old)
+
+
+def test_vllms_boundary_is_the_boundary(qwen: Lab, tmp_path: Path) -> None:
+    """Finding §2 of the server conformance work: length == context is refused."""
+    request = {"messages": example(tmp_path)[0]["messages"]}
+    found = corpus(tmp_path, [request])
+    texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
+    needed = longest(qwen, found, texts, 1, qwen.opened.max_model_len).needed_tokens
+    (taken,), (refused,) = served(qwen, [needed, needed - 1], [request])
+    assert taken == [needed - 1, 1]
+    assert "plus the number of requested output tokens (at least 1) is longer" in refused
+
+
+def test_only_requests_that_the_bound_does_not_settle_are_counted(
+    qwen: Lab, tmp_path: Path
+) -> None:
+    found = corpus(
+        tmp_path,
+        [
+            {"messages": [{"role": "user", "content": "word " * n}], "max_tokens": 9}
+            for n in range(1, 400)
+        ]
+        + example(tmp_path)[:1],
+    )
+    texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
+    fit = longest(qwen, found, texts, 1024, qwen.opened.max_model_len)
+    assert fit.longest.origin == "requests.jsonl:400"
+    assert len(texts.measured) <= 64
+
+
+characters = st.one_of(
+    st.characters(codec="utf-8"),
+    st.sampled_from("字한\U0001f9d1\u200d\U0001f680\x00\x07\n\t <>\"'\\&{}\U0001d160\u0958é"),
+    st.sampled_from(["<|im_start|>", "<image>", "<s>", "</think>", "\n\n"]),
+)
+texts = st.lists(characters, max_size=30).map("".join)
+turns = st.lists(texts, min_size=1, max_size=9)
+tools = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.just("f"), "description": texts},
+        optional={"parameters": st.dictionaries(texts, st.one_of(texts, st.integers()))},
+    ).map(lambda function: {"type": "function", "function": function}),
+    max_size=3,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [QWEN, INTERN, LLAVA])
+def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], name: str) -> None:
+    """Finding §2 of the server conformance work: a bound that cannot be too low."""
+    model = lab(name)
+    holds(model, name)
+
+
+def holds(model: Lab, name: str) -> None:
+    kinds: tuple[Modality, ...] = tuple(model.opened.modalities)
+    bound = model.host.ask(BoundTexts(kinds), TextBound, "bounding")
+    assert bound.compared, bound.why
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(turns, tools, st.integers(0, 3), texts)
+    def check(said: list[str], given_tools: list[Any], images: int, system: str) -> None:
+        messages: list[dict[str, Any]] = [
+            {"role": ("user", "assistant")[place % 2], "content": words}
+            for place, words in enumerate(said)
+        ]
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
+        picture = {"type": "image_url", "image_url": {"url": "x"}}
+        parts = [{"type": "text", "text": said[0]}, *[picture] * images]
+        messages.append({"role": "user", "content": parts})
+        fields = {"tools": given_tools} if given_tools else {}
+        items: dict[Modality, int] = {"image": images}
+        request = BareRequest(bare(messages), fields, items)
+        counted = model.host.ask(CountTexts((request,)), TextsCounted, "counting")
+        (tokens,) = counted.tokens
+        if tokens is None:  # the words of a placeholder, or turns that the template refuses
+            return
+        most = bound.most(asked(messages, fields), items)
+        assert most is not None
+        assert tokens <= most
+
+    check()
