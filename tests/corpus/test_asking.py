@@ -1,0 +1,100 @@
+"""What a request asks of the context, read from its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.corpus.asking import asked, bare, digest, text_bytes
+from mmcalib.corpus.chat import parse_line
+from mmcalib.corpus.requests import RequestsSource
+
+USER = {"role": "user", "content": "why?"}
+PICTURE = {"type": "image_url", "image_url": {"url": "a.png"}}
+
+
+def found(**fields: Any) -> Any:
+    request = parse_line(json.dumps({"messages": [USER], **fields}).encode())
+    return asked(request.written, request.fields)
+
+
+def test_the_answer_that_is_asked_for_is_read() -> None:
+    """Finding §2 of the server conformance work: max_tokens was read nowhere."""
+    assert found().answer_tokens is None
+    assert found(max_tokens=4096).answer_tokens == 4096
+    assert found(max_tokens=4096, max_completion_tokens=7).answer_tokens == 7
+    assert found(max_tokens=4096, max_completion_tokens=None).answer_tokens == 4096
+
+
+def test_a_batch_line_asks_in_its_body() -> None:
+    body = {"messages": [USER], "max_tokens": 9, "tools": [{"type": "function"}]}
+    request = parse_line(json.dumps({"custom_id": "1", "body": body, "max_tokens": 1}).encode())
+    assert asked(request.written, request.fields).answer_tokens == 9
+    assert asked(request.written, request.fields).tool_bytes > 0
+
+
+def test_every_message_and_all_that_a_template_may_write_count() -> None:
+    """Finding §2 of the server conformance work: messages, tools and tool_calls count."""
+    one = asked([USER], {})
+    assert (one.messages, one.text_bytes) == (1, len("user") + len("why?") + 1)
+    assert asked([USER] * 400, {}).messages == 400
+    call = {"function": {"name": "f", "arguments": '{"a":1}'}}
+    called = asked([{"role": "assistant", "content": None, "tool_calls": [call]}], {})
+    # vLLM parses the arguments, and a template writes them anew, with spaces.
+    assert called.text_bytes > len("assistant") + len(json.dumps([call]))
+    tools = [{"type": "function", "function": {"name": "f", "description": "é"}}]
+    assert asked([USER], {"tools": tools}).tool_bytes > len(json.dumps(tools))
+
+
+@pytest.mark.parametrize(
+    ("fields", "plain"),
+    [
+        ({"temperature": 0}, True),
+        ({"add_generation_prompt": True, "chat_template_kwargs": {}}, True),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, False),
+        ({"add_special_tokens": True}, False),
+        ({"documents": [{"text": "a"}]}, False),
+    ],
+)
+def test_what_else_a_template_is_given_is_noticed(fields: dict[str, Any], plain: bool) -> None:
+    assert found(**fields).plain is plain
+
+
+def test_bytes_are_counted_before_and_after_normalisation() -> None:
+    assert text_bytes("abc") == 3
+    assert text_bytes("字") == 3
+    assert text_bytes("\U0001d160") == 12
+    assert text_bytes("e\u0301") == 3
+
+
+def test_a_bare_request_names_no_file() -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    (message,) = bare(
+        [{"role": "user", "content": [PICTURE, sound, {"type": "text", "text": "a"}]}]
+    )
+    kinds = [part["type"] for part in message["content"]]
+    assert kinds == ["image_url", "audio_url", "text"]
+    assert "a.png" not in json.dumps(message)
+    assert "AAAA" not in json.dumps(message)
+
+
+def test_a_digest_tells_texts_apart_and_not_media() -> None:
+    other = {"type": "image_url", "image_url": {"url": "b.png"}}
+    one, two = ([{"role": "user", "content": ["a", part]}] for part in (PICTURE, other))
+    assert digest(one, {}) == digest(two, {})
+    assert digest([USER], {}) != digest([{**USER, "content": "why!"}], {})
+    assert digest([USER], {}) != digest([USER], {"tools": [{}]})
+
+
+def test_texts_are_read_again_without_their_media(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    content = [{"type": "text", "text": "a"}, PICTURE, PICTURE]
+    line = json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 5})
+    path.write_text(f"{line}\nbroken\n")
+    (text,) = RequestsSource(path, scratch=tmp_path / "none").texts()
+    assert (text.asked.answer_tokens, text.items) == (5, {"image": 2})
+    assert "a.png" not in json.dumps(text.messages)
+    assert not (tmp_path / "none").exists()
