@@ -1,0 +1,82 @@
+"""mmcalib's `check` against vLLM's real API server, over requests that Hypothesis generates.
+
+    python benchmarks/conformance.py [--requests 420] [--models qwen3-vl,qwen2-audio] [--seed 1]
+
+Each model is calibrated for a small corpus, cut to one layer with dummy weights, and served by
+`vllm serve --config engine.yaml` on this machine's CPU. Every request is given to `check` and then
+to the server. Results are appended to --results as they come, and the same command goes on with
+what is missing; --examples keeps each disagreement as small as it could be made, and is asked
+first. Exits 1 where `check` let in what the server refused, where the server failed, or where more
+than one in a hundred was refused by `check` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from judging import page, run  # noqa: E402
+from judging.subject import SUBJECTS  # noqa: E402
+
+from mmcalib.job.spec import cache_dir  # noqa: E402
+
+
+def main() -> int:
+    given = _arguments()
+    keys = [one.strip() for one in given.models.split(",")]
+    unknown = set(keys) - {one.key for one in SUBJECTS}
+    if unknown:
+        print(f"conformance: no such model: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    hearing = run.Hearing(
+        folder=given.cache,
+        results=given.results or given.cache / "results.jsonl",
+        examples=given.examples,
+        requests=given.requests,
+        seed=given.seed,
+        deadline=time.monotonic() + given.seconds,
+        shrink=not given.no_shrink,
+    )
+    rows, died = [], []
+    about = run.about(given.seed)
+    for key in keys:
+        heard = run.hear_one(key, hearing, _say)
+        rows += heard.rows
+        died += heard.died
+        about += heard.notes
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(page.page(rows, about, died), "utf-8")
+    print(page.page(rows, about, died))
+    print(f"wrote {given.out}")
+    return 0 if page.passes(rows) else 1
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    every = ",".join(one.key for one in SUBJECTS)
+    add("--models", default=every, metavar="KEYS", help=f"separated by commas ({every})")
+    add("--requests", type=int, default=500, help="per model (500)")
+    add("--seed", type=int, default=1)
+    add("--seconds", type=float, default=3600.0, help="begin no request after so long (3600)")
+    add("--out", type=Path, default=ROOT / "reports" / "conformance.md")
+    add("--results", type=Path, help="JSONL of raw results (in --cache)")
+    add("--examples", type=Path, default=ROOT / "tests" / "conformance" / "examples.jsonl")
+    add("--cache", type=Path, default=cache_dir() / "conformance", help="media, calibrations, logs")
+    add("--no-shrink", action="store_true", help="make no failing request smaller")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""A subject's calibration, as a user would get it: `mmcalib run` over its corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mmcalib
+from judging.pool import Pool
+from judging.subject import Subject
+from mmcalib.errors import MmcalibError
+from mmcalib.geometry import cut_checkpoint, find, materialise
+from mmcalib.processes.environment import safe_environment
+from mmcalib.report.calibration import Calibration
+
+# One block of each stack: what is refused does not depend on depth.
+LAYERS = 1
+_MOST_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Folder of engine.yaml, the calibration, the checkpoint that is served, and words on how."""
+
+    engine_yaml: Path
+    calibration: Calibration
+    checkpoint: Path
+    note: str
+
+
+def calibrated(subject: Subject, pool: Pool, folder: Path) -> Calibrated:
+    """From `folder`, where it was made by the same sources of mmcalib, or anew into it.
+
+    Raises MmcalibError where no engine.yaml comes of it.
+    """
+    mark = folder / "made-of.txt"
+    made_of = f"{subject}\n{sources()}\n{pool.folder}\n"
+    if not mark.exists() or mark.read_text("utf-8") != made_of:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        note = _calibrate(subject, pool, folder)
+        (folder / "note.txt").write_text(note, "utf-8")
+        mark.write_text(made_of, "utf-8")
+    out = folder / "out"
+    return Calibrated(
+        out / "engine.yaml",
+        Calibration.load(out / "calibration.json"),
+        folder / "cut",
+        (folder / "note.txt").read_text("utf-8"),
+    )
+
+
+def sources() -> str:
+    """A digest of all of mmcalib that is imported here."""
+    package = Path(mmcalib.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in (".py", ".json", ".j2"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
+    """Words on how it went, if not as it should."""
+    requests = folder / "requests.jsonl"
+    requests.write_text("".join(_line(names, pool) for names in subject.corpus), "utf-8")
+    out, note = folder / "out", ""
+    words = [
+        *("run", "--model", subject.model, "--requests", str(requests), "--out", str(out)),
+        *("--allowed-local-media-path", str(pool.folder), "--max-model-len", "fit"),
+        *("--validate", "budget", "--no-thumbnails", "--quiet"),
+    ]
+    said = _mmcalib(words)
+    if not (out / "engine.yaml").exists():
+        note = f"its verdict was fail ({said.strip().splitlines()[0] if said else 'no words'})"
+        said = _mmcalib([*words, "--force", "--allow-under-reserve"])
+    if not (out / "engine.yaml").exists():
+        raise MmcalibError(f"{subject.model}: no engine.yaml: {said.strip()[-2000:]}")
+    geometry = find(subject.model)
+    if geometry is None:
+        raise MmcalibError(f"{subject.model} is not bundled: mmcalib models")
+    whole = materialise(geometry, folder / "whole")
+    cut_checkpoint(whole, folder / "cut", text_layers=LAYERS, encoder_layers=LAYERS)
+    return note
+
+
+def _line(names: Sequence[str], pool: Pool) -> str:
+    content: list[dict[str, object]] = [{"type": "text", "text": "Describe."}]
+    for name in names:
+        medium = pool[name]
+        kind = f"{medium.kind}_url"
+        content.append({"type": kind, kind: {"url": medium.path.as_uri()}})
+    return json.dumps({"messages": [{"role": "user", "content": content}]}) + "\n"
+
+
+def _mmcalib(words: list[str]) -> str:
+    """What it says on standard error."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "mmcalib", *words],
+        env=safe_environment(os.environ, sys.path),
+        capture_output=True,
+        text=True,
+        timeout=_MOST_S,
+        check=False,
+    )
+    return done.stderr

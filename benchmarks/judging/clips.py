@@ -1,0 +1,196 @@
+"""Clips over containers and codecs, rates and lengths."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+from judging.images import ramp
+
+# Presentation times in ticks of 1/100 s.
+_VARIABLE = (0, 10, 20, 25, 30, 95, 100, 110, 300, 301, 302, 360)
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """What is written; `ticks` are times of 1/100 s in place of a steady rate."""
+
+    codec: str = "libx264"
+    container: str = "mp4"
+    width: int = 96
+    height: int = 64
+    frames: int = 20
+    fps: int = 10
+    ticks: Sequence[int] = ()
+    declared: bool = True
+    sound: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def _as_patient_as_before() -> Iterator[None]:
+    """SVT-AV1 gives root's thread a real-time priority for good, which starves all else."""
+    if not hasattr(os, "sched_getscheduler"):
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
+
+
+def write(path: Path, clip: Clip) -> None:
+    """Raises what PyAV raises where the codec or the container is missing."""
+    with _as_patient_as_before(), av.open(str(path), "w", format=clip.container) as container:
+        rate = Fraction(clip.fps)
+        stream = container.add_stream(clip.codec, rate=rate if clip.declared else None)
+        stream.width, stream.height = clip.width, clip.height
+        stream.pix_fmt = {"mjpeg": "yuvj420p", "gif": "rgb8", "prores": "yuv422p10le"}.get(
+            clip.codec, "yuv420p"
+        )
+        stream.options = clip.options
+        if clip.ticks:
+            stream.codec_context.time_base = Fraction(1, 100)
+        heard = container.add_stream("aac", rate=16_000) if clip.sound else None
+        base = ramp(clip.width, clip.height, seed=clip.frames)
+        pixels = np.asarray(base)
+        for number in range(clip.frames):
+            shifted = np.roll(pixels, number * 2, axis=1)
+            frame = av.VideoFrame.from_ndarray(shifted, format="rgb24")
+            if clip.ticks:
+                frame.pts, frame.time_base = clip.ticks[number], Fraction(1, 100)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+        if heard is not None:
+            quiet = av.AudioFrame.from_ndarray(
+                np.zeros((1, 16_000), np.float32), format="fltp", layout="mono"
+            )
+            quiet.sample_rate = 16_000
+            container.mux(heard.encode(quiet))
+            container.mux(heard.encode())
+
+
+def _heard_only(path: Path) -> None:
+    with av.open(str(path), "w", format="mp4") as container:
+        heard = container.add_stream("aac", rate=16_000)
+        quiet = av.AudioFrame.from_ndarray(
+            np.zeros((1, 16_000), np.float32), format="fltp", layout="mono"
+        )
+        quiet.sample_rate = 16_000
+        container.mux(heard.encode(quiet))
+        container.mux(heard.encode())
+
+
+def _truncated(path: Path) -> None:
+    write(path, Clip(container="matroska", frames=40))
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def _no_index(path: Path) -> None:
+    """An MP4 whose end, with the index, never came."""
+    write(path, Clip(frames=40))
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b"moov") - 4])
+
+
+def _frames(path: Path, *, count: int, width: int = 96, height: int = 64) -> None:
+    parts = []
+    for seed in range(count):
+        file = io.BytesIO()
+        ramp(width, height, seed=seed).save(file, "JPEG")
+        parts.append(base64.b64encode(file.getvalue()).decode())
+    path.write_text(",".join(parts), "ascii")
+
+
+def _bytes(path: Path, *, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+_QUIET_265 = {"x265-params": "log-level=none"}
+_CLIPS: dict[str, Clip] = {
+    "video-h264.mp4": Clip(),
+    "video-h264.mkv": Clip(container="matroska"),
+    "video-h264.mov": Clip(container="mov"),
+    "video-h264.avi": Clip(container="avi"),
+    "video-h264.ts": Clip(container="mpegts"),
+    "video-h264.flv": Clip(container="flv"),
+    "video-h264.3gp": Clip(container="3gp"),
+    "video-fragments.mp4": Clip(options={"movflags": "frag_keyframe+empty_moov"}),
+    "video-hevc.mp4": Clip("libx265", options=_QUIET_265),
+    "video-hevc.mkv": Clip("libx265", "matroska", options=_QUIET_265),
+    "video-vp8.webm": Clip("libvpx", "webm"),
+    "video-vp9.webm": Clip("libvpx-vp9", "webm"),
+    "video-vp9.mkv": Clip("libvpx-vp9", "matroska"),
+    "video-vp9.mp4": Clip("libvpx-vp9"),
+    "video-av1.mp4": Clip("libsvtav1"),
+    "video-av1.mkv": Clip("libsvtav1", "matroska"),
+    "video-av1.webm": Clip("libsvtav1", "webm"),
+    "video-mpeg4.mp4": Clip("mpeg4"),
+    "video-mpeg4.avi": Clip("mpeg4", "avi"),
+    "video-mjpeg.avi": Clip("mjpeg", "avi"),
+    "video-mjpeg.mov": Clip("mjpeg", "mov"),
+    "video-mpeg2.ts": Clip("mpeg2video", "mpegts", fps=25),
+    "video-theora.ogv": Clip("libtheora", "ogg"),
+    "video-prores.mov": Clip("prores_ks", "mov"),
+    "video-ffv1.mkv": Clip("ffv1", "matroska"),
+    "video-wmv2.asf": Clip("wmv2", "asf"),
+    "video.gif": Clip("gif", "gif"),
+    "video-1-frame.mp4": Clip(frames=1),
+    "video-1-frame.mkv": Clip(container="matroska", frames=1, ticks=(0,)),
+    "video-1-frame.gif": Clip("gif", "gif", frames=1),
+    "video-2-frames.mp4": Clip(frames=2),
+    "video-3-frames.webm": Clip("libvpx", "webm", frames=3),
+    "video-5-frames.mkv": Clip(container="matroska", frames=5),
+    "video-variable.mkv": Clip(container="matroska", frames=12, ticks=_VARIABLE),
+    "video-variable.webm": Clip("libvpx-vp9", "webm", frames=12, ticks=_VARIABLE),
+    "video-variable.mp4": Clip(frames=12, ticks=_VARIABLE),
+    "video-variable-undeclared.mkv": Clip(
+        container="matroska", frames=12, ticks=_VARIABLE, declared=False
+    ),
+    "video-variable-undeclared.mp4": Clip(frames=12, ticks=_VARIABLE, declared=False),
+    "video-late.mp4": Clip(frames=12, ticks=tuple(500 + 10 * n for n in range(12))),
+    "video-sound.mp4": Clip(sound=True),
+    "video-sound.mkv": Clip(container="matroska", sound=True),
+    "video-1-fps.mp4": Clip(fps=1, frames=30),
+    "video-60-fps.mp4": Clip(fps=60, frames=120),
+    "video-long.mp4": Clip(fps=2, frames=900, width=64, height=48),
+    "video-16x16.mp4": Clip(width=16, height=16),
+    "video-320x240.mp4": Clip(width=320, height=240, frames=40),
+    "video-640x360.mp4": Clip(width=640, height=360, frames=40),
+    "video-wide.mp4": Clip(width=1200, height=32, frames=8),
+    "video-tall.mkv": Clip(container="matroska", width=32, height=1200, frames=8),
+    "video-slim.mkv": Clip("mpeg4", "matroska", width=1640, height=8, frames=4),
+    "video-1920x1080.mp4": Clip(width=1920, height=1080, frames=24, fps=8),
+}
+
+
+def _makers() -> dict[str, Callable[[Path], None]]:
+    made: dict[str, Callable[[Path], None]] = {
+        name: functools.partial(write, clip=clip) for name, clip in _CLIPS.items()
+    }
+    for count in (1, 2, 3, 4, 16, 33):
+        made[f"video-{count}.frames"] = functools.partial(_frames, count=count)
+    made["video-large.frames"] = functools.partial(_frames, count=4, width=1000, height=800)
+    return made | {
+        "video-heard-only.mp4": _heard_only,
+        "video-truncated.mkv": _truncated,
+        "video-no-index.mp4": _no_index,
+        "video-empty.mp4": functools.partial(_bytes, data=b""),
+        "video-text.mp4": functools.partial(_bytes, data=b"this is no clip\n"),
+    }
+
+
+MAKERS = _makers()
+HEAVY = ("video-1920x1080.mp4",)

@@ -1,0 +1,129 @@
+"""Hypothesis strategies: what requests are made of. The first choice is what is shrunk to."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from judging.pool import Pool
+from judging.request import Item, Order, Request, Room, Turn, Via
+from judging.subject import Subject
+
+# Above what any subject is calibrated for.
+MOST_ITEMS = 4
+MANY_TURNS = 400
+# `check` refuses longer lines by themselves (mmcalib/corpus/chat.py); base64 makes four of three.
+_MOST_INLINE_BYTES = 8 << 20
+
+
+class Composition:
+    """Requests over one pool for one subject."""
+
+    def __init__(self, subject: Subject, pool: Pool) -> None:
+        self._subject, self._pool = subject, pool
+        self._light = {kind: pool.of(kind, heavy=False) for kind in subject.kinds}
+        self._heavy = [name for kind in subject.kinds for name in pool.of(kind, heavy=True)]
+
+    def requests(self) -> st.SearchStrategy[Request]:
+        """One request that stands alone; most hold one medium of the whole variety."""
+        if self._subject.transcribes:
+            names = [*self._light["audio"], *self._heavy]
+            return st.sampled_from(names).map(lambda n: Request((Turn(items=(Item(n),)),)))
+        plain = st.builds(Request, self._turns())
+        return _weighed(
+            (10, plain),
+            (2, st.builds(Request, self._turns(), answer=_answers(), knob=_knobs())),
+            (2, st.builds(Request, self._few_turns(), room=_rooms())),
+            (2, self._talks()),
+            (1, st.builds(Request, self._heavy_turns()) if self._heavy else plain),
+        )
+
+    def orders(self) -> st.SearchStrategy[Order]:
+        """Requests whose items come again beside new ones: a cache must make room for them."""
+        if self._subject.transcribes:
+            return st.lists(self.requests(), min_size=2, max_size=3).map(tuple)
+        kind = self._subject.kinds[0]
+        if kind == "image":
+            names = [f"image-same-{number}.jpg" for number in range(8)]
+            names = ["image-224x224.png", "image-28x28.png", "image-448x448.jpg", *names]
+        else:
+            names = ["audio-1s.wav", "audio-30s.flac", "audio-29s.flac", "audio-5s.flac"]
+            names += ["audio-2s.flac", "audio-8000.wav"]
+        items = st.lists(st.sampled_from(names).map(Item), min_size=1, max_size=3)
+        request = items.map(lambda found: Request((Turn(items=tuple(found)),)))
+        return st.lists(request, min_size=2, max_size=5).map(tuple)
+
+    def _turns(self) -> st.SearchStrategy[tuple[Turn, ...]]:
+        """One message, with one item mostly."""
+        some = _weighed(
+            (6, st.lists(self._items(), min_size=1, max_size=1)),
+            (2, st.lists(self._items(), min_size=2, max_size=MOST_ITEMS)),
+        )
+        return st.builds(_user, some, st.sampled_from((8, 0, 1, 300)), _scripts())
+
+    def _few_turns(self) -> st.SearchStrategy[tuple[Turn, ...]]:
+        """What may be filled up to the context's end: text alone, or an item or two."""
+        return st.builds(_user, st.lists(self._items(), max_size=2), st.just(8), st.just("latin"))
+
+    def _heavy_turns(self) -> st.SearchStrategy[tuple[Turn, ...]]:
+        heavy = st.sampled_from(self._heavy).map(Item)
+        return heavy.map(lambda item: (Turn(items=(item,)),))
+
+    def _items(self) -> st.SearchStrategy[Item]:
+        return st.sampled_from(self._subject.kinds).flatmap(self._items_of)
+
+    def _items_of(self, kind: str) -> st.SearchStrategy[Item]:
+        ways: tuple[tuple[int, Via], ...] = ((5, "file"), (4, "data"))
+        if kind == "audio":
+            ways = (*ways, (2, "input_audio"))
+        via = _weighed(*((weight, st.just(way)) for weight, way in ways))
+        # An address elsewhere is not known to `check`: a few, to see that it says so.
+        via = st.integers(0, 40).flatmap(lambda n: st.just("http") if n == 40 else via)
+        return st.builds(Item, st.sampled_from(self._light[kind]), via)
+
+    def _talks(self) -> st.SearchStrategy[Request]:
+        """Systems, assistants, tools and their answers; and many messages that say nothing."""
+        system = st.just(Turn("system", 40))
+        user = self._turns().map(lambda turns: turns[0])
+        text = st.builds(Turn, words=st.integers(0, 400), script=_scripts())
+        said = st.builds(Turn, st.just("assistant"), st.integers(0, 100))
+        called = st.builds(Turn, st.just("assistant"), st.just(0), calls=st.integers(1, 3))
+        told = st.just(Turn("tool", 60))
+        tools = st.integers(0, 6)
+        return _weighed(
+            (2, st.builds(_request, st.tuples(system, user), tools)),
+            (2, st.builds(_request, st.tuples(user, said, text), tools)),
+            (1, st.builds(_request, st.tuples(user, called, told, text), st.integers(1, 6))),
+            (1, st.integers(2, MANY_TURNS).map(lambda n: Request((Turn(words=0),) * n))),
+            (1, st.lists(text, min_size=1, max_size=9).map(lambda found: _request(found, 0))),
+        )
+
+
+def _user(items: list[Item], words: int, script: str) -> tuple[Turn, ...]:
+    return (Turn("user", words, tuple(items), script=script),)  # type: ignore[arg-type]
+
+
+def _request(turns: list[Turn] | tuple[Turn, ...], tools: int) -> Request:
+    return Request(tuple(turns), tools=tools)
+
+
+def _answers() -> st.SearchStrategy[int | None]:
+    return st.sampled_from((2, 16, 256, 1000, 1024, 1500, 2000, 4096, 100_000, None, 0))
+
+
+def _knobs() -> st.SearchStrategy[str]:
+    return st.sampled_from(("max_tokens", "max_completion_tokens"))
+
+
+def _scripts() -> st.SearchStrategy[str]:
+    return st.sampled_from(("latin", "latin", "cyrillic", "emoji"))
+
+
+def _rooms() -> st.SearchStrategy[Room]:
+    """Up to twenty tokens below and above, the edge itself most often."""
+    offsets = st.sampled_from((0, 1, -1, 2, -2)) | st.integers(-20, 20)
+    what = st.sampled_from(("text", "max_tokens", "max_completion_tokens"))
+    return st.builds(Room, what, offsets)
+
+
+def _weighed(*choices: tuple[int, st.SearchStrategy]) -> st.SearchStrategy:
+    return st.one_of(*(found for weight, found in choices for _ in range(weight)))

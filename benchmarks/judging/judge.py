@@ -1,0 +1,135 @@
+"""Asks `check`, then the server, the same request."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from judging.calibrated import Calibrated
+from judging.pool import Pool
+from judging.request import Order, Request, body, lengthened
+from judging.server import Answer, Server, ServerDiedError
+from judging.subject import Subject
+from judging.verdict import Verdict
+from mmcalib.corpus.item import Skipped
+from mmcalib.errors import MmcalibError
+from mmcalib.job.gate.check import check
+
+_MOST_STARTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A server that has ended, with what it was asked last and what it said."""
+
+    asked: Order
+    log: str
+
+
+class Judge:
+    """One subject with its server, which is begun anew where it dies.
+
+    Usable by several threads at once, but for `in_order`. Raises ServerDiedError where it dies too
+    often.
+    """
+
+    def __init__(self, subject: Subject, calibrated: Calibrated, pool: Pool, log: Path) -> None:
+        self._subject, self._calibrated, self._pool = subject, calibrated, pool
+        self._log = log
+        self._lock = threading.Lock()
+        self._starts = 0
+        self.died: list[Died] = []
+        self._server = self._started()
+        self._web = ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(_Quiet, directory=str(pool.folder))
+        )
+        threading.Thread(target=self._web.serve_forever, daemon=True).start()
+
+    @contextmanager
+    def running(self) -> Iterator[Judge]:
+        try:
+            yield self
+        finally:
+            self._server.close()
+            self._web.shutdown()
+            self._web.server_close()
+
+    def in_order(self, order: Order) -> list[Verdict]:
+        """Each request's, asked one after the other of a server that has seen no medium."""
+        if len(order) > 1:
+            self._server.forget_media()
+        return [self.alone(request) for request in order]
+
+    def alone(self, request: Request) -> Verdict:
+        """Of whatever the server has in its caches."""
+        if self._subject.transcribes:
+            path = self._pool[request.items[0].medium].path
+            answer, reason = self.gate(os.fsencode(path))
+            found = self._asked(request, lambda server: server.transcribe(path))
+        else:
+            sent = self.sent(request)
+            answer, reason = self.gate(json.dumps(sent).encode())
+            found = self._asked(request, lambda server: server.chat(sent))
+        return Verdict(answer, reason, found.status, found.said)
+
+    def gate(self, line: bytes) -> tuple[str, str]:
+        """What `mmcalib check --stdin` says to one line, and why."""
+        try:
+            answers = check(
+                self._calibrated.calibration, lines=[line], allowed_root=self._pool.folder
+            )
+            (found,) = list(answers)
+        except MmcalibError as error:
+            return "no", f"{type(error).__name__}: {error}"
+        if isinstance(found, Skipped):
+            return "no", found.reason
+        return found.admission.answer, found.admission.reason
+
+    def sent(self, request: Request) -> dict[str, Any]:
+        """The body; where it is to fill the context, the server's own count of it comes first."""
+        port = self._web.server_address[1]
+        plain = body(request, self._pool, f"http://127.0.0.1:{port}")
+        if request.room is None:
+            return plain
+        counted = self._asked(request, lambda server: server.chat(plain)).prompt_tokens
+        if counted is None:
+            return plain
+        room = self._calibrated.calibration.gate.max_model_len - counted + request.room.offset
+        # The text is followed by an answer of `request.answer`.
+        answer = (request.answer or 1) if request.room.what == "text" else 0
+        return lengthened(plain, request.room.what, max(1, room - answer))
+
+    def _asked(self, request: Request, ask: Any) -> Answer:
+        server = self._server
+        answer: Answer = ask(server)
+        if answer.status >= 500:
+            server.forget_media()
+        if (answer.status == 0 or answer.status >= 500) and not server.alive:
+            with self._lock:
+                if server is self._server:
+                    self.died.append(Died((request,), server.last_lines()))
+                    server.close()
+                    self._server = self._started()
+        return answer
+
+    def _started(self) -> Server:
+        self._starts += 1
+        if self._starts > _MOST_STARTS:
+            raise ServerDiedError(f"{self._subject.key}: the server has died {_MOST_STARTS} times")
+        made = self._calibrated
+        return Server(made.engine_yaml, made.checkpoint, self._pool.folder, self._log)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """The pool over HTTP, without a line per request."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        return

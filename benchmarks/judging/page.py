@@ -1,0 +1,122 @@
+"""The results as a page: who agreed with the server, and each time that somebody did not."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from judging.explained import explained
+from judging.request import Request, summary
+from judging.results import Result
+from judging.verdict import Kind, Verdict
+
+COLUMNS: tuple[Kind, ...] = (
+    *("served", "refused", "unknown", "broken promise", "failure", "false refusal"),
+)
+# The issue's own: one in a hundred of the requests may be refused by `check` alone.
+MOST_FALSE_REFUSALS = 0.01
+_MOST_LINES = 12
+_WORDS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request with its verdict; `after` says how many came before it in its order."""
+
+    subject: str
+    request: Request
+    verdict: Verdict
+    after: int
+
+    @property
+    def medium(self) -> str:
+        """The modality, `mixed`, or `text`."""
+        kinds = {item.medium.split("-")[0].split(".")[0] for item in self.request.items}
+        return "mixed" if len(kinds) > 1 else next(iter(kinds), "text")
+
+
+def asked(results: Iterable[Result]) -> Iterator[Asked]:
+    for result in results:
+        for after, (request, verdict) in enumerate(zip(result.order, result.verdicts, strict=True)):
+            yield Asked(result.subject, request, verdict, after)
+
+
+def passes(rows: Sequence[Asked]) -> bool:
+    """Nothing let in was refused, nothing failed, and `check` refused hardly anything by itself."""
+    kinds = Counter(row.verdict.kind for row in rows)
+    few = kinds["false refusal"] <= MOST_FALSE_REFUSALS * len(rows)
+    return bool(rows) and not kinds["broken promise"] and not kinds["failure"] and few
+
+
+def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> str:
+    """Markdown. `about` says how it was made, `died` what became of servers."""
+    kinds = Counter(row.verdict.kind for row in rows)
+    let_in = kinds["served"] + kinds["broken promise"]
+    share = kinds["false refusal"] / max(1, len(rows))
+    lines = [
+        "# What `check` says and what vLLM's server does",
+        "",
+        *about,
+        "",
+        f"**{len(rows):,} requests: {let_in:,} let in, of which the server refused "
+        f"{kinds['broken promise']}; {kinds['failure']} answers of 5xx or none; "
+        f"{kinds['false refusal']} false refusals ({share:.1%}); {kinds['unknown']} unknown "
+        f"({kinds['unknown'] / max(1, len(rows)):.1%}).**",
+        "",
+        "*served*, *refused*: both agree. *unknown*: `check` says that it does not know. *broken "
+        "promise*: `check` lets in what the server refuses. *failure*: the server answers 5xx, or "
+        "not at all. *false refusal*: the server takes what `check` refuses. Every count is "
+        "measured.",
+        "",
+        *_matrix(rows),
+    ]
+    lines += _groups("Disagreements", [r for r in rows if r.verdict.disagrees], explain=True)
+    unknown = [r for r in rows if r.verdict.kind == "unknown"]
+    lines += _groups("Unknown, by what `check` says", unknown, explain=False)
+    if died:
+        lines += ["", "## Servers that died", "", *[f"```\n{one}\n```" for one in died]]
+    return "\n".join(lines) + "\n"
+
+
+def _matrix(rows: Sequence[Asked]) -> Iterator[str]:
+    yield f"| model | medium | requests | {' | '.join(COLUMNS)} |"
+    yield "|---|---|--:" + "|--:" * len(COLUMNS) + "|"
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        counts[row.subject, row.medium][row.verdict.kind] += 1
+    for (subject, medium), found in counts.items():
+        cells = " | ".join(str(found[kind]) for kind in COLUMNS)
+        yield f"| {subject} | {medium} | {found.total()} | {cells} |"
+
+
+def _groups(title: str, rows: Sequence[Asked], *, explain: bool) -> Iterator[str]:
+    yield from ("", f"## {title}", "")
+    if not rows:
+        yield "None."
+    groups: dict[str, list[Asked]] = defaultdict(list)
+    for row in rows:
+        groups[row.verdict.cause].append(row)
+    for cause, found in sorted(groups.items(), key=lambda pair: -len(pair[1])):
+        yield f"### {len(found)} × {_plain(cause)}"
+        yield ""
+        if explain and (why := explained(cause)):
+            yield from (why, "")
+        shown = sorted(found, key=lambda row: len(summary(row.request)))[:_MOST_LINES]
+        for row in shown:
+            verdict = row.verdict
+            then = f" (request {row.after + 1} of its order)" if row.after else ""
+            yield (
+                f"- {row.subject}: `{_plain(summary(row.request))}`{then}: check: "
+                f"{verdict.answer}, {_plain(verdict.reason)}; server: {verdict.status} "
+                f"{_plain(verdict.said)}"
+            )
+        if len(shown) < len(found):
+            yield f"- and {len(found) - len(shown)} more"
+        yield ""
+
+
+def _plain(words: str) -> str:
+    """On one line and not too long, with nothing that Markdown would take for its own."""
+    line = " ".join(words.split()).replace("|", "\\|").replace("`", "'").replace("<", "\\<")
+    return line if len(line) <= _WORDS else line[:_WORDS] + "…"

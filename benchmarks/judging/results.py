@@ -1,0 +1,122 @@
+"""What was asked and answered, one JSON object per line, so that a run that was cut off goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from judging.request import Order
+from judging.verdict import Verdict
+
+_ORDER: TypeAdapter[Order] = TypeAdapter(Order)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An order of requests with one verdict each. `series` and `number` are where in the run it
+    stands; `made_of` are the sources of mmcalib that answered.
+    """
+
+    subject: str
+    series: str
+    number: int
+    made_of: str
+    order: Order
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+
+    @property
+    def cause(self) -> str | None:
+        """Of the first disagreement."""
+        return next((verdict.cause for verdict in self.verdicts if verdict.disagrees), None)
+
+
+_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An order that the server and `check` once disagreed about, as small as it was made."""
+
+    subject: str
+    cause: str
+    order: Order
+
+
+_EXAMPLE: TypeAdapter[Example] = TypeAdapter(Example)
+
+
+class Results:
+    """The results in a file, whole lines only. None of other sources of mmcalib are read."""
+
+    def __init__(self, path: Path, made_of: str) -> None:
+        self._path, self.made_of = path, made_of
+        self._found = {_key(one): one for one in _read(path) if one.made_of == made_of}
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self._found.values())
+
+    def get(self, subject: str, series: str, number: int, order: Order) -> Result | None:
+        found = self._found.get((subject, series, number))
+        return found if found and found.order == order else None
+
+    def add(self, result: Result) -> None:
+        self._found[_key(result)] = result
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+
+def kept_examples(path: Path) -> list[Example]:
+    """Of a file that may not be there yet."""
+    if not path.exists():
+        return []
+    lines = path.read_text("utf-8").splitlines()
+    return [_EXAMPLE.validate_json(line) for line in lines if line.strip()]
+
+
+def keep_example(path: Path, example: Example) -> bool:
+    """Whether it is new; then it is the file's last line."""
+    if any(
+        (one.subject, one.order) == (example.subject, example.order) for one in kept_examples(path)
+    ):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(_lean(asdict(example))) + "\n")
+        os.fsync(file.fileno())
+    return True
+
+
+def _key(result: Result) -> tuple[str, str, int]:
+    return result.subject, result.series, result.number
+
+
+def _read(path: Path) -> Iterator[Result]:
+    if path.exists():
+        for line in path.read_text("utf-8").splitlines():
+            try:
+                yield _RESULT.validate_json(line)
+            except ValueError:
+                continue  # the last line of a run that was killed, or of an older form
+
+
+def _lean(example: dict[str, object]) -> dict[str, object]:
+    """Without what is as a request has it by itself."""
+    plain = asdict(_ORDER.validate_python([{"turns": [{}]}])[0])
+    bare_turn = plain.pop("turns")[0]
+    order: list[dict[str, object]] = example["order"]  # type: ignore[assignment]
+    lean = []
+    for request in order:
+        turns = [
+            {k: v for k, v in turn.items() if v != bare_turn[k]}
+            for turn in request["turns"]  # type: ignore[attr-defined]
+        ]
+        kept = {k: v for k, v in request.items() if k != "turns" and v != plain[k]}
+        lean.append({"turns": turns, **kept})
+    return {**example, "order": lean}

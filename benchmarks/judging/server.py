@@ -1,0 +1,196 @@
+"""One real `vllm serve` on the loopback: started, asked, and ended with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mmcalib.engine.environment import child_environment
+from mmcalib.errors import MmcalibError
+
+START_S = 400.0
+ANSWER_S = 180.0
+# Enough of a small model's blocks for several requests at once; vLLM would take a share of the
+# machine's memory.
+KV_CACHE_BYTES = 1 << 30
+_SERVE = Path(__file__).with_name("serve.py")
+_LAST_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`status` is 0 where the connection broke; `said` the error's words, or nothing."""
+
+    status: int
+    said: str
+    prompt_tokens: int | None = None
+
+
+class ServerDiedError(MmcalibError):
+    """The process has ended; the message has the last lines of its log."""
+
+
+class Server:
+    """Started at once, with the engine.yaml and what a machine without weights and GPU needs.
+
+    Raises ServerDiedError where it does not come up. Its process leads a group of its own, so that
+    `close` leaves no orphan.
+    """
+
+    def __init__(self, engine_yaml: Path, checkpoint: Path, media: Path, log: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self.model, self._log = str(checkpoint), log
+        command = [
+            *(sys.executable, "-P", str(_SERVE), "serve", self.model),
+            *("--config", str(engine_yaml), "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16"),
+            *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
+            *("--allowed-local-media-path", str(media)),
+        ]
+        env = child_environment(os.environ, offline=True)
+        # The API server and the engine in two processes, as users have them.
+        del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
+        # For `/reset_mm_cache`, which makes a failing order of requests repeatable.
+        env["VLLM_SERVER_DEV_MODE"] = "1"
+        # Threads that wait for each other by spinning cost more than they bring on a busy machine,
+        # and media are decoded beside them.
+        env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._sink = log.open("ab")
+        self._process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=self._sink,
+            stderr=self._sink,
+            start_new_session=True,
+        )
+        try:
+            self._await()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._sink.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None and self._get("/health") == 200
+
+    def chat(self, body: Mapping[str, Any]) -> Answer:
+        """One request to /v1/chat/completions. A long answer is streamed and left at its start."""
+        return self._post(
+            "/v1/chat/completions",
+            json.dumps({"model": self.model, **body}).encode(),
+            "application/json",
+            streamed=bool(body.get("stream")),
+        )
+
+    def transcribe(self, path: Path) -> Answer:
+        """One file to /v1/audio/transcriptions."""
+        edge = "mmcalib-conformance-edge"
+        head = (
+            f'--{edge}\r\nContent-Disposition: form-data; name="model"\r\n\r\n{self.model}\r\n'
+            f'--{edge}\r\nContent-Disposition: form-data; name="max_completion_tokens"\r\n\r\n1\r\n'
+            f'--{edge}\r\nContent-Disposition: form-data; name="language"\r\n\r\nen\r\n'
+            f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        data = head.encode() + path.read_bytes() + f"\r\n--{edge}--\r\n".encode()
+        return self._post("/v1/audio/transcriptions", data, f"multipart/form-data; boundary={edge}")
+
+    def forget_media(self) -> None:
+        """Empty the processor's cache and the encoder's, as at the start."""
+        for path in ("/reset_mm_cache", "/reset_encoder_cache"):
+            self._post(path, b"", "application/json")
+
+    def last_lines(self) -> str:
+        lines = self._log.read_text("utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-_LAST_LINES:])
+
+    def _await(self) -> None:
+        deadline = time.monotonic() + START_S
+        while self._get("/health") != 200:
+            if self._process.poll() is not None:
+                raise ServerDiedError(f"vllm serve has ended:\n{self.last_lines()}")
+            if time.monotonic() > deadline:
+                raise ServerDiedError(
+                    f"vllm serve is not up in {START_S:.0f} s:\n{self.last_lines()}"
+                )
+            time.sleep(0.5)
+
+    def _get(self, path: str) -> int:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+            with contextlib.closing(link):
+                link.request("GET", path)
+                return link.getresponse().status
+        return 0
+
+    def _post(self, path: str, data: bytes, kind: str, *, streamed: bool = False) -> Answer:
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        with contextlib.closing(link):
+            try:
+                link.request("POST", path, data, {"Content-Type": kind})
+                response = link.getresponse()
+                if streamed and response.status == 200:
+                    return _first(response)
+                return _whole(response.status, response.read())
+            except (OSError, http.client.HTTPException) as error:
+                return Answer(0, f"{type(error).__name__}: {error}")
+
+
+def _first(response: http.client.HTTPResponse) -> Answer:
+    """Of a stream its first event: an error may come there, too."""
+    for line in response:
+        if line.startswith(b"data: {"):
+            event = json.loads(line[len(b"data: ") :])
+            if "error" in event:
+                error = event["error"]
+                return Answer(int(error.get("code") or 500), str(error.get("message", error)))
+            return Answer(200, "")
+    return Answer(0, "the stream ended before it began")
+
+
+def _whole(status: int, text: bytes) -> Answer:
+    try:
+        found = json.loads(text or b"{}")
+    except ValueError:
+        return Answer(status, text[:2000].decode(errors="replace"))
+    if status == 200:
+        usage = (found or {}).get("usage") or {}
+        return Answer(status, "", usage.get("prompt_tokens"))
+    error = found.get("error", found) if isinstance(found, dict) else found
+    said = error.get("message", error) if isinstance(error, dict) else error
+    return Answer(status, str(said))

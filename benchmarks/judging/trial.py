@@ -1,0 +1,128 @@
+"""One subject's whole hearing: kept examples, requests that stand alone, orders, and shrinking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from judging.composition import Composition
+from judging.drawing import drawn, shrunk
+from judging.judge import Judge
+from judging.pool import Pool
+from judging.request import Order, summary
+from judging.results import Example, Result, Results, keep_example, kept_examples
+from judging.subject import Subject
+
+# In flight at once where order does not matter: one is decoded while another is computed.
+_AT_ONCE = 4
+# Of all requests about so many stand in an order of several.
+_SHARE_IN_ORDER = 0.1
+_MEAN_ORDER = 3
+# The model may be shrunk to the same example by many ways.
+_SHRINK_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`requests` per subject; nothing is begun after `deadline` (of time.monotonic)."""
+
+    requests: int
+    seed: int
+    deadline: float
+    examples: Path
+    shrink: bool
+
+
+def hear(
+    subject: Subject,
+    judge: Judge,
+    pool: Pool,
+    results: Results,
+    plan: Plan,
+    say: Callable[[str], None],
+) -> list[Result]:
+    """Everything asked, and new examples kept."""
+    composition = Composition(subject, pool)
+    in_order = round(plan.requests * _SHARE_IN_ORDER / _MEAN_ORDER)
+    alone = plan.requests - in_order * _MEAN_ORDER
+    series: list[tuple[str, Sequence[Order], int]] = [
+        ("kept", [e.order for e in kept_examples(plan.examples) if e.subject == subject.key], 1),
+        ("alone", [(r,) for r in drawn(composition.requests(), alone, plan.seed)], _AT_ONCE),
+        ("order", drawn(composition.orders(), in_order, plan.seed), 1),
+    ]
+    found: list[Result] = []
+    for name, orders, at_once in series:
+        numbered = f"{name}-{plan.seed}" if name != "kept" else name
+        found += _asked(subject, judge, numbered, orders, at_once, results, plan, say)
+    if plan.shrink:
+        _shrink(subject, judge, composition, found, alone, in_order, plan, say)
+    return found
+
+
+def _asked(
+    subject: Subject,
+    judge: Judge,
+    series: str,
+    orders: Iterable[Order],
+    at_once: int,
+    results: Results,
+    plan: Plan,
+    say: Callable[[str], None],
+) -> list[Result]:
+    def ask(numbered: tuple[int, Order]) -> Result | None:
+        number, order = numbered
+        if known := results.get(subject.key, series, number, order):
+            return known
+        started = time.monotonic()
+        if started > plan.deadline:
+            return None
+        verdicts = tuple(judge.in_order(order))
+        took = time.monotonic() - started
+        return Result(subject.key, series, number, results.made_of, order, verdicts, round(took, 3))
+
+    found = []
+    with ThreadPoolExecutor(at_once) as threads:
+        for result in threads.map(ask, enumerate(orders)):
+            if result is None:
+                continue
+            if results.get(subject.key, series, result.number, result.order) is None:
+                results.add(result)
+                for request, verdict in zip(result.order, result.verdicts, strict=True):
+                    if verdict.disagrees:
+                        say(f"{subject.key}: {verdict.kind}: {summary(request)}")
+            found.append(result)
+    return found
+
+
+def _shrink(
+    subject: Subject,
+    judge: Judge,
+    composition: Composition,
+    found: Sequence[Result],
+    alone: int,
+    in_order: int,
+    plan: Plan,
+    say: Callable[[str], None],
+) -> None:
+    """One example per cause; what was met before another order is left as it is."""
+    for cause in dict.fromkeys(result.cause for result in found if result.cause):
+        first = next(one for one in found if one.cause == cause)
+        if first.series == "kept" or time.monotonic() > plan.deadline:
+            continue
+        single = len(first.order) == 1
+
+        def fails(order: Order, cause: str = cause) -> bool:
+            return any(verdict.cause == cause for verdict in judge.in_order(order))
+
+        if not fails(first.order):
+            say(f"{subject.key}: not so when asked again, alone: {cause}")
+            continue
+        strategy = composition.requests().map(lambda r: (r,)) if single else composition.orders()
+        known = {one.order: one.cause == cause for one in found}
+        count = alone if single else in_order
+        smallest = shrunk(strategy, count, plan.seed, fails, known, _SHRINK_S) or first.order
+        if keep_example(plan.examples, Example(subject.key, cause, smallest)):
+            say(f"{subject.key}: kept: {' → '.join(map(summary, smallest))}")

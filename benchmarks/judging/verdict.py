@@ -1,0 +1,49 @@
+"""What the two answers mean together, and which disagreements are one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["served", "refused", "broken promise", "failure", "false refusal", "unknown"]
+# Each is a disagreement with the server, the gravest first.
+DISAGREEMENTS: tuple[Kind, ...] = ("failure", "broken promise", "false refusal")
+
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d[\d,.]*")
+_PATHS = re.compile(r"(/[\w.+-]+){2,}|(image|video|audio)-?[\w.+-]*\.\w+")
+_NAMED_CHARS = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One request's: `answer` and `reason` are `check`'s, `status` and `said` the server's."""
+
+    answer: str
+    reason: str
+    status: int
+    said: str
+
+    @property
+    def kind(self) -> Kind:
+        if self.status == 0 or self.status >= 500:
+            return "failure"
+        served = self.status == 200
+        if self.answer == "unknown":
+            return "unknown"
+        if self.answer == "fits":
+            return "served" if served else "broken promise"
+        return "false refusal" if served else "refused"
+
+    @property
+    def disagrees(self) -> bool:
+        return self.kind in DISAGREEMENTS
+
+    @property
+    def cause(self) -> str:
+        """The same for what is likely one fault: the words without their figures and names."""
+        # What `check` refuses and the server serves only `check` has words for, and the other way
+        # round.
+        words = self.reason if self.kind in ("false refusal", "unknown") else self.said
+        bare = _NUMBERS.sub("N", _PATHS.sub("FILE", " ".join(words.split())))
+        return f"{self.kind}: {bare[:_NAMED_CHARS]}"
