@@ -11,16 +11,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mmcalib
 from judging.pool import Pool
 from judging.subject import Subject
 from mmcalib.errors import MmcalibError
-from mmcalib.geometry import cut_checkpoint, find, materialise
+from mmcalib.geometry import cut_checkpoint, find, materialise, read_config
 from mmcalib.processes.environment import safe_environment
 from mmcalib.report.calibration import Calibration
 
-# One block of each stack: what is refused does not depend on depth.
+# One block of each stack, and that a narrow one: what is refused does not depend on depth or width.
 LAYERS = 1
 _MOST_S = 600
 
@@ -87,7 +88,17 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
     if geometry is None:
         raise MmcalibError(f"{subject.model} is not bundled: mmcalib models")
     whole = materialise(geometry, folder / "whole")
-    cut_checkpoint(whole, folder / "cut", text_layers=LAYERS, encoder_layers=LAYERS)
+    cut = cut_checkpoint(whole, folder / "cut", text_layers=LAYERS, encoder_layers=LAYERS)
+    config = read_config(cut.path)
+    for name, value in subject.narrow.items():
+        *parents, last = name.split(".")
+        inner: dict[str, Any] = config
+        for parent in parents:
+            inner = inner[parent]
+        if last not in inner:
+            raise MmcalibError(f"{subject.model} has no {name} in its config.json")
+        inner[last] = value
+    (cut.path / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
     return note
 
 

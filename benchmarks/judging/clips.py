@@ -39,7 +39,10 @@ class Clip:
 
 @contextmanager
 def _as_patient_as_before() -> Iterator[None]:
-    """SVT-AV1 gives root's thread a real-time priority for good, which starves all else."""
+    """SVT-AV1 gives root's thread a real-time priority for good, which starves all else. It also
+    talks, unless it is told to name errors alone.
+    """
+    os.environ.setdefault("SVT_LOG", "1")
     if not hasattr(os, "sched_getscheduler"):
         yield
         return

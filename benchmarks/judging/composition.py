@@ -11,8 +11,6 @@ from judging.subject import Subject
 # Above what any subject is calibrated for.
 MOST_ITEMS = 4
 MANY_TURNS = 400
-# `check` refuses longer lines by themselves (mmcalib/corpus/chat.py); base64 makes four of three.
-_MOST_INLINE_BYTES = 8 << 20
 
 
 class Composition:
@@ -44,7 +42,13 @@ class Composition:
         kind = self._subject.kinds[0]
         if kind == "image":
             names = [f"image-same-{number}.jpg" for number in range(8)]
-            names = ["image-224x224.png", "image-28x28.png", "image-448x448.jpg", *names]
+            names = [
+                "image-224x224.png",
+                "image-28x28.png",
+                "image-448x448.jpg",
+                "image-640x480.jpg",
+                *names,
+            ]
         else:
             names = ["audio-1s.wav", "audio-30s.flac", "audio-29s.flac", "audio-5s.flac"]
             names += ["audio-2s.flac", "audio-8000.wav"]
@@ -75,9 +79,9 @@ class Composition:
         ways: tuple[tuple[int, Via], ...] = ((5, "file"), (4, "data"))
         if kind == "audio":
             ways = (*ways, (2, "input_audio"))
-        via = _weighed(*((weight, st.just(way)) for weight, way in ways))
+        here = _weighed(*((weight, st.just(way)) for weight, way in ways))
         # An address elsewhere is not known to `check`: a few, to see that it says so.
-        via = st.integers(0, 40).flatmap(lambda n: st.just("http") if n == 40 else via)
+        via = st.integers(0, 40).flatmap(lambda n: st.just("http") if n == 40 else here)
         return st.builds(Item, st.sampled_from(self._light[kind]), via)
 
     def _talks(self) -> st.SearchStrategy[Request]:

@@ -6,8 +6,6 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -53,14 +51,10 @@ class Judge:
         )
         threading.Thread(target=self._web.serve_forever, daemon=True).start()
 
-    @contextmanager
-    def running(self) -> Iterator[Judge]:
-        try:
-            yield self
-        finally:
-            self._server.close()
-            self._web.shutdown()
-            self._web.server_close()
+    def close(self) -> None:
+        self._server.close()
+        self._web.shutdown()
+        self._web.server_close()
 
     def in_order(self, order: Order) -> list[Verdict]:
         """Each request's, asked one after the other of a server that has seen no medium."""

@@ -12,7 +12,8 @@ from judging.results import Result
 from judging.verdict import Kind, Verdict
 
 COLUMNS: tuple[Kind, ...] = (
-    *("served", "refused", "unknown", "broken promise", "failure", "false refusal"),
+    *("served", "refused", "refused by 5xx", "unknown"),
+    *("broken promise", "failure", "false refusal"),
 )
 # The issue's own: one in a hundred of the requests may be refused by `check` alone.
 MOST_FALSE_REFUSALS = 0.01
@@ -60,14 +61,14 @@ def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> st
         *about,
         "",
         f"**{len(rows):,} requests: {let_in:,} let in, of which the server refused "
-        f"{kinds['broken promise']}; {kinds['failure']} answers of 5xx or none; "
+        f"{kinds['broken promise']}; {kinds['failure']} let in or unknown and answered by 5xx, or not at all; "
         f"{kinds['false refusal']} false refusals ({share:.1%}); {kinds['unknown']} unknown "
         f"({kinds['unknown'] / max(1, len(rows)):.1%}).**",
         "",
-        "*served*, *refused*: both agree. *unknown*: `check` says that it does not know. *broken "
-        "promise*: `check` lets in what the server refuses. *failure*: the server answers 5xx, or "
-        "not at all. *false refusal*: the server takes what `check` refuses. Every count is "
-        "measured.",
+        "*served*, *refused*: both agree, though the server refuses some *by 5xx*. *unknown*: "
+        "`check` says that it does not know. *broken promise*: `check` lets in what the server "
+        "refuses. *failure*: the server answers 5xx to what `check` did not refuse, or does not "
+        "answer. *false refusal*: the server takes what `check` refuses. Every count is measured.",
         "",
         *_matrix(rows),
     ]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from judging import clips, images, sounds
 
 # Whoever changes what a maker writes raises this, so that old files are not taken for new ones.
-VERSION = 1
+VERSION = 2
 
 # Media that take a server seconds, or a request dozens of MiB: drawn seldom, sent by path alone.
 HEAVY_BYTES = 4 << 20
@@ -32,12 +32,12 @@ class Medium:
 
 
 class Pool:
-    """Every medium by its name, below `folder`/media-VERSION.
+    """Every medium by its name, or those `only`, below `folder`/media-VERSION.
 
     What this machine's libraries cannot write is left out and listed in `missing` by the reason.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, only: Collection[str] | None = None) -> None:
         self.folder = folder / f"media-{VERSION}"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.missing: dict[str, str] = {}
@@ -48,7 +48,8 @@ class Pool:
             ("audio", sounds.MAKERS),
         ):
             for name, make in makers.items():
-                self._add(name, kind, make)
+                if only is None or name in only:
+                    self._add(name, kind, make)
 
     def __getitem__(self, name: str) -> Medium:
         return self._media[name]
@@ -81,4 +82,3 @@ class Pool:
 
 
 HEAVY = frozenset({*images.HEAVY, *clips.HEAVY, *sounds.HEAVY})
-Makers = Mapping[str, Callable[[Path], None]]

@@ -68,8 +68,10 @@ class Results:
     def add(self, result: Result) -> None:
         self._found[_key(result)] = result
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
+        with self._path.open("ab+") as file:
+            # What a run that was killed has left of a line.
+            torn = file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
+            file.write((b"\n" if torn else b"") + json.dumps(asdict(result)).encode() + b"\n")
 
 
 def kept_examples(path: Path) -> list[Example]:

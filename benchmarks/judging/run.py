@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,7 +71,7 @@ def hear_one(key: str, hearing: Hearing, say: Callable[[str], None]) -> Heard:
     log = hearing.folder / f"{key}.log"
     log.unlink(missing_ok=True)
     try:
-        with Judge(one, made, pool, log).running() as judge:
+        with closing(Judge(one, made, pool, log)) as judge:
             up_s = time.monotonic() - started
             found = hear(one, judge, pool, results, plan, say)
             heard.rows += asked(found)

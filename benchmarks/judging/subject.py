@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """`key` names it on the command line; `corpus` lists the media of each request that it is
-    calibrated for. `transcribes`: its server takes sounds at /v1/audio/transcriptions alone.
+    calibrated for. `narrow` are numbers of its config.json that make each layer small: what is
+    refused does not depend on them. `transcribes`: its server takes sounds at
+    /v1/audio/transcriptions alone.
     """
 
     key: str
     model: str
     corpus: Sequence[Sequence[str]]
+    narrow: Mapping[str, int]
     transcribes: bool = False
 
     @property
@@ -30,13 +33,13 @@ def _kind(name: str) -> str:
 # A picture that comes again and again beside new ones: a processor cache pays.
 _LOGO = "image-448x448.jpg"
 _PICTURES = (
-    ("image-1024x1024.jpg", _LOGO),
-    ("image-640x480.jpg", "image-481x641.jpg", _LOGO),
-    ("image-1000x750.jpg", "image-224x224.png", _LOGO),
+    ("image-640x480.jpg", _LOGO),
+    ("image-481x641.jpg", "image-336x672.jpg", _LOGO),
+    ("image-224x224.png", _LOGO),
     ("image-same-0.jpg", _LOGO),
 )
 _CLIPS = (
-    ("video-640x360.mp4",),
+    ("video-320x240.mp4",),
     ("video-h264.mp4", "image-28x28.png"),
 )
 _SOUNDS = (
@@ -47,13 +50,79 @@ _SOUNDS = (
 
 SUBJECTS = (
     # Deepstack: what the encoder gives is four times as wide as the language model.
-    Subject("qwen3-vl", "Qwen/Qwen3-VL-2B-Instruct", (*_PICTURES, *_CLIPS)),
-    Subject("qwen2.5-vl", "Qwen/Qwen2.5-VL-3B-Instruct", (*_PICTURES, *_CLIPS)),
+    Subject(
+        "qwen3-vl",
+        "Qwen/Qwen3-VL-2B-Instruct",
+        (*_PICTURES, *_CLIPS),
+        {
+            "text_config.hidden_size": 256,
+            "text_config.intermediate_size": 256,
+            "text_config.num_attention_heads": 2,
+            "text_config.num_key_value_heads": 2,
+            "vision_config.hidden_size": 128,
+            "vision_config.intermediate_size": 128,
+            "vision_config.num_heads": 2,
+            "vision_config.out_hidden_size": 256,
+        },
+    ),
+    Subject(
+        "qwen2.5-vl",
+        "Qwen/Qwen2.5-VL-3B-Instruct",
+        (*_PICTURES, *_CLIPS),
+        {
+            "hidden_size": 256,
+            "intermediate_size": 256,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "vision_config.hidden_size": 128,
+            "vision_config.intermediate_size": 128,
+            "vision_config.num_heads": 2,
+            "vision_config.out_hidden_size": 256,
+        },
+    ),
     # Tiles.
-    Subject("internvl", "OpenGVLab/InternVL2-2B", _PICTURES),
-    Subject("qwen2-audio", "Qwen/Qwen2-Audio-7B-Instruct", _SOUNDS),
+    Subject(
+        "internvl",
+        "OpenGVLab/InternVL2-2B",
+        _PICTURES,
+        {
+            "text_config.hidden_size": 256,
+            "text_config.intermediate_size": 256,
+            "text_config.num_attention_heads": 2,
+            "text_config.num_key_value_heads": 2,
+            "vision_config.hidden_size": 128,
+            "vision_config.intermediate_size": 128,
+            "vision_config.num_attention_heads": 2,
+        },
+    ),
+    Subject(
+        "qwen2-audio",
+        "Qwen/Qwen2-Audio-7B-Instruct",
+        _SOUNDS,
+        {
+            "text_config.hidden_size": 256,
+            "text_config.intermediate_size": 256,
+            "text_config.num_attention_heads": 2,
+            "text_config.num_key_value_heads": 2,
+            "audio_config.d_model": 128,
+            "audio_config.encoder_attention_heads": 2,
+            "audio_config.encoder_ffn_dim": 128,
+        },
+    ),
     # Encoder and decoder.
-    Subject("whisper", "openai/whisper-large-v3", (("audio-30s.flac",), ("audio-5s.flac",)), True),
+    Subject(
+        "whisper",
+        "openai/whisper-large-v3",
+        (("audio-30s.flac",), ("audio-5s.flac",)),
+        {
+            "d_model": 128,
+            "encoder_attention_heads": 2,
+            "decoder_attention_heads": 2,
+            "encoder_ffn_dim": 128,
+            "decoder_ffn_dim": 128,
+        },
+        transcribes=True,
+    ),
 )
 
 

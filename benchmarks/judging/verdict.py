@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["served", "refused", "broken promise", "failure", "false refusal", "unknown"]
+Kind = Literal[
+    "served", "refused", "refused by 5xx", "unknown", "broken promise", "failure", "false refusal"
+]
 # Each is a disagreement with the server, the gravest first.
 DISAGREEMENTS: tuple[Kind, ...] = ("failure", "broken promise", "false refusal")
 
@@ -26,6 +28,9 @@ class Verdict:
 
     @property
     def kind(self) -> Kind:
+        if self.status >= 500 and self.answer == "no":
+            # `check` has said so; that vLLM calls it a fault of its own is vLLM's.
+            return "refused by 5xx"
         if self.status == 0 or self.status >= 500:
             return "failure"
         served = self.status == 200
