@@ -7,11 +7,11 @@ GPU ?= L4
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-all bench lint format docs clean
+.PHONY: help setup demo test test-long test-all bench conformance lint format docs clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
-		| awk -F '\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+		| awk -F '\t' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 setup: ## Install mmcalib and vLLM into .venv (VLLM=cpu|cuda|none, PYTHON=python3.12)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -52,6 +52,9 @@ bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibr
 	$(BIN)/python benchmarks/scan.py --out reports/scan.md
 	$(BIN)/python benchmarks/throughput.py sample --out reports/throughput.md
 	$(BIN)/python benchmarks/small_gpus.py --out reports/small-gpus.md
+
+conformance: setup ## Ask check and vLLM's real server the same 2,000 generated requests (half an hour)
+	$(BIN)/python benchmarks/conformance.py --out reports/conformance.md
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .

@@ -104,8 +104,6 @@ class Judge:
     def _asked(self, request: Request, ask: Any) -> Answer:
         server = self._server
         answer: Answer = ask(server)
-        if answer.status >= 500:
-            server.forget_media()
         if (answer.status == 0 or answer.status >= 500) and not server.alive:
             with self._lock:
                 if server is self._server:

@@ -61,7 +61,8 @@ def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> st
         *about,
         "",
         f"**{len(rows):,} requests: {let_in:,} let in, of which the server refused "
-        f"{kinds['broken promise']}; {kinds['failure']} let in or unknown and answered by 5xx, or not at all; "
+        f"{kinds['broken promise']}; {kinds['failure']} answered by 5xx or not at all that it did "
+        "not refuse; "
         f"{kinds['false refusal']} false refusals ({share:.1%}); {kinds['unknown']} unknown "
         f"({kinds['unknown'] / max(1, len(rows)):.1%}).**",
         "",
