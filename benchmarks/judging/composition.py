@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from judging.pool import Pool
-from judging.request import Item, Order, Request, Room, Turn, Via
+from judging.request import EXTRAS, Item, Order, Request, Room, Turn, Via
 from judging.subject import Subject
 
 # Above what any subject is calibrated for.
@@ -32,6 +32,7 @@ class Composition:
             (2, st.builds(Request, self._turns(), answer=_answers(), knob=_knobs())),
             (2, st.builds(Request, self._few_turns(), room=_rooms())),
             (2, self._talks()),
+            (1, st.builds(Request, self._turns(), extra=st.sampled_from(tuple(EXTRAS)))),
             (1, st.builds(Request, self._heavy_turns()) if self._heavy else plain),
         )
 
@@ -80,8 +81,9 @@ class Composition:
         if kind == "audio":
             ways = (*ways, (2, "input_audio"))
         here = _weighed(*((weight, st.just(way)) for weight, way in ways))
-        # An address elsewhere is not known to `check`: a few, to see that it says so.
-        via = st.integers(0, 40).flatmap(lambda n: st.just("http") if n == 40 else here)
+        # An address elsewhere is not known to `check`, and some URLs are odd: a few of each.
+        rare = st.sampled_from(("http", "wrapped", "unpadded", "mistyped", "percent"))
+        via = st.integers(0, 25).flatmap(lambda n: rare if n == 25 else here)
         return st.builds(Item, st.sampled_from(self._light[kind]), via)
 
     def _talks(self) -> st.SearchStrategy[Request]:

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import base64
 import mimetypes
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from judging.pool import Medium, Pool
 
-Via = Literal["file", "data", "http", "input_audio"]
+# The last four are `data:` URLs as some clients write them: in lines of 76, without the padding,
+# as another type, and percent-encoded.
+Via = Literal["file", "data", "http", "input_audio", "wrapped", "unpadded", "mistyped", "percent"]
 # What is filled up to the context's end: the text, or the answer that is asked for.
 Fill = Literal["text", "max_tokens", "max_completion_tokens"]
 AnswerKnob = Literal["max_tokens", "max_completion_tokens"]
 
 # Longer answers are streamed and left at their first event.
 _STREAMED_TOKENS = 8
+# Fields that move what a request takes or may take, by a name for each.
+EXTRAS: Mapping[str, Mapping[str, Any]] = {
+    "30 frames a second": {"media_io_kwargs": {"video": {"fps": 30}}},
+    "4 frames": {"media_io_kwargs": {"video": {"num_frames": 4}}},
+    "every frame": {"media_io_kwargs": {"video": {"num_frames": -1, "fps": -1}}},
+    "truncated": {"truncate_prompt_tokens": 64},
+    "other pixels": {"mm_processor_kwargs": {"max_pixels": 1 << 24}},
+    "two answers": {"n": 2},
+    "no prompt for an answer": {"add_generation_prompt": False},
+    "logarithms of the prompt": {"prompt_logprobs": 0},
+    "at least 30 tokens": {"min_tokens": 30},
+}
 _TOOL = {
     "type": "function",
     "function": {
@@ -63,6 +78,7 @@ class Request:
     knob: AnswerKnob = "max_tokens"
     tools: int = 0
     room: Room | None = None
+    extra: str | None = None
 
     @property
     def items(self) -> list[Item]:
@@ -84,6 +100,8 @@ def body(request: Request, pool: Pool, web: str) -> dict[str, Any]:
             found["stream"] = True
     else:
         found["stream"] = True
+    if request.extra:
+        found |= EXTRAS[request.extra]
     if request.tools:
         # The server need not call any: they only have to be read, and counted.
         found |= {"tools": [_TOOL] * request.tools, "tool_choice": "none"}
@@ -113,6 +131,7 @@ def summary(request: Request) -> str:
     ]
     said += [f"... {len(request.turns)} messages"] if len(turns) < len(request.turns) else []
     said += [f"{request.tools} tools"] if request.tools else []
+    said += [request.extra] if request.extra else []
     if request.room:
         said.append(f"{request.room.what} fills the context{request.room.offset:+d}")
     elif request.answer != 1:
@@ -161,6 +180,19 @@ def _part(medium: Medium, via: Via, web: str) -> dict[str, Any]:
         if via == "input_audio":
             sound = {"data": data, "format": medium.path.suffix[1:]}
             return {"type": "input_audio", "input_audio": sound}
-        mime = mimetypes.guess_type(medium.name)[0] or f"{medium.kind}/x-unknown"
-        url = f"data:{mime};base64,{data}"
+        url = _data_url(medium, via, data)
     return {"type": kind, kind: {"url": url}}
+
+
+def _data_url(medium: Medium, via: Via, data: str) -> str:
+    mime = mimetypes.guess_type(medium.name)[0] or f"{medium.kind}/x-unknown"
+    match via:
+        case "wrapped":
+            data = base64.encodebytes(medium.path.read_bytes()).decode()
+        case "unpadded":
+            data = data.rstrip("=")
+        case "mistyped":
+            mime = f"{medium.kind}/x-other"
+        case "percent":
+            return f"data:{mime},{urllib.parse.quote(medium.path.read_bytes())}"
+    return f"data:{mime};base64,{data}"

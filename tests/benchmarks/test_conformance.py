@@ -14,7 +14,7 @@ from judging import clips, images, page, sounds
 from judging.composition import MOST_ITEMS, Composition
 from judging.drawing import drawn, shrunk
 from judging.pool import Pool
-from judging.request import Item, Order, Request, Room, Turn, body, lengthened, summary
+from judging.request import EXTRAS, Item, Order, Request, Room, Turn, body, lengthened, summary
 from judging.results import Example, Result, Results, keep_example, kept_examples
 from judging.subject import SUBJECTS, subject
 from judging.verdict import Verdict
@@ -84,6 +84,7 @@ def test_requests_are_of_every_kind(pool: Pool) -> None:
     assert {one.room.what for one in found if one.room} == {
         *("text", "max_tokens", "max_completion_tokens")
     }
+    assert len({one.extra for one in found} & set(EXTRAS)) > 4
     assert any(one.tools for one in found)
     assert any(len(one.turns) > 100 for one in found)
 
@@ -140,6 +141,8 @@ def test_a_request_is_the_body_that_it_says(pool: Pool) -> None:
     assert clip["video_url"]["url"].count(",") == 2
     assert picture["image_url"]["url"] == "http://web/image-RGB.png"
     assert sent["max_tokens"] == 1
+    wrapped = body(Request((Turn(items=(Item("image-RGB.png", "wrapped"),)),)), pool, "")
+    assert "\n" in wrapped["messages"][0]["content"][1]["image_url"]["url"]
     longer = lengthened(sent, "text", 5)
     assert longer["messages"][0]["content"][-1] == {"type": "text", "text": "aaaaa"}
     answering = lengthened(sent, "max_completion_tokens", 9)
