@@ -28,12 +28,15 @@ _MOST_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """Folder of engine.yaml, the calibration, the checkpoint that is served, and words on how."""
+    """The engine.yaml, the calibration, the checkpoint that is served, words on how it went, and
+    a digest of what it was made of.
+    """
 
     engine_yaml: Path
     calibration: Calibration
     checkpoint: Path
     note: str
+    made_of: str
 
 
 def calibrated(subject: Subject, pool: Pool, folder: Path) -> Calibrated:
@@ -42,7 +45,7 @@ def calibrated(subject: Subject, pool: Pool, folder: Path) -> Calibrated:
     Raises MmcalibError where no engine.yaml comes of it.
     """
     mark = folder / "made-of.txt"
-    made_of = f"{subject}\n{sources()}\n{pool.folder}\n"
+    made_of = f"{subject}\n{_sources()}\n{pool.folder.name}\n"
     if not mark.exists() or mark.read_text("utf-8") != made_of:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -55,10 +58,11 @@ def calibrated(subject: Subject, pool: Pool, folder: Path) -> Calibrated:
         Calibration.load(out / "calibration.json"),
         folder / "cut",
         (folder / "note.txt").read_text("utf-8"),
+        hashlib.sha256(made_of.encode()).hexdigest()[:16],
     )
 
 
-def sources() -> str:
+def _sources() -> str:
     """A digest of all of mmcalib that is imported here."""
     package = Path(mmcalib.__file__).parent
     digest = hashlib.sha256()
@@ -75,7 +79,8 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
     out, note = folder / "out", ""
     words = [
         *("run", "--model", subject.model, "--requests", str(requests), "--out", str(out)),
-        *("--allowed-local-media-path", str(pool.folder), "--max-model-len", "fit"),
+        *("--allowed-local-media-path", str(pool.folder)),
+        *("--max-model-len", subject.max_model_len),
         *("--validate", "budget", "--no-thumbnails", "--quiet"),
     ]
     said = _mmcalib(words)

@@ -21,6 +21,11 @@ class Composition:
         self._light = {kind: pool.of(kind, heavy=False) for kind in subject.kinds}
         self._heavy = [name for kind in subject.kinds for name in pool.of(kind, heavy=True)]
 
+    def each(self) -> list[Request]:
+        """Every medium by itself, the heavy ones last."""
+        light = [name for names in self._light.values() for name in names]
+        return [Request((Turn(items=(Item(name),)),)) for name in (*light, *self._heavy)]
+
     def requests(self) -> st.SearchStrategy[Request]:
         """One request that stands alone; most hold one medium of the whole variety."""
         if self._subject.transcribes:
@@ -36,6 +41,10 @@ class Composition:
             (1, st.builds(Request, self._heavy_turns()) if self._heavy else plain),
         )
 
+    def alone(self) -> st.SearchStrategy[Order]:
+        """Orders of one request."""
+        return st.tuples(self.requests())
+
     def orders(self) -> st.SearchStrategy[Order]:
         """Requests whose items come again beside new ones: a cache must make room for them."""
         if self._subject.transcribes:
@@ -43,13 +52,7 @@ class Composition:
         kind = self._subject.kinds[0]
         if kind == "image":
             names = [f"image-same-{number}.jpg" for number in range(8)]
-            names = [
-                "image-224x224.png",
-                "image-28x28.png",
-                "image-448x448.jpg",
-                "image-640x480.jpg",
-                *names,
-            ]
+            names = ["image-224x224.png", "image-448x448.jpg", "image-1024x1024.jpg", *names]
         else:
             names = ["audio-1s.wav", "audio-30s.flac", "audio-29s.flac", "audio-5s.flac"]
             names += ["audio-2s.flac", "audio-8000.wav"]

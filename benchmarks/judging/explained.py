@@ -8,6 +8,14 @@ from collections.abc import Sequence
 # Pattern of the cause → why it is so.
 REASONS: Sequence[tuple[str, str]] = ()
 
+AGAIN = (
+    "answered by 5xx at first, and served when they were sent again. vLLM enters a medium in the "
+    "API server's half of its processor cache before it refuses the request for its length or its "
+    "answer, so the engine's half never gets it; the next request of that medium goes without its "
+    "data, and the engine asks for it by an `Internal server error` (`_handle_mm_cache_miss`, "
+    "vllm/v1/engine/core.py, 0.32). Without a cache it does not happen."
+)
+
 
 def explained(cause: str) -> str:
     """Empty where nothing explains it."""

@@ -104,7 +104,7 @@ def _makers() -> dict[str, Callable[[Path], None]]:
     # Distinct content of one size: what the processor cache has to make room for.
     for number in range(8):
         made[f"image-same-{number}.jpg"] = functools.partial(
-            _sized, width=640, height=500, seed=100 + number
+            _sized, width=1024, height=1000, seed=100 + number
         )
     for mode, suffixes in _MODES.items():
         for suffix in suffixes:

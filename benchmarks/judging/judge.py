@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,7 @@ from mmcalib.errors import MmcalibError
 from mmcalib.job.gate.check import check
 
 _MOST_STARTS = 12
+Ask = Callable[[Server], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,20 @@ class Judge:
         return [self.alone(request) for request in order]
 
     def alone(self, request: Request) -> Verdict:
-        """Of whatever the server has in its caches."""
+        """Of whatever the server has in its caches. What it fails at is sent once more, since
+        vLLM answers 5xx to ask for that (`MultiModalCacheMissError`).
+        """
         if self._subject.transcribes:
             path = self._pool[request.items[0].medium].path
             answer, reason = self.gate(os.fsencode(path))
-            found = self._asked(request, lambda server: server.transcribe(path))
+            ask: Ask = lambda server: server.transcribe(path)  # noqa: E731
         else:
             sent = self.sent(request)
             answer, reason = self.gate(json.dumps(sent).encode())
-            found = self._asked(request, lambda server: server.chat(sent))
-        return Verdict(answer, reason, found.status, found.said)
+            ask = lambda server: server.chat(sent)  # noqa: E731
+        found = self._asked(request, ask)
+        again = self._asked(request, ask).status if found.status >= 500 else None
+        return Verdict(answer, reason, found.status, found.said, again)
 
     def gate(self, line: bytes) -> tuple[str, str]:
         """What `mmcalib check --stdin` says to one line, and why."""
@@ -101,9 +107,9 @@ class Judge:
         answer = (request.answer or 1) if request.room.what == "text" else 0
         return lengthened(plain, request.room.what, max(1, room - answer))
 
-    def _asked(self, request: Request, ask: Any) -> Answer:
+    def _asked(self, request: Request, ask: Ask) -> Answer:
         server = self._server
-        answer: Answer = ask(server)
+        answer = ask(server)
         if (answer.status == 0 or answer.status >= 500) and not server.alive:
             with self._lock:
                 if server is self._server:

@@ -6,15 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from judging.explained import explained
+from judging.explained import AGAIN, explained
 from judging.request import Request, summary
 from judging.results import Result
-from judging.verdict import Kind, Verdict
+from judging.verdict import KINDS, Verdict
 
-COLUMNS: tuple[Kind, ...] = (
-    *("served", "refused", "refused by 5xx", "unknown"),
-    *("broken promise", "failure", "false refusal"),
-)
 # The issue's own: one in a hundred of the requests may be refused by `check` alone.
 MOST_FALSE_REFUSALS = 0.01
 _MOST_LINES = 12
@@ -53,7 +49,7 @@ def passes(rows: Sequence[Asked]) -> bool:
 def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> str:
     """Markdown. `about` says how it was made, `died` what became of servers."""
     kinds = Counter(row.verdict.kind for row in rows)
-    let_in = kinds["served"] + kinds["broken promise"]
+    let_in = kinds["served"] + kinds["served again"] + kinds["broken promise"]
     share = kinds["false refusal"] / max(1, len(rows))
     lines = [
         "# What `check` says and what vLLM's server does",
@@ -67,12 +63,16 @@ def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> st
         f"({kinds['unknown'] / max(1, len(rows)):.1%}).**",
         "",
         "*served*, *refused*: both agree, though the server refuses some *by 5xx*. *unknown*: "
-        "`check` says that it does not know. *broken promise*: `check` lets in what the server "
-        "refuses. *failure*: the server answers 5xx to what `check` did not refuse, or does not "
-        "answer. *false refusal*: the server takes what `check` refuses. Every count is measured.",
+        "`check` says that it does not know. *served again*: below. *broken promise*: `check` lets "
+        "in what the server refuses. *failure*: the server answers 5xx to what `check` did not "
+        "refuse, or does not answer. *false refusal*: the server takes what `check` refuses. Every "
+        "count is measured.",
         "",
         *_matrix(rows),
     ]
+    again = [r for r in rows if r.verdict.kind == "served again"]
+    if again:
+        lines += ["", f"{len(again)} were {AGAIN}"]
     lines += _groups("Disagreements", [r for r in rows if r.verdict.disagrees], explain=True)
     unknown = [r for r in rows if r.verdict.kind == "unknown"]
     lines += _groups("Unknown, by what `check` says", unknown, explain=False)
@@ -82,13 +82,13 @@ def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> st
 
 
 def _matrix(rows: Sequence[Asked]) -> Iterator[str]:
-    yield f"| model | medium | requests | {' | '.join(COLUMNS)} |"
-    yield "|---|---|--:" + "|--:" * len(COLUMNS) + "|"
+    yield f"| model | medium | requests | {' | '.join(KINDS)} |"
+    yield "|---|---|--:" + "|--:" * len(KINDS) + "|"
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for row in rows:
         counts[row.subject, row.medium][row.verdict.kind] += 1
     for (subject, medium), found in counts.items():
-        cells = " | ".join(str(found[kind]) for kind in COLUMNS)
+        cells = " | ".join(str(found[kind]) for kind in KINDS)
         yield f"| {subject} | {medium} | {found.total()} | {cells} |"
 
 

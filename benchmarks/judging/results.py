@@ -19,7 +19,7 @@ _ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 @dataclass(frozen=True, slots=True)
 class Result:
     """An order of requests with one verdict each. `series` and `number` are where in the run it
-    stands; `made_of` are the sources of mmcalib that answered.
+    stands; `made_of` is a digest of the sources of mmcalib that answered, and of the calibration's.
     """
 
     subject: str
@@ -52,7 +52,7 @@ _EXAMPLE: TypeAdapter[Example] = TypeAdapter(Example)
 
 
 class Results:
-    """The results in a file, whole lines only. None of other sources of mmcalib are read."""
+    """The results in a file that are `made_of` the same, whole lines only."""
 
     def __init__(self, path: Path, made_of: str) -> None:
         self._path, self.made_of = path, made_of

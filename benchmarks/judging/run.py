@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from judging.calibrated import calibrated, sources
+from judging.calibrated import calibrated
 from judging.judge import Judge
 from judging.page import Asked, asked
 from judging.pool import Pool
@@ -66,7 +66,7 @@ def hear_one(key: str, hearing: Hearing, say: Callable[[str], None]) -> Heard:
         heard.died.append(f"{key}: {error.message}")
         return heard
     say(f"{key}: {made.note or 'calibrated'}; starting its server")
-    results = Results(hearing.results, sources())
+    results = Results(hearing.results, made.made_of)
     plan = Plan(hearing.requests, hearing.seed, hearing.deadline, hearing.examples, hearing.shrink)
     log = hearing.folder / f"{key}.log"
     log.unlink(missing_ok=True)

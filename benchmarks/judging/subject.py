@@ -19,6 +19,7 @@ class Subject:
     corpus: Sequence[Sequence[str]]
     narrow: Mapping[str, int]
     transcribes: bool = False
+    max_model_len: str = "fit"
 
     @property
     def kinds(self) -> list[str]:
@@ -49,11 +50,12 @@ _SOUNDS = (
 )
 
 SUBJECTS = (
-    # Deepstack: what the encoder gives is four times as wide as the language model.
+    # Deepstack: what the encoder gives is four times as wide as the language model. Its largest
+    # pictures fill a processor cache, and the context has room for as many as the limit.
     Subject(
         "qwen3-vl",
         "Qwen/Qwen3-VL-2B-Instruct",
-        (*_PICTURES, *_CLIPS),
+        (("image-1024x1024.jpg", _LOGO), *_PICTURES, *_CLIPS),
         {
             "text_config.hidden_size": 256,
             "text_config.intermediate_size": 256,
@@ -64,6 +66,7 @@ SUBJECTS = (
             "vision_config.num_heads": 2,
             "vision_config.out_hidden_size": 256,
         },
+        max_model_len="4608",
     ),
     Subject(
         "qwen2.5-vl",

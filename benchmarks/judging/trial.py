@@ -46,16 +46,18 @@ def hear(
 ) -> list[Result]:
     """Everything asked, and new examples kept."""
     composition = Composition(subject, pool)
+    each = composition.each()[: plan.requests]
     in_order = round(plan.requests * _SHARE_IN_ORDER / _MEAN_ORDER)
-    alone = plan.requests - in_order * _MEAN_ORDER
+    alone = max(0, plan.requests - in_order * _MEAN_ORDER - len(each))
     series: list[tuple[str, Sequence[Order], int]] = [
         ("kept", [e.order for e in kept_examples(plan.examples) if e.subject == subject.key], 1),
-        ("alone", [(r,) for r in drawn(composition.requests(), alone, plan.seed)], _AT_ONCE),
+        ("each", [(r,) for r in each], _AT_ONCE),
+        ("alone", drawn(composition.alone(), alone, plan.seed), _AT_ONCE),
         ("order", drawn(composition.orders(), in_order, plan.seed), 1),
     ]
     found: list[Result] = []
     for name, orders, at_once in series:
-        numbered = f"{name}-{plan.seed}" if name != "kept" else name
+        numbered = name if name in ("kept", "each") else f"{name}-{plan.seed}"
         found += _asked(subject, judge, numbered, orders, at_once, results, plan, say)
     if plan.shrink:
         _shrink(subject, judge, composition, found, alone, in_order, plan, say)
@@ -109,7 +111,8 @@ def _shrink(
 ) -> None:
     """One example per cause; what was met before another order is left as it is."""
     for cause in dict.fromkeys(result.cause for result in found if result.cause):
-        first = next(one for one in found if one.cause == cause)
+        all_of_it = [one for one in found if one.cause == cause]
+        first = min(all_of_it, key=lambda one: len(" ".join(map(summary, one.order))))
         if first.series == "kept" or time.monotonic() > plan.deadline:
             continue
         single = len(first.order) == 1
@@ -120,9 +123,12 @@ def _shrink(
         if not fails(first.order):
             say(f"{subject.key}: not so when asked again, alone: {cause}")
             continue
-        strategy = composition.requests().map(lambda r: (r,)) if single else composition.orders()
+        strategy = composition.alone() if single else composition.orders()
         known = {one.order: one.cause == cause for one in found}
         count = alone if single else in_order
-        smallest = shrunk(strategy, count, plan.seed, fails, known, _SHRINK_S) or first.order
+        smallest = first.order
+        if first.series != "each":
+            drawn_from = count, plan.seed
+            smallest = shrunk(strategy, *drawn_from, fails, known, _SHRINK_S) or smallest
         if keep_example(plan.examples, Example(subject.key, cause, smallest)):
             say(f"{subject.key}: kept: {' → '.join(map(summary, smallest))}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-Kind = Literal[
-    "served", "refused", "refused by 5xx", "unknown", "broken promise", "failure", "false refusal"
-]
-# Each is a disagreement with the server, the gravest first.
-DISAGREEMENTS: tuple[Kind, ...] = ("failure", "broken promise", "false refusal")
+Agreed = Literal["served", "served again", "refused", "refused by 5xx", "unknown"]
+Disagreed = Literal["broken promise", "failure", "false refusal"]
+Kind = Agreed | Disagreed
+KINDS: tuple[Kind, ...] = (*get_args(Agreed), *get_args(Disagreed))
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d[\d,.]*")
 _PATHS = re.compile(r"(/[\w.+-]+){2,}|(image|video|audio)-?[\w.+-]*\.\w+")
@@ -19,12 +18,15 @@ _NAMED_CHARS = 110
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One request's: `answer` and `reason` are `check`'s, `status` and `said` the server's."""
+    """One request's: `answer` and `reason` are `check`'s, `status` and `said` the server's, and
+    `again` its status when what it had failed at was sent once more.
+    """
 
     answer: str
     reason: str
     status: int
     said: str
+    again: int | None = None
 
     @property
     def kind(self) -> Kind:
@@ -32,7 +34,7 @@ class Verdict:
             # `check` has said so; that vLLM calls it a fault of its own is vLLM's.
             return "refused by 5xx"
         if self.status == 0 or self.status >= 500:
-            return "failure"
+            return "served again" if self.again == 200 else "failure"
         served = self.status == 200
         if self.answer == "unknown":
             return "unknown"
@@ -42,7 +44,7 @@ class Verdict:
 
     @property
     def disagrees(self) -> bool:
-        return self.kind in DISAGREEMENTS
+        return self.kind in get_args(Disagreed)
 
     @property
     def cause(self) -> str:

@@ -57,6 +57,11 @@ def test_two_answers_are_one_verdict(answer: str, status: int, kind: str) -> Non
     assert verdict.disagrees == (kind in ("broken promise", "failure", "false refusal"))
 
 
+def test_what_is_served_when_it_is_sent_again_is_no_failure() -> None:
+    assert Verdict("fits", "", 500, "Internal server error", again=200).kind == "served again"
+    assert Verdict("fits", "", 500, "Internal server error", again=500).kind == "failure"
+
+
 def test_one_fault_is_one_cause_whatever_it_was_met_with() -> None:
     said = "cannot open /a/b/image-{0}.png: {0} > 12"
     first, second = (Verdict("fits", "", 400, said.format(n)) for n in (3, 45.5))
@@ -158,7 +163,7 @@ def test_the_page_counts_and_judges() -> None:
     rows += page.asked([refused])
     assert not page.passes(rows)
     text = page.page(rows, ["About."], [])
-    assert "| qwen3-vl | image | 2 | 1 | 0 | 0 | 0 | 1 | 0 | 0 |" in text
+    assert "| qwen3-vl | image | 2 | 1 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |" in text
     assert "1 × broken promise: no # such" in text
     assert f"`{summary(PICTURE)}`: check: fits, 1 \\| 'token'; server: 400 no # such" in text
 

@@ -74,9 +74,9 @@ PICTURES: Mapping[str, Order] = {
     "many messages that say nothing": ((Request((Turn(words=0),) * 400)),),
     "tools and their calls": ((Request(_TALK, tools=3)),),
     "a cached picture beside new ones": (
-        user("image-640x480.jpg"),
-        user("image-same-1.jpg", "image-same-2.jpg", "image-640x480.jpg"),
-        user("image-640x480.jpg", "image-same-3.jpg", "image-same-1.jpg"),
+        user("image-1024x1024.jpg"),
+        user("image-same-1.jpg", "image-same-2.jpg", "image-1024x1024.jpg"),
+        user("image-1024x1024.jpg", "image-same-3.jpg", "image-same-1.jpg"),
     ),
 }
 
