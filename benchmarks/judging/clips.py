@@ -19,6 +19,7 @@ from judging.images import ramp
 
 # Presentation times in ticks of 1/100 s.
 _VARIABLE = (0, 10, 20, 25, 30, 95, 100, 110, 300, 301, 302, 360)
+_SLOWING = tuple(number * number // 2 for number in range(40))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,6 @@ class Clip:
     frames: int = 20
     fps: int = 10
     ticks: Sequence[int] = ()
-    declared: bool = True
     sound: bool = False
     options: dict[str, str] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ def write(path: Path, clip: Clip) -> None:
     """Raises what PyAV raises where the codec or the container is missing."""
     with _as_patient_as_before(), av.open(str(path), "w", format=clip.container) as container:
         rate = Fraction(clip.fps)
-        stream = container.add_stream(clip.codec, rate=rate if clip.declared else None)
+        stream = container.add_stream(clip.codec, rate=rate)
         stream.width, stream.height = clip.width, clip.height
         stream.pix_fmt = {"mjpeg": "yuvj420p", "gif": "rgb8", "prores": "yuv422p10le"}.get(
             clip.codec, "yuv420p"
@@ -82,6 +82,16 @@ def write(path: Path, clip: Clip) -> None:
             quiet.sample_rate = 16_000
             container.mux(heard.encode(quiet))
             container.mux(heard.encode())
+
+
+def _undeclared(path: Path, *, clip: Clip) -> None:
+    """A Matroska file that declares no rate: its DefaultDuration becomes a Void of that length."""
+    write(path, clip)
+    data = path.read_bytes()
+    start = data.index(b"\x23\xe3\x83")
+    length = 3 + 1 + (data[start + 3] & 0x7F)
+    void = b"\xec" + bytes([0x80 | (length - 2)]) + bytes(length - 2)
+    path.write_bytes(data[:start] + void + data[start + length :])
 
 
 def _heard_only(path: Path) -> None:
@@ -159,10 +169,12 @@ _CLIPS: dict[str, Clip] = {
     "video-variable.mkv": Clip(container="matroska", frames=12, ticks=_VARIABLE),
     "video-variable.webm": Clip("libvpx-vp9", "webm", frames=12, ticks=_VARIABLE),
     "video-variable.mp4": Clip(frames=12, ticks=_VARIABLE),
-    "video-variable-undeclared.mkv": Clip(
-        container="matroska", frames=12, ticks=_VARIABLE, declared=False
+    "video-variable-large.mkv": Clip(
+        container="matroska", width=320, height=240, frames=40, ticks=_SLOWING
     ),
-    "video-variable-undeclared.mp4": Clip(frames=12, ticks=_VARIABLE, declared=False),
+    "video-variable-large.webm": Clip(
+        "libvpx", "webm", width=320, height=240, frames=40, ticks=_SLOWING
+    ),
     "video-late.mp4": Clip(frames=12, ticks=tuple(500 + 10 * n for n in range(12))),
     "video-sound.mp4": Clip(sound=True),
     "video-sound.mkv": Clip(container="matroska", sound=True),
@@ -179,10 +191,23 @@ _CLIPS: dict[str, Clip] = {
 }
 
 
+_UNDECLARED: dict[str, Clip] = {
+    "video-undeclared.mkv": Clip(container="matroska"),
+    "video-1-frame-undeclared.mkv": Clip(container="matroska", frames=1),
+    "video-variable-undeclared.mkv": Clip(container="matroska", frames=12, ticks=_VARIABLE),
+    "video-variable-undeclared.webm": Clip("libvpx", "webm", frames=12, ticks=_VARIABLE),
+    "video-variable-large-undeclared.mkv": Clip(
+        container="matroska", width=320, height=240, frames=40, ticks=_SLOWING
+    ),
+}
+
+
 def _makers() -> dict[str, Callable[[Path], None]]:
     made: dict[str, Callable[[Path], None]] = {
         name: functools.partial(write, clip=clip) for name, clip in _CLIPS.items()
     }
+    for name, clip in _UNDECLARED.items():
+        made[name] = functools.partial(_undeclared, clip=clip)
     for count in (1, 2, 3, 4, 16, 33):
         made[f"video-{count}.frames"] = functools.partial(_frames, count=count)
     made["video-large.frames"] = functools.partial(_frames, count=4, width=1000, height=800)

@@ -27,6 +27,7 @@ ANSWER_S = 180.0
 KV_CACHE_BYTES = 1 << 30
 _SERVE = Path(__file__).with_name("serve.py")
 _LAST_LINES = 15
+_MOST_SAID_CHARS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +188,16 @@ def _whole(status: int, text: bytes) -> Answer:
     try:
         found = json.loads(text or b"{}")
     except ValueError:
-        return Answer(status, text[:2000].decode(errors="replace"))
+        return Answer(status, _shortened(text.decode(errors="replace")))
     if status == 200:
         usage = (found or {}).get("usage") or {}
         return Answer(status, "", usage.get("prompt_tokens"))
     error = found.get("error", found) if isinstance(found, dict) else found
     said = error.get("message", error) if isinstance(error, dict) else error
-    return Answer(status, str(said))
+    return Answer(status, _shortened(str(said)))
+
+
+def _shortened(said: str) -> str:
+    """Some of vLLM's messages hold the whole clip; what went wrong stands at the ends."""
+    half = _MOST_SAID_CHARS // 2
+    return said if len(said) <= _MOST_SAID_CHARS else f"{said[:half]} … {said[-half:]}"
