@@ -27,6 +27,7 @@ class Sound:
     channels: int = 1
     form: str = "WAV"
     subtype: str | None = None
+    loudness: float = 0.3
 
 
 def _s(seconds: float, rate_hz: int = 16_000) -> int:
@@ -45,7 +46,8 @@ def write(path: Path, sound: Sound) -> None:
     ) as file:
         for start in range(0, sound.samples, _BLOCK):
             count = min(_BLOCK, sound.samples - start)
-            tone = 0.3 * np.sin(np.arange(start, start + count) * (440 * 6.283 / sound.rate_hz))
+            angle = np.arange(start, start + count) * (440 * 6.283 / sound.rate_hz)
+            tone = sound.loudness * np.sin(angle)
             file.write(np.repeat(tone[:, None].astype(np.float32), sound.channels, axis=1))
 
 
@@ -108,8 +110,10 @@ def _makers() -> dict[str, Callable[[Path], None]]:
     made["audio-599s.flac"] = Sound(_s(599, 8_000), 8_000, form="FLAC")
     made["audio-601s.flac"] = Sound(_s(601, 8_000), 8_000, form="FLAC")
     made["audio-600s.flac"] = Sound(_s(600, 8_000), 8_000, form="FLAC")
-    made["audio-190s-8-channels.flac"] = Sound(_s(190, 48_000), 48_000, 8, "FLAC")
-    made["audio-170s-8-channels.flac"] = Sound(_s(170, 48_000), 48_000, 8, "FLAC")
+    # Silence, of which files are small and decoded sounds are not.
+    for seconds in (160, 190):
+        quiet = Sound(_s(seconds, 48_000), 48_000, 8, "FLAC", loudness=0.0)
+        made[f"audio-{seconds}s-8-channels.flac"] = quiet
     made["audio-below-25-mib.wav"] = _file_of(_MOST_FILE_BYTES - 4096)
     made["audio-above-25-mib.wav"] = _file_of(_MOST_FILE_BYTES + 8192)
     makers: dict[str, Callable[[Path], None]] = {
@@ -136,6 +140,6 @@ def _makers() -> dict[str, Callable[[Path], None]]:
 
 MAKERS = _makers()
 HEAVY = (
-    *("audio-190s-8-channels.flac", "audio-170s-8-channels.flac", "audio-599s.flac"),
+    *("audio-190s-8-channels.flac", "audio-160s-8-channels.flac", "audio-599s.flac"),
     *("audio-600s.flac", "audio-601s.flac", "audio-below-25-mib.wav", "audio-above-25-mib.wav"),
 )
