@@ -10,8 +10,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from judging.request import Item, Order, Request, Room, Turn
 
-# Name of a seed, or the beginning of a kept example's cause → where `check` and the server are
-# known to differ: sections of the server conformance work. To be emptied as they are cured.
+# `MODEL: NAME` of a seed, or `MODEL: CAUSE` of a kept example as far as it tells → where `check`
+# and the server are known to differ: sections of the server conformance work, `new` where none has
+# it.
+# Such a test fails where they agree: whoever cures one takes its line away.
 NOT_CURED: Mapping[str, str] = {}
 
 
@@ -88,6 +90,12 @@ SOUNDS: Mapping[str, Order] = {
     "three": one("audio-1s.wav", "audio-1s.wav", "audio-1s.wav"),
     "inline": ((Request((Turn(items=(Item("audio-1s.wav", "input_audio"),)),))),),
     "as a data URL": ((Request((Turn(items=(Item("audio-2s.mp3", "data"),)),))),),
+    "inline alone, neither WAV nor MP3": (
+        (Request((Turn(words=0, items=(Item("audio-2s.flac", "input_audio"),)),)),)
+    ),
+    "inline beside text, neither WAV nor MP3": (
+        (Request((Turn(items=(Item("audio-2s.flac", "input_audio"),)),)),)
+    ),
     "8 kHz": one("audio-8000.wav"),
     "eight channels": one("audio-8-channels.wav"),
     "10 ms": one("audio-10ms.flac"),

@@ -7,7 +7,6 @@ examples that it has kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,25 +66,20 @@ def judge_of(
     end()
 
 
-@cache
-def why_not(key: str, name: str) -> str:
-    """The section by which it is known, if it is."""
-    named = (why for start, why in NOT_CURED.items() if f"{key}: {name}".startswith(start))
-    return next(named, "")
+def known(key: str, name: str) -> str:
+    """The section by which it is known to differ, if it is."""
+    named = f"{key}: {name}"
+    return next((why for start, why in NOT_CURED.items() if named.startswith(start)), "")
 
 
-@pytest.mark.parametrize(
-    ("key", "name", "order"),
-    [
-        pytest.param(*case, id=f"{case[0]}: {case[1]}", marks=_marks)
-        for case in cases()
-        for _marks in [
-            [pytest.mark.xfail(reason=why_not(*case[:2]), strict=True)]
-            if why_not(*case[:2])
-            else []
-        ]
-    ],
-)
+def params() -> Iterator[object]:
+    for key, name, order in cases():
+        why = known(key, name)
+        marks = [pytest.mark.xfail(reason=why, strict=True)] if why else []
+        yield pytest.param(key, name, order, id=f"{key}: {name}", marks=marks)
+
+
+@pytest.mark.parametrize(("key", "name", "order"), params())
 def test_check_says_what_the_server_does(
     judge_of: Callable[[str], Judge], pool: Pool, key: str, name: str, order: Order
 ) -> None:
