@@ -10,7 +10,7 @@ from judging.subject import Subject
 
 # Above what any subject is calibrated for.
 MOST_ITEMS = 4
-MANY_TURNS = 400
+MANY_TURNS = 1000
 
 
 class Composition:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from judging.composition import Composition
 from judging.drawing import drawn, shrunk
-from judging.judge import Judge
 from judging.pool import Pool
 from judging.request import Order, summary
 from judging.results import Example, Result, Results, keep_example, kept_examples
 from judging.subject import Subject
+from judging.verdict import Verdict
 
 # In flight at once where order does not matter: one is decoded while another is computed.
 _AT_ONCE = 4
@@ -36,9 +37,15 @@ class Plan:
     shrink: bool
 
 
+class Asks(Protocol):
+    """Whoever is asked in order."""
+
+    def in_order(self, order: Order) -> list[Verdict]: ...
+
+
 def hear(
     subject: Subject,
-    judge: Judge,
+    judge: Asks,
     pool: Pool,
     results: Results,
     plan: Plan,
@@ -46,13 +53,14 @@ def hear(
 ) -> list[Result]:
     """Everything asked, and new examples kept."""
     composition = Composition(subject, pool)
-    each = composition.each()[: plan.requests]
+    each = [(request,) for request in composition.each()[: plan.requests]]
     in_order = round(plan.requests * _SHARE_IN_ORDER / _MEAN_ORDER)
     alone = max(0, plan.requests - in_order * _MEAN_ORDER - len(each))
+    drawn_alone = drawn(composition.alone(), alone, plan.seed)
     series: list[tuple[str, Sequence[Order], int]] = [
         ("kept", [e.order for e in kept_examples(plan.examples) if e.subject == subject.key], 1),
-        ("each", [(r,) for r in each], _AT_ONCE),
-        ("alone", drawn(composition.alone(), alone, plan.seed), _AT_ONCE),
+        ("each", each, _AT_ONCE),
+        ("alone", [one for one in drawn_alone if one not in each], _AT_ONCE),
         ("order", drawn(composition.orders(), in_order, plan.seed), 1),
     ]
     found: list[Result] = []
@@ -66,7 +74,7 @@ def hear(
 
 def _asked(
     subject: Subject,
-    judge: Judge,
+    judge: Asks,
     series: str,
     orders: Iterable[Order],
     at_once: int,
@@ -101,7 +109,7 @@ def _asked(
 
 def _shrink(
     subject: Subject,
-    judge: Judge,
+    judge: Asks,
     composition: Composition,
     found: Sequence[Result],
     alone: int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from judging.pool import Pool
 from judging.request import EXTRAS, Item, Order, Request, Room, Turn, body, lengthened, summary
 from judging.results import Example, Result, Results, keep_example, kept_examples
 from judging.subject import SUBJECTS, subject
+from judging.trial import Plan, hear
 from judging.verdict import Verdict
 
 PICTURE = Request((Turn(items=(Item("image-28x28.png"),)),))
@@ -173,3 +175,49 @@ def test_one_false_refusal_in_a_hundred_passes() -> None:
     served = [result(number=number) for number in range(99)]
     assert page.passes(list(page.asked([*served, refused])))
     assert not page.passes(list(page.asked([*served, refused, refused])))
+
+
+class Pretend:
+    """A server that takes one item and no more, beside a `check` that lets everything in."""
+
+    def __init__(self) -> None:
+        self.asked: list[Order] = []
+
+    def in_order(self, order: Order) -> list[Verdict]:
+        self.asked.append(order)
+        return [
+            Verdict("fits", "", 400, "too many")
+            if len(one.items) > 1
+            else Verdict("fits", "", 200, "")
+            for one in order
+        ]
+
+
+def heard(pool: Pool, folder: Path, judge: Pretend, *, seconds: float = 300) -> list[Result]:
+    plan = Plan(60, 1, time.monotonic() + seconds, folder / "examples.jsonl", shrink=True)
+    results = Results(folder / "results.jsonl", "these")
+    return hear(subject("internvl"), judge, pool, results, plan, lambda said: None)
+
+
+def test_a_hearing_keeps_the_least_that_fails_and_is_not_held_twice(
+    pool: Pool, tmp_path: Path
+) -> None:
+    first = Pretend()
+    found = heard(pool, tmp_path, first)
+    assert {item.medium for one in found for request in one.order for item in request.items} >= set(
+        pool.of("image", heavy=False)
+    )
+    (kept,) = kept_examples(tmp_path / "examples.jsonl")
+    assert kept.cause == "broken promise: too many"
+    assert [[len(turn.items) for turn in one.turns] for one in kept.order] == [[2]]
+    again = Pretend()
+    assert set(heard(pool, tmp_path, again)) > set(found)
+    # What it kept, and whether the cause still holds.
+    assert again.asked[0] == kept.order
+    assert len(again.asked) < len(first.asked) / 2
+
+
+def test_nothing_is_begun_after_the_deadline(pool: Pool, tmp_path: Path) -> None:
+    judge = Pretend()
+    assert heard(pool, tmp_path, judge, seconds=-1) == []
+    assert judge.asked == []

@@ -70,10 +70,10 @@ PICTURES: Mapping[str, Order] = {
     "text beside a picture": one(LOGO, room=Room("text", 1)),
     "an answer that fills the context": one(LOGO, room=Room("max_tokens", 0)),
     "an answer one token longer": one(LOGO, room=Room("max_completion_tokens", 1)),
-    "an answer beyond the context": one(answer=4096),
+    "an answer beyond the context": one(answer=100_000),
     "no answer named": one(answer=None),
     "an answer of no tokens": one(answer=0),
-    "many messages that say nothing": ((Request((Turn(words=0),) * 400)),),
+    "many messages that say nothing": ((Request((Turn(words=0),) * 1000)),),
     "tools and their calls": ((Request(_TALK, tools=3)),),
     "a cached picture beside new ones": (
         user("image-1024x1024.jpg"),
