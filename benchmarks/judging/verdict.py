@@ -11,9 +11,9 @@ Disagreed = Literal["broken promise", "failure", "false refusal"]
 Kind = Agreed | Disagreed
 KINDS: tuple[Kind, ...] = (*get_args(Agreed), *get_args(Disagreed))
 
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d[\d,.]*")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{16,}\b|\d[\d,.]*")
 _PATHS = re.compile(r"(/[\w.+-]+){2,}|(image|video|audio)-?[\w.+-]*\.\w+")
-_NAMED_CHARS = 110
+_NAMED_CHARS = 130
 
 
 @dataclass(frozen=True, slots=True)
