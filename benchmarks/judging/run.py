@@ -49,7 +49,8 @@ def about(seed: int) -> list[str]:
     return [
         f"Written by `benchmarks/conformance.py --seed {seed}` with vLLM {_vllm()} on "
         f"{platform.machine()}, Python {platform.python_version()}: the real API server on its CPU "
-        "backend, depth cut to one layer, dummy weights, true widths and true processors.",
+        "backend, true processors and tokenizers' special tokens, one narrow layer of each stack "
+        "with dummy weights.",
         "",
     ]
 
