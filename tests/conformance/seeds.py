@@ -27,7 +27,12 @@ NOT_CURED: Mapping[str, str] = {
     "qwen3-vl: PCX": "§6",
     "qwen3-vl: GIF as a clip": "§6",
     "qwen3-vl: frames that the client cut": "§6",
+    "qwen3-vl: TGA": "§6, new",
     "qwen3-vl: cut short": "new: a picture that ends too early, of which headers say nothing",
+    "qwen3-vl: a clip cut short": "new: the same of clips",
+    "qwen3-vl: a transport stream": "new: OpenCV reads no frame of a TS from memory",
+    "qwen3-vl: more frames, by the request": "new: media_io_kwargs are refused by default",
+    "qwen3-vl: fewer tokens than the clip, by the request": "new: truncate_prompt_tokens",
     "qwen2-audio: W64": "§6",
     "qwen2-audio: inline alone, neither WAV nor MP3": (
         "new: a message of nothing but input_audio in a format that OpenAI does not name"
@@ -66,6 +71,7 @@ PICTURES: Mapping[str, Order] = {
     "animated": one("image-animated.webp"),
     "AVIF": one("image-RGB.avif"),
     "PCX": one("image-RGB.pcx"),
+    "TGA": one("image-RGB.tga"),
     "cut short": one("image-truncated.jpg"),
     "no picture": one("image-text.png"),
     "more pixels than vLLM opens": one("image-bomb.png"),
@@ -74,6 +80,8 @@ PICTURES: Mapping[str, Order] = {
     "a clip": one("video-h264.mp4"),
     "a clip and a picture": one("video-h264.mp4", "image-28x28.png"),
     "two clips": one("video-h264.mp4", "video-2-frames.mp4"),
+    "a transport stream": one("video-h264.ts"),
+    "a clip cut short": one("video-truncated.mkv"),
     "AV1 in MP4": one("video-av1.mp4"),
     "AV1 in Matroska": one("video-av1.mkv"),
     "one frame, its rate not declared": one("video-1-frame-undeclared.mkv"),
@@ -91,6 +99,8 @@ PICTURES: Mapping[str, Order] = {
     "an answer beyond the context": one(answer=100_000),
     "no answer named": one(answer=None),
     "an answer of no tokens": one(answer=0),
+    "more frames, by the request": one(extra="30 frames a second"),
+    "fewer tokens than the clip, by the request": one("video-320x240.mp4", extra="truncated"),
     "many messages that say nothing": ((Request((Turn(words=0),) * 1000)),),
     "tools and their calls": ((Request(_TALK, tools=3)),),
     "a cached picture beside new ones": (
