@@ -150,6 +150,13 @@ class Request:
 
 _MESSAGES = TypeAdapter(list[Message])
 
+# A server refuses these unless it is started with --trust-request-mm-kwargs, which voids every cap
+# (vllm/entrypoints/generate/base/protocol.py, 0.32).
+_UNTRUSTED = ("mm_processor_kwargs", "media_io_kwargs")
+# OpenAI's own, and all that vLLM's types let through in a message of nothing but sound: it then
+# matches none of the union of `ChatCompletionRequest.messages` (0.32). Beside a text any will do.
+_SOUND_FORMATS = ("wav", "mp3")
+
 
 def parse_line(line: bytes) -> Request:
     """The request that one line holds. Raises `BadRequest`."""
@@ -176,9 +183,25 @@ def parse_line(line: bytes) -> Request:
             written = messages_of(data)
         else:
             written = _Chat.model_validate(data).messages
-        return Request(_MESSAGES.validate_python(written), written, fields_of(body))
+        request = Request(_MESSAGES.validate_python(written), written, fields_of(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(step) for step in first["loc"])
         said = f"{where}: {first['msg']}" if where else first["msg"]
         raise BadRequest(f"not a chat request: {said}") from error
+    if why := _refused(request.messages, body):
+        raise BadRequest(why)
+    return request
+
+
+def _refused(messages: list[Message], body: Mapping[str, object]) -> str:
+    """Why vLLM refuses a request that is well-formed; empty where it does not."""
+    for name in _UNTRUSTED:
+        if body.get(name):
+            return f"{name} in a request, which vLLM refuses without --trust-request-mm-kwargs"
+    for message in messages:
+        sounds = [part.input_audio for part in message.content if isinstance(part, _InlineAudio)]
+        odd = next((one.format for one in sounds if one.format not in _SOUND_FORMATS), None)
+        if odd is not None and len(sounds) == len(message.content):
+            return f"input_audio of format {odd} in a message without text, which vLLM refuses"
+    return ""

@@ -233,7 +233,9 @@ def _together(gate: Gate, items: Sequence[Admission], needs: Needs) -> Admission
     else:
         words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} of text"
     reason = f"{media} + {words}, of {context}"
-    if answer == "no" and asks is not None and asks > context:
+    if answer == "no" and asks is not None and asks < LEAST_ANSWER_TOKENS:
+        reason = f"it asks for {asks} tokens: an answer has one at least"
+    elif answer == "no" and asks is not None and asks > context:
         reason = f"it asks for {asks} tokens, max_model_len is {context}"
     elif answer == "fits" and most is not None:
         reason = f"{media} + {words}"

@@ -10,7 +10,7 @@ from mmcalib.census.encoding import Encoded, Given, encoded
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
-from mmcalib.derive.request import Between
+from mmcalib.derive.request import LEAST_ANSWER_TOKENS, Between
 
 CALIBRATE = "calibrate again with such media in the corpus"
 # Rounding makes costs rise and fall a little from one width to the next: so many above the one
@@ -44,8 +44,9 @@ def with_prompt_remedy(
     """The same for a prompt: its first item that does not fit, else how to split it."""
     if admission.fits:
         return admission
-    if (asked.answer_tokens or 0) > gate.max_model_len:
-        return replace(admission, remedy=f"max_tokens of at most {gate.max_model_len}")
+    asks = asked.answer_tokens
+    if asks is not None and not LEAST_ANSWER_TOKENS <= asks <= gate.max_model_len:
+        return replace(admission, remedy=f"max_tokens of 1 to {gate.max_model_len}")
     for answer in ("no", "unknown"):
         for shape in shapes:
             alone = admit_beside(gate, shape, 0)

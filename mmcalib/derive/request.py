@@ -71,8 +71,10 @@ def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
     """Whether vLLM takes the request. An answer for which less room is left than it asks for is cut
     short, not refused (`get_max_tokens`, vllm/entrypoints/serve/utils/api_utils.py, 0.32).
     """
-    # `TokenizeParams.__post_init__`, vllm/renderers/params.py, 0.32.
-    if (needs.answer_tokens or 0) > max_model_len:
+    asks = needs.answer_tokens
+    # `SamplingParams._verify_args` (vllm/sampling_params.py) and `TokenizeParams.__post_init__`
+    # (vllm/renderers/params.py) of 0.32.
+    if asks is not None and not LEAST_ANSWER_TOKENS <= asks <= max_model_len:
         return "no"
     room = max_model_len - LEAST_ANSWER_TOKENS
     if needs.prompt.least > room:

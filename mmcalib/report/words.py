@@ -54,7 +54,7 @@ def profile(budget: EncoderBudget) -> str:
     """What vLLM's startup profile runs."""
     if budget.profiled_modality is None:
         return "nothing"
-    return f"{budget.profiled_items} × {budget.profiled_modality}"
+    return f"{budget.profiled_items} × {plain(budget.profiled_modality)}"
 
 
 def grouped(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Evidence]]:

@@ -339,7 +339,7 @@ def test_a_full_disk_for_what_is_remembered_is_a_note(
 ) -> None:
     words = ["scan", "--data", tree, "--out", tmp_path / "out", "--force"]
     # Room for the tables, not for what is seen.
-    (small_disk / "full").write_bytes(bytes(40 << 10))
+    (small_disk / "full").write_bytes(bytes(56 << 10))
     process = started(small_disk / "cache", *words)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0

@@ -63,6 +63,7 @@ MISTAKES = [
     ("scan", 2, "nothing to scan", "--data DIR or --requests"),
     ("scan --data media --shard 5/4", 2, "no such shard: 5/4", "1/4 is the first"),
     ("merge", 2, "missing argument", "mmcalib merge --help"),
+    ("serve --config none.yaml", 2, "--config none.yaml: no such file", "mmcalib run --model"),
     ("merge a.txt", 2, "not a census: a.txt", "mmcalib scan --data DIR"),
     ("report nowhere", 2, "cannot read nowhere", "mmcalib run --model MODEL"),
     ("report kept --format pdf", 2, "neither html nor md", "--format html"),

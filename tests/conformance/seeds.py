@@ -15,28 +15,9 @@ from judging.request import Item, Order, Request, Room, Turn
 # it.
 # Such a test fails where they agree: whoever cures one takes its line away.
 NOT_CURED: Mapping[str, str] = {
-    "qwen3-vl: a cached picture beside new ones": "§1",
-    "qwen3-vl: text one token longer": "§2",
-    "qwen3-vl: text beside a picture": "§2",
-    "qwen3-vl: an answer beyond the context": "§2",
-    "qwen3-vl: an answer of no tokens": "§2",
-    "qwen3-vl: many messages that say nothing": "§2",
-    "qwen3-vl: AV1 in MP4": "§5",
-    "qwen3-vl: AV1 in Matroska": "§5",
-    "qwen3-vl: one frame, its rate not declared": "§5",
-    "qwen3-vl: PCX": "§6",
-    "qwen3-vl: GIF as a clip": "§6",
-    "qwen3-vl: frames that the client cut": "§6",
-    "qwen3-vl: TGA": "§6, new",
     "qwen3-vl: cut short": "new: a picture that ends too early, of which headers say nothing",
     "qwen3-vl: a clip cut short": "new: the same of clips",
     "qwen3-vl: a transport stream": "new: OpenCV reads no frame of a TS from memory",
-    "qwen3-vl: more frames, by the request": "new: media_io_kwargs are refused by default",
-    "qwen3-vl: fewer tokens than the clip, by the request": "new: truncate_prompt_tokens",
-    "qwen2-audio: W64": "§6",
-    "qwen2-audio: inline alone, neither WAV nor MP3": (
-        "new: a message of nothing but input_audio in a format that OpenAI does not name"
-    ),
 }
 
 

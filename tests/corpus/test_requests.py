@@ -171,6 +171,15 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user(image("data:image/png;base64,%%%")), "base64: "),
         (user(image("data:image/png;base64")), "data URL without a comma"),
         (user(image("a" * 5000)), "names a missing file: "),
+        # New in the server conformance work: what vLLM refuses as a whole.
+        (
+            {**user(image("a.jpg")), "media_io_kwargs": {"video": {"fps": 30}}},
+            "media_io_kwargs in a request, which vLLM refuses",
+        ),
+        (
+            user({"type": "input_audio", "input_audio": {"data": PIXEL, "format": "flac"}}),
+            "input_audio of format flac in a message without text",
+        ),
     ],
 )
 def test_unusable_lines_are_listed(folder: Path, line: object, reason: str) -> None:

@@ -142,7 +142,7 @@ def test_an_answer_longer_than_the_context_is_refused() -> None:
     """Finding §2 of the server conformance work: "max_tokens cannot be greater"."""
     assert prompt(GATE, [], answer_tokens=4096).fits
     found = prompt(GATE, [], answer_tokens=4097)
-    assert (found.answer, found.remedy) == ("no", "max_tokens of at most 4096")
+    assert (found.answer, found.remedy) == ("no", "max_tokens of 1 to 4096")
     assert found.reason == "it asks for 4097 tokens, max_model_len is 4096"
 
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from mmcalib.census.asked import Asked
 from mmcalib.census.encoding import PLAIN, Encoded, Encoding
 from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.admission import Gate, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Frames, Ladder, Refused, Rung, Sampling
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.server import needed, server_refuses
+from mmcalib.engine.messages import TextBound
 from mmcalib.engine.server import Server
 
 SERVER = Server(
@@ -40,6 +42,7 @@ GATE = Gate(
         "audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 40, 10, 10))),
     },
     server=SERVER,
+    text=TextBound(item_tokens={"image": 0, "video": 0, "audio": 0}, tools_tokens=0, compared=1),
 )
 
 
@@ -62,7 +65,7 @@ def test_what_the_server_refuses_does_not_fit(file: Encoded, reason: str) -> Non
     answer = with_remedy(GATE, file, admit(GATE, file))
     assert (answer.answer, answer.reason) == ("no", said.reason)
     assert answer.remedy.startswith(said.remedy)
-    assert admit_prompt(GATE, [file], 0).answer == "no"
+    assert admit_prompt(GATE, [file], Asked()).answer == "no"
 
 
 @pytest.mark.parametrize(
@@ -135,11 +138,11 @@ def test_what_a_request_has_decoded_is_bounded_together() -> None:
         max_model_len=1 << 20,
     )
     photo = ImageShape(8_200, 5_500)
-    assert admit_prompt(gate, [photo] * 3, 0).fits
-    answer = admit_prompt(gate, [photo] * 4, 0)
+    assert admit_prompt(gate, [photo] * 3, Asked()).fits
+    answer = admit_prompt(gate, [photo] * 4, Asked())
     assert (answer.answer, answer.basis) == ("no", "formula")
     assert answer.reason.endswith("up to 683 MiB (VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES)")
-    told = with_prompt_remedy(gate, [photo] * 4, 0, answer).remedy
+    told = with_prompt_remedy(gate, [photo] * 4, Asked(), answer).remedy
     assert told.startswith("VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES=721600000 for the server")
     assert "split into 2 prompts" in told
     film = VideoShape(6_000, 25.0, 240.0, 1920, 1080)

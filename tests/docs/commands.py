@@ -41,6 +41,7 @@ OUTSIDE = {
     "hf-dataset://lmms-lab": "the hub",
     "--ray-address": "a cluster",
     "--install-completion": "changes a person's shell",
+    "mmcalib serve": "a server ends when it is told to; tests/e2e/test_serve.py starts one",
 }
 
 

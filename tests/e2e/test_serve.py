@@ -26,7 +26,7 @@ from tests.e2e.media import clip, photo
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-START_S = 240
+START_S = 400
 
 
 class Server:

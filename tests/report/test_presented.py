@@ -16,6 +16,7 @@ from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling
 from mmcalib.derive.remedies import with_remedy
+from mmcalib.engine.messages import TextBound
 from mmcalib.engine.server import Server
 from mmcalib.report.presented import admitted
 from tests.odd_media import frames_url, gif, silence
@@ -34,6 +35,7 @@ GATE = Gate(
         "audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 40, 10, 10))),
     },
     server=Server(limits={"VLLM_MAX_AUDIO_DECODE_DURATION_S": 600}),
+    text=TextBound(item_tokens={"image": 0, "video": 0, "audio": 0}, tools_tokens=0, compared=1),
 )
 PAGE, LARGE = (560, 420), (2800, 1400)
 

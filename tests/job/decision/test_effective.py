@@ -187,6 +187,8 @@ class EitherHost(FakeHost):
 
     def ask(self, request: AskBudget, reply: type[Budget], doing: str) -> Budget:
         found = super().ask(request, reply, doing)
+        if not isinstance(request, AskBudget):
+            return found
         small = request.engine_args.get("media_io_kwargs", {})
         sizes = {m: Dummy(9 if small else d.embeds, 0, {}) for m, d in found.dummies.items()}
         return replace(found, dummies=sizes)
