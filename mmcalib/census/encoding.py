@@ -17,7 +17,8 @@ class Encoding:
     the video stream is in. Of sound, `channels`, and `sample_format` as FFmpeg decodes it, empty
     where libsndfile does, to float32. `promised_frames` is what the header of a video says that
     has fewer, 0 where it has them all. `sent_frames`: a client sent the frames themselves.
-    `fetched`: the server has it from a URL of the web.
+    `fetched`: the server has it from a URL of the web. `transport_stream`: an MPEG-TS, such as the
+    segments of HLS.
     """
 
     file_mib: int = 1
@@ -29,6 +30,7 @@ class Encoding:
     lone_frame: bool = False
     sent_frames: bool = False
     fetched: bool = False
+    transport_stream: bool = False
 
 
 PLAIN = Encoding()

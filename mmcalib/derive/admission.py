@@ -121,6 +121,8 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
         return Admission("no", None, None, True, "refused", refusal.reason, refusal.remedy)
     if refusal := request_refused([_decoded_bytes(gate, file)], gate.server):
         return Admission("no", None, None, False, "refused", refusal.reason, refusal.remedy)
+    if file.encoding.transport_stream:
+        return Admission("unknown", None, None, False, "none", _STREAMED, "remux it to MP4")
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
         return _bounded(gate, rule, file, reserve_tokens)
@@ -133,6 +135,10 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
         return _bounded(gate, rule, file, reserve_tokens)
     return _unknown(modality)
 
+
+# OpenCV reads one from memory (vllm/multimodal/video_decoders/opencv.py, 0.32): of a single group
+# of pictures it gets no frame, of several it loses the first.
+_STREAMED = "an MPEG transport stream: the server's decoder may find no frame in it"
 
 # As release 0.33 counts them: pictures with a fourth channel, frames without.
 _PICTURE_BYTES, _FRAME_BYTES = 4, 3

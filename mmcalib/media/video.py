@@ -27,6 +27,8 @@ PACKET_LIMIT = 216_000
 # plain numbers.
 _COVER = Disposition.attached_pic.value
 
+_TRANSPORT_STREAM = "mpegts"
+
 # The container formats of FFmpeg that carry a display rotation.
 _ROTATABLE = ("mov", "matroska")
 
@@ -104,7 +106,8 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
         frames, seconds = _count(container, stream)
     elif fps and not stream.frames and (pace := irregular_pace(container, stream, fps)):
         found = found_frames(pace, frames, fps)
-        if found < frames:
+        # Of the last frame a header may be wrong, which matters where there is no other.
+        if found < frames or len(pace) == 1 < frames:
             present = min(found, len(pace))
             promised = found if present < found else 0
             frames, seconds = present, present / fps
@@ -119,6 +122,7 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
         codec=stream.codec_context.codec.canonical_name,
         promised_frames=promised,
         unpromised=unpromised,
+        transport_stream=container.format.name == _TRANSPORT_STREAM,
         lone_frame=not unpromised and _promised(container, stream, fps) == 1,
     )
     return Encoded(shape, held)

@@ -223,7 +223,8 @@ def test_inline_media_become_files_once(folder: Path) -> None:
 
 def test_an_inline_format_cannot_leave_the_scratch_folder(folder: Path) -> None:
     sound = {"data": PIXEL, "format": "../../x"}
-    prompt = only(source(folder, user({"type": "input_audio", "input_audio": sound})))
+    parts = ("What is said?", {"type": "input_audio", "input_audio": sound})
+    prompt = only(source(folder, user(*parts)))
     assert Path(prompt.items[0].path).parent == folder / "scratch"
 
 

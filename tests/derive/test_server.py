@@ -68,6 +68,13 @@ def test_what_the_server_refuses_does_not_fit(file: Encoded, reason: str) -> Non
     assert admit_prompt(GATE, [file], Asked()).answer == "no"
 
 
+def test_of_a_transport_stream_nothing_is_promised() -> None:
+    """New in the server conformance work: OpenCV decodes none of its frames, or loses some."""
+    file = Encoded(CLIP, Encoding(codec="h264", transport_stream=True))
+    answer = with_remedy(GATE, file, admit(GATE, file))
+    assert (answer.answer, answer.remedy.partition(" or ")[0]) == ("unknown", "remux it to MP4")
+
+
 @pytest.mark.parametrize(
     "file",
     [
