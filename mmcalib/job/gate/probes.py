@@ -17,7 +17,8 @@ _TILE_PX, _TILES, _SQUARE = 448, 12, 6
 # (short side at least, aspect ratio at most): the most generous first.
 DOMAINS: Sequence[tuple[int, float]] = ((1, 200.0), (8, 100.0), (28, 50.0), (28, 20.0))
 _LARGE_PX = 4000
-_SECONDS = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
+_SHORT_SECONDS = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
+_SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
 _LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600)
 # Ladders reach this much beyond the longest clip of the corpus, in many steps; and in one as far as
 # the server decodes at all (VLLM_MAX_AUDIO_DECODE_DURATION_S, vllm/envs.py of 0.32).
