@@ -18,7 +18,7 @@ class Encoding:
     where libsndfile does, to float32. `promised_frames` is what the header of a video says that
     has fewer, 0 where it has them all. `sent_frames`: a client sent the frames themselves.
     `fetched`: the server has it from a URL of the web. `transport_stream`: an MPEG-TS, such as the
-    segments of HLS.
+    segments of HLS. `cut_short`: the end of a picture is missing, where anybody looked.
     """
 
     file_mib: int = 1
@@ -31,6 +31,7 @@ class Encoding:
     sent_frames: bool = False
     fetched: bool = False
     transport_stream: bool = False
+    cut_short: bool = False
 
 
 PLAIN = Encoding()

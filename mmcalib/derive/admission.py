@@ -123,6 +123,8 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
         return Admission("no", None, None, False, "refused", refusal.reason, refusal.remedy)
     if file.encoding.transport_stream:
         return Admission("unknown", None, None, False, "none", _STREAMED, "remux it to MP4")
+    if file.encoding.cut_short:
+        return Admission("unknown", None, None, False, "none", _CUT_SHORT, "make it anew")
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
         return _bounded(gate, rule, file, reserve_tokens)
@@ -138,6 +140,7 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
 
 # OpenCV reads one from memory (vllm/multimodal/video_decoders/opencv.py, 0.32): of a single group
 # of pictures it gets no frame, of several it loses the first.
+_CUT_SHORT = "its end is missing: the server refuses a picture that it cannot decode whole"
 _STREAMED = "an MPEG transport stream: the server's decoder may find no frame in it"
 
 # As release 0.33 counts them: pictures with a fourth channel, frames without.

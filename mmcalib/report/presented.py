@@ -46,11 +46,11 @@ def admitted(gate: Gate, item: Any, root: str | os.PathLike[str] | None = None) 
 
 def admitted_prompt(gate: Gate, prompt: Prompt) -> tuple[tuple[Encoded, ...], Admission]:
     """What its items are, none where one cannot be read, and whether it fits."""
-    from mmcalib.media.probe import examine
+    from mmcalib.media.ending import examine_whole
 
     files: list[Encoded] = []
     for item in prompt.items:
-        seen = examine(item)
+        seen = examine_whole(item)
         if isinstance(seen, Skipped):
             return (), unreadable(f"{seen.path}: {seen.reason}")
         files.append(seen)
@@ -96,9 +96,9 @@ def _presented(item: Any) -> Encoded | Skipped:
 
 
 def _examined(item: Item) -> Encoded | Skipped:
-    from mmcalib.media.probe import examine
+    from mmcalib.media.ending import examine_whole
 
-    return examine(item)
+    return examine_whole(item)
 
 
 def _bytes(data: bytes) -> Encoded | Skipped:

@@ -14,7 +14,8 @@ from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
-from mmcalib.media.probe import NOT_MEDIA, examine
+from mmcalib.media.ending import examine_whole
+from mmcalib.media.probe import NOT_MEDIA
 from mmcalib.report.admission import Checked
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.presented import admitted_prompt, unreadable
@@ -69,7 +70,7 @@ class _Gate:
                 yield checked
 
     def item(self, item: Item | Skipped) -> Checked:
-        seen = examine(item) if isinstance(item, Item) else item
+        seen = examine_whole(item) if isinstance(item, Item) else item
         if isinstance(seen, Skipped):
             return Checked(item.path, "item", (), unreadable(seen.reason))
         return Checked(item.path, "item", (seen.shape,), self._admitted(seen))
