@@ -21,10 +21,11 @@ import pytest
 
 from mmcalib.geometry import cut_checkpoint, find, materialise
 from mmcalib.report.calibration import Calibration
+from tests.bfloat16 import ENCODES
 from tests.e2e.command import QWEN, environment, mmcalib
 from tests.e2e.media import clip, photo
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, ENCODES]
 
 START_S = 400
 
