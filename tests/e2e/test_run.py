@@ -13,6 +13,7 @@ import yaml
 from mmcalib import Calibration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from tests.bfloat16 import ENCODES
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import clip, photo, requests
 from tests.schemas import fits
@@ -109,6 +110,7 @@ def test_the_file_parses_to_exactly_the_engine_config(images_only: Ran, host: En
     assert all("_" not in key for key in keys)
 
 
+@ENCODES
 def test_the_engine_started_and_answered(images_only: Ran) -> None:
     startup = images_only.calibration.startup
     assert startup is not None
@@ -164,6 +166,7 @@ def test_an_existing_folder_is_not_overwritten(images_only: Ran, engine_cache: P
     assert (images_only.out / "engine.yaml").read_bytes() == before
 
 
+@ENCODES
 def test_videos_are_kept_whole_and_replayed(tmp_path: Path, engine_cache: Path) -> None:
     """As a library call: a video, whose sampled frames decide, beside a larger image."""
     import os
