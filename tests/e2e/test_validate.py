@@ -268,7 +268,7 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
         "mm-processor-kwargs: {images_kwargs: {size: {shortest_edge: 3136, longest_edge: 501760}}}"
     )
     found = judge(
-        f"max-model-len: 2048\nlimit-mm-per-prompt: {{image: 2, video: 0}}\n{capped}\n",
+        f"max-model-len: 1200\nlimit-mm-per-prompt: {{image: 2, video: 0}}\n{capped}\n",
         media=Media(requests=(asked,)),
     )  # fmt: skip
     named = checks(found)
