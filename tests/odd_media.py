@@ -13,9 +13,12 @@ import numpy as np
 import soundfile
 from PIL import Image
 
+from mmcalib.processes.priority import own_priority
+
 MS = Fraction(1, 1000)
 
 
+@own_priority()
 def paced(
     path: Path,
     times_ms: Sequence[int],

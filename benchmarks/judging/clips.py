@@ -6,8 +6,7 @@ import base64
 import functools
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +15,7 @@ import av
 import numpy as np
 
 from judging.images import ramp
+from mmcalib.processes.priority import own_priority
 
 # Presentation times in ticks of 1/100 s.
 _VARIABLE = (0, 10, 20, 25, 30, 95, 100, 110, 300, 301, 302, 360)
@@ -37,25 +37,11 @@ class Clip:
     options: dict[str, str] = field(default_factory=dict)
 
 
-@contextmanager
-def _as_patient_as_before() -> Iterator[None]:
-    """SVT-AV1 gives root's thread a real-time priority for good, which starves all else. It also
-    talks, unless it is told to name errors alone.
-    """
-    os.environ.setdefault("SVT_LOG", "1")
-    if not hasattr(os, "sched_getscheduler"):
-        yield
-        return
-    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, policy, parameters)
-
-
 def write(path: Path, clip: Clip) -> None:
     """Raises what PyAV raises where the codec or the container is missing."""
-    with _as_patient_as_before(), av.open(str(path), "w", format=clip.container) as container:
+    # SVT-AV1 talks unless it is told to name errors alone.
+    os.environ.setdefault("SVT_LOG", "1")
+    with own_priority(), av.open(str(path), "w", format=clip.container) as container:
         rate = Fraction(clip.fps)
         stream = container.add_stream(clip.codec, rate=rate)
         stream.width, stream.height = clip.width, clip.height

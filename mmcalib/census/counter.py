@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
-from mmcalib.census.encoding import Encoded
+from mmcalib.census.encoding import Encoded, encoded
 from mmcalib.census.outcome import decode
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.survey import Survey
@@ -106,8 +106,7 @@ class Counter:
     def items_seen(self, items: Sequence[Item], lines: Sequence[str]) -> None:
         """Files that were `is_new`."""
         for item, line in zip(items, lines, strict=True):
-            encoded = self.encoded.get(line)
-            self._item(item, encoded or self._noted(item, line))
+            self._item(item, self._noted(item, line))
 
     def _item(self, item: Item, seen: _Known) -> None:
         path = hash(item.path)
@@ -138,12 +137,12 @@ class Counter:
                 self._skip(Skipped(prompt.origin, one_line(reason)))
                 return
             found.append(seen)
-        shapes = [encoded.shape for encoded in found]
+        shapes = [file.shape for file in found]
         self.prompts.add(shapes, prompt)
         if self.log:
             self.log.add(prompt.items, shapes)
-        for item, encoded in zip(prompt.items, found, strict=True):
-            self.census.add(encoded.shape, item.path, encoding=encoded.encoding)
+        for item, file in zip(prompt.items, found, strict=True):
+            self.census.add(file.shape, item.path, encoding=file.encoding)
             if self.contents:
                 self.contents.add(item)
             if hash(item.path) not in self.settled:
@@ -159,13 +158,12 @@ class Counter:
         return seen
 
     def _noted(self, item: Item, line: str) -> _Known:
-        if encoded := self.encoded.get(line):
-            return encoded
+        if found := self.encoded.get(line):
+            return found
         seen = decode(item.path, line)
         if not isinstance(seen, Skipped):
-            encoded = seen if isinstance(seen, Encoded) else Encoded(seen)
-            self.encoded[line] = encoded
-            return encoded
+            found = self.encoded[line] = encoded(seen)
+            return found
         if self._owns(item.path) and hash(item.path) not in self.settled:
             self._skip(seen)
         return seen

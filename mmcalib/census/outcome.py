@@ -8,7 +8,7 @@ from dataclasses import asdict, astuple, fields
 from functools import lru_cache
 from typing import cast
 
-from mmcalib.census.encoding import PLAIN, Encoded, Encoding
+from mmcalib.census.encoding import PLAIN, Encoded, Encoding, encoded
 from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.item import Skipped
 from mmcalib.corpus.wording import PASSING, one_line
@@ -38,7 +38,8 @@ def encode(seen: Seen) -> str:
     """
     if isinstance(seen, Skipped):
         return json.dumps([_SKIPPED, seen.reason])
-    shape, encoding = (seen.shape, seen.encoding) if isinstance(seen, Encoded) else (seen, PLAIN)
+    file = encoded(seen)
+    shape, encoding = file.shape, file.encoding
     if isinstance(shape, ImageShape) and encoding == PLAIN:
         return f'["image",{shape.width_px},{shape.height_px}]'
     said = {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}

@@ -11,7 +11,7 @@ from mmcalib.census.census import shape_order
 from mmcalib.census.foremost import Foremost
 from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.signature import PromptSignature
-from mmcalib.corpus.asking import asked
+from mmcalib.corpus.asking import asked_by
 from mmcalib.corpus.item import Prompt
 
 # One for all prompts that keep none.
@@ -44,9 +44,8 @@ class PromptCensus:
 
     def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
         """Count `prompt`, whose items have `shapes`."""
-        found = prompt.asked or asked(prompt.messages, prompt.fields)
         ordered = tuple(sorted(shapes, key=shape_order))
-        signature = PromptSignature(ordered, len(prompt.text), found)
+        signature = PromptSignature(ordered, len(prompt.text), asked_by(prompt))
         self._take(PromptCount(signature, 1, prompt))
 
     def merge(self, other: PromptCensus) -> PromptCensus:

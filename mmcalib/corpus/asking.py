@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmcalib.census.asked import Asked
+from mmcalib.corpus.item import Prompt
 
 # Fields that vLLM hands to the template or the tokenizer (`build_chat_params`, `build_tok_params`
 # in vllm/entrypoints/openai/chat_completion/protocol.py, 0.32), with the values that change
@@ -52,6 +53,11 @@ def asked(messages: Sequence[Message], fields: Mapping[str, Any]) -> Asked:
         answer_tokens=_answer_tokens(fields),
         plain=all(fields.get(n) in (None, *idle) for n, idle in _TEMPLATE_FIELDS.items()),
     )
+
+
+def asked_by(prompt: Prompt) -> Asked:
+    """What the prompt asks, where its source has not said so."""
+    return prompt.asked or asked(prompt.messages, prompt.fields)
 
 
 def _answer_tokens(fields: Mapping[str, Any]) -> int | None:

@@ -46,8 +46,8 @@ class WorstStep:
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageStep:
-    """A full step of the language model and its sampler, beside a full encoder cache."""
+class _FullStep:
+    """A step of so many tokens, and what it takes beside what is resident."""
 
     tokens: int
     peak_bytes: int
@@ -59,16 +59,13 @@ class LanguageStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class LanguageStep(_FullStep):
+    """A full step of the language model and its sampler, beside a full encoder cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(_FullStep):
     """A step full of encoder outputs, written among the embeddings of the text."""
-
-    tokens: int
-    peak_bytes: int
-    resident: Resident
-
-    @property
-    def nbytes(self) -> int:
-        return self.peak_bytes + self.resident.nbytes
 
 
 Demand = WorstStep | LanguageStep | Merge

@@ -14,14 +14,20 @@ SHIM = Path(__file__).parent / "shim"
 CARD = "MMCALIB_CARD_BYTES"
 
 
+def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The environment with what lets vLLM be imported on this installation."""
+    env = safe_environment(base)
+    env["PYTHONPATH"] = os.pathsep.join([str(SHIM), *filter(None, [env.get("PYTHONPATH")])])
+    return env
+
+
 def child_environment(base: Mapping[str, str], *, offline: bool) -> dict[str, str]:
     """The parent's environment with what vLLM needs to run quietly under a parent.
 
     The engine core runs inside the child (one process to watch and to kill), logs go to stderr,
     usage statistics are off, and `offline` keeps transformers from asking a hub for local models.
     """
-    env = safe_environment(base)
-    env["PYTHONPATH"] = os.pathsep.join([str(SHIM), *filter(None, [env.get("PYTHONPATH")])])
+    env = shimmed_environment(base)
     env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     env["VLLM_LOGGING_STREAM"] = "ext://sys.stderr"
     env["VLLM_NO_USAGE_STATS"] = "1"

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mmcalib.engine.environment import SHIM
+from mmcalib.engine.environment import shimmed_environment
 from mmcalib.engine.wheels import vllm_serves
-from mmcalib.processes.environment import safe_environment
 
 _MODULE = "mmcalib.engine.child.serve"
 
@@ -24,7 +23,5 @@ def serve_command(config: Path) -> str:
 
 def become_server(words: Sequence[str], base: Mapping[str, str]) -> NoReturn:
     """Replace this process by `vllm serve WORDS`, with what lets it start here."""
-    env = safe_environment(base)
-    env["PYTHONPATH"] = os.pathsep.join([str(SHIM), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", _MODULE, "serve", *words]
-    os.execve(command[0], command, env)  # noqa: S606 - the user asked for this very program
+    os.execve(command[0], command, shimmed_environment(base))  # noqa: S606 - the user asked for this very program

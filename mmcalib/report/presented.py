@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmcalib.census.encoding import Encoded, Encoding
 from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.corpus.asking import asked, digest
+from mmcalib.corpus.asking import asked_by, digest
 from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
@@ -54,7 +54,7 @@ def admitted_prompt(gate: Gate, prompt: Prompt) -> tuple[tuple[Encoded, ...], Ad
         if isinstance(seen, Skipped):
             return (), unreadable(f"{seen.path}: {seen.reason}")
         files.append(seen)
-    wants = prompt.asked or asked(prompt.messages, prompt.fields)
+    wants = asked_by(prompt)
     text = _counted(gate, prompt)
     answer = admit_prompt(gate, files, wants, text)
     return tuple(files), with_prompt_remedy(gate, files, wants, answer, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mmcalib.derive.server import server_refuses
 from mmcalib.engine.messages import Cost, File
 from mmcalib.engine.setting import Setting
 from mmcalib.media.probe import examine
-from tests.engine.conftest import QWEN
+from tests.engine.conftest import QWEN, Lab
 from tests.odd_media import frames_url, gif, paced, packed_sound, silence, steady
 
 pytestmark = pytest.mark.engine
@@ -29,6 +30,13 @@ def seen(path: Path, modality: str) -> Encoded:
     found = examine(Item(str(path), modality))  # type: ignore[arg-type]
     assert isinstance(found, Encoded), found
     return found
+
+
+def test_what_tries_codecs_leaves_the_child_its_priority(lab: Callable[[str], Lab]) -> None:
+    """SVT-AV1 gives root's thread a real-time priority for good, which starved the machine."""
+    opened = lab(QWEN)
+    assert opened.opened.server.decodes
+    assert os.sched_getscheduler(opened.host.pid) == os.sched_getscheduler(0)
 
 
 def uniform(num_frames: int = 32) -> Setting:

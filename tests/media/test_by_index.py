@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from mmcalib.census.shapes import Shape, VideoShape
 from mmcalib.corpus.item import Item, Skipped
 from mmcalib.media import video
 from mmcalib.media.probe import probe
+from mmcalib.processes.priority import own_priority
 
 WIDTH, HEIGHT, RATE = 64, 48, Fraction(10)
 
@@ -44,19 +42,7 @@ PACES: dict[str, list[int]] = {
 }
 
 
-@contextmanager
-def as_patient_as_before() -> Iterator[None]:
-    """SVT-AV1 gives root's thread the highest priority of all for good: whatever it starts later, a
-    browser say, would let nothing else run.
-    """
-    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, policy, parameters)
-
-
-@as_patient_as_before()
+@own_priority()
 def write(path: Path, form: str = "h264", pace: str = "steady", *, sound: bool = False) -> Path:
     codec, options, layout = FORMS[form]
     with av.open(str(path), "w", format="mp4", options=layout) as container:

@@ -14,6 +14,7 @@ import numpy as np
 from vllm import envs
 
 from mmcalib.engine.server import VARIABLES, Server
+from mmcalib.processes.priority import own_priority
 
 # Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it
 # encodes.
@@ -56,10 +57,11 @@ def server(media_io_kwargs: dict[str, Any], *, videos: bool) -> Server:
         return found
     loader = _loader(media_io_kwargs.get("video", {}))
     decodes: dict[str, bool] = {}
-    for codec, encoding in _ENCODERS.items():
-        with contextlib.suppress(av.FFmpegError, ValueError):
-            decodes[codec] = _gets_frames(loader, _clip(*encoding))
-    lone = _gets_frames(loader, _clip("mpeg4", "mp4", "yuv420p", frames=1))
+    with own_priority():
+        for codec, encoding in _ENCODERS.items():
+            with contextlib.suppress(av.FFmpegError, ValueError):
+                decodes[codec] = _gets_frames(loader, _clip(*encoding))
+        lone = _gets_frames(loader, _clip("mpeg4", "mp4", "yuv420p", frames=1))
     return replace(found, decodes=decodes, lone_frames=lone)
 
 
