@@ -4,6 +4,8 @@ PYTHON ?= python3
 VLLM ?= auto
 MODEL ?= Qwen/Qwen2.5-VL-3B-Instruct
 GPU ?= L4
+# Seconds after which no more tests begin.
+WITHIN ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -35,10 +37,10 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 	exit $$status
 
 test: setup ## Run the tests, the engine ones included
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" $(WITHIN:%=--within %)
 
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
-	$(BIN)/pytest -m long
+	$(BIN)/pytest -m long $(WITHIN:%=--within %)
 
 test-all: lint test test-long demo ## Run all that a release must pass: lint, all tests, demo
 

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,14 +28,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_STARTED = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--within", type=float, metavar="SECONDS", help="begin no test later than this; it skips"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    within = item.config.getoption("within")
+    if within is not None and time.monotonic() - _STARTED > within:
+        pytest.skip("no time left of --within")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs vLLM takes longest and is begun first; each file stays in one worker."""
-    items.sort(key=_is_light)
+    """What runs vLLM takes longest and waits until all else has answered."""
+    items.sort(key=_is_heavy)
 
 
-def _is_light(item: pytest.Item) -> bool:
-    heavy = {"e2e", "engine", "rehearsal"} & set(item.path.relative_to(ROOT).parts)
-    return not heavy and item.get_closest_marker("engine") is None
+def _is_heavy(item: pytest.Item) -> bool:
+    heavy = {"conformance", "e2e", "engine", "rehearsal"}
+    in_it = heavy & set(item.path.relative_to(ROOT).parts)
+    return bool(in_it) or item.get_closest_marker("engine") is not None
 
 
 @pytest.fixture(scope="session", autouse=True)

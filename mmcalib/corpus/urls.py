@@ -10,7 +10,7 @@ import mimetypes
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import unquote
 
 from mmcalib.corpus.keep import keep
 from mmcalib.corpus.locations.location import BEHIND
@@ -101,15 +101,17 @@ def remote_url(url: str) -> str | None:
 
 
 def decode_data_url(url: str) -> tuple[bytes, str]:
-    """The bytes of a `data:` URL and a file extension for its media type. Raises `Unresolved`."""
+    """The bytes of a `data:` URL and a file extension for its media type. Raises `Unresolved`.
+
+    As strictly as vLLM reads it (`MediaConnector._load_data_url`, vllm/multimodal/media, 0.32).
+    """
     header, comma, payload = url[5:].partition(",")
     if not comma:
         raise Unresolved("data URL without a comma")
+    if not header.endswith(";base64"):
+        raise Unresolved("data URL that is not ;base64, vLLM takes no other")
     extension = mimetypes.guess_extension(header.partition(";")[0].strip().lower()) or ""
-    if not header.lower().endswith(";base64"):
-        return unquote_to_bytes(payload), extension
     try:
-        # As strictly as vLLM decodes it.
         return base64.b64decode(payload, validate=True), extension
     except ValueError as error:
         raise Unresolved(f"base64: {error}") from error
