@@ -6,7 +6,13 @@ import re
 from collections.abc import Sequence
 
 # Pattern of the cause → why it is so.
-REASONS: Sequence[tuple[str, str]] = ()
+REASONS: Sequence[tuple[str, str]] = (
+    (
+        "false refusal: audio of N samples",
+        "Whisper pads whatever it gets to 30 s, so vLLM transcribes a sound without samples, too. "
+        "There is nothing to measure in it, and nothing to serve.",
+    ),
+)
 
 AGAIN = (
     "answered by 5xx at first, and served when they were sent again. vLLM enters a medium in the "

@@ -52,6 +52,7 @@ _CONTAINER = (
 _AUDIO = (
     *(b"ID3", b"fLaC", b"RF64", b".snd", b"#!AMR", b"caff", b"wvpk", b"MAC ", b"\x0bw"),
     b"riff\x2e\x91\xcf\x11",  # Wave64
+    b"Creative Voice File\x1a",  # VOC
 )
 _RIFF = {b"WEBP": "image", b"AVI ": "container", b"WAVE": "audio"}
 _BOX_TYPES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")

@@ -117,7 +117,7 @@ def test_sound_track_counts_where_a_request_says_audio(make_video) -> None:
     assert shape.duration_s == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.aiff", "a.mp3"])
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.aiff", "a.mp3", "a.voc"])
 def test_audio_shape_is_per_channel(make_audio, name) -> None:
     shape = probe(Item(make_audio(name, samples=8000, rate=16000, channels=2)))
     assert shape == AudioShape(8000, 16000)

@@ -23,6 +23,7 @@ THEORA, MORE = page(b"\x80theora", begins=True), page(b"more", begins=False)
         (b"RIFF\0\0\0\0AVI ", "container"),
         (b"RIFF\0\0\0\0WAVE", "audio"),
         (b"RIFF\0\0\0\0sfbk", "unknown"),
+        (b"Creative Voice File\x1a\x1a\0", "audio"),
         (b"\0\0\0\x1cftypavif", "image"),
         (b"\0\0\0\x18ftypisom", "container"),
         (b"\0\0\0\x18ftypM4A ", "container"),
