@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rehearsals import BUDGET, GIB, rehearsed
+from rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality
@@ -22,10 +22,8 @@ from mmcalib.derive.policy import Policy
 from mmcalib.derive.traps.reserve import embeddings_alone
 from mmcalib.engine.messages import (
     Budget,
-    Dummy,
     EncoderStep,
     Outputs,
-    PhasePeak,
     Rehearsed,
     StepPeak,
 )
@@ -43,7 +41,6 @@ from mmcalib.job.memory.worst_steps import encoder_steps
 
 GPU = catalogue.find("L4")
 MIB = 1 << 20
-WIDTH = 32_768
 SECOND = AudioShape(16_000, 16_000)
 
 
@@ -59,49 +56,6 @@ class Config:
     @property
     def counts(self) -> dict[Modality, Count]:
         return {self.modality: Count(1, "", "given")}
-
-
-def limits(cache: int, seqs: int, item: int = 324, modality: str = "image") -> Budget:
-    items = max(1, min(cache // item, seqs))
-    return replace(
-        BUDGET,
-        encoder_compute_budget=cache,
-        encoder_cache_size=cache,
-        max_num_batched_tokens=cache,
-        max_num_seqs=seqs,
-        max_tokens_per_item={modality: item},
-        max_items_per_prompt={modality: 1},
-        max_items_per_batch={modality: items},
-        profiled_modality=modality,
-        profiled_items=items,
-        dummies={modality: Dummy(item, 1_536_000, {})},
-    )
-
-
-def peaks(encoder: int, language: int) -> tuple[PhasePeak, ...]:
-    return (
-        PhasePeak("encoder", encoder, 0, "", ()),
-        PhasePeak("language model", language, 0, "", ()),
-        PhasePeak("sampler", language // 2, 0, "", ()),
-    )
-
-
-def deepstack(budget: Budget, **changes: Any) -> Rehearsed:
-    """Qwen3-VL-8B as it was rehearsed: 111 KB a token for the language model, 173 KB a token for
-    the encoder, four levels of each token in its outputs.
-    """
-    tokens = budget.profiled_items * 324
-    language = budget.max_num_batched_tokens * 111_000 + tokens * WIDTH
-    encoder = tokens * 173_000
-    found = rehearsed(
-        budget=budget,
-        activation_peak_bytes=max(encoder, language),
-        phases=peaks(encoder, language),
-        encoder_tokens=tokens,
-        outputs=Outputs(WIDTH, tokens * WIDTH, shared=True),
-        merge_peak_bytes=11 * budget.max_num_batched_tokens * 4096 * 2,
-    )
-    return replace(found, **changes)
 
 
 FOUR = Config(limits(16_384, 4), limits(16_384, 4))
