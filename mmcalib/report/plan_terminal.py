@@ -108,7 +108,8 @@ def _reserved(check: CheckResult | None, console: Console) -> None:
     """Whether what startup reserves is enough under load (R4), in full."""
     if check is None:
         return
-    console.print(Text(words.check_line(check), style=words.STYLES[check.status]))
+    line = f"{words.MARKS[check.status]}  {words.check_line(check)}"
+    console.print(Text(line, style=words.STYLES[check.status]))
     if check.remedy:
         console.print(Text(f"→ {words.plain(check.remedy)}", style="dim"))
 

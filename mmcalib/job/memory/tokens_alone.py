@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -34,10 +33,12 @@ def no_gpu(command: str) -> Unrehearsed:
 def not_rehearsed(predicted: Predicted, command: str) -> Unrehearsed:
     """Of rehearsals that ended early; `command` is the `mmcalib rehearse` that shows one."""
     gpu = predicted.gpu.name
-    reason = predicted.problem or "the profile holds nothing of the encoder"
+    # Its first sentence: `memory on ...` has the whole, and the command shows more.
+    reason = predicted.problem.partition(" (vLLM, while")[0].partition(". ")[0]
+    reason = reason or "the profile holds nothing of the encoder"
     return Unrehearsed(
         f"rehearsals on {gpu} ended early, the first with: {reason}",
-        f"{command} --gpu {shlex.quote(gpu)} --verbose shows why; --validate replay on such a "
+        f"{command} {predicted.gpu.flags} --verbose shows why; --validate replay on such a "
         "GPU sends it the heaviest prompts",
     )
 
@@ -54,6 +55,6 @@ def in_tokens(
 
 
 def _unknown(check: Check, unrehearsed: Unrehearsed) -> Check:
-    detail = f"{check.detail}; only tokens were compared, because {unrehearsed.why}: {_UNKNOWN}"
+    detail = f"{check.detail}; only tokens were compared, because {unrehearsed.why}; {_UNKNOWN}"
     status = "warn" if check.status == "pass" else check.status
     return replace(check, status=status, detail=detail, remedy=check.remedy or unrehearsed.settles)

@@ -14,6 +14,7 @@ from mmcalib.derive.goal import Goal
 from mmcalib.engine.messages import EncoderStep, Rehearsed
 from mmcalib.errors import EngineError
 from mmcalib.gpus import catalogue
+from mmcalib.gpus.gpu import described
 from mmcalib.job.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.plan.bench import Bench
@@ -117,6 +118,10 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
         found.check.detail
     )
     assert "no kernel" in found.check.detail
+    assert found.check.remedy.startswith("mmcalib rehearse --model /m --gpu H100-80G --verbose")
+    other = judged(at, (), described("12GiB", "8.6"))
+    assert other is not None
+    assert "--model /m --gpu-memory 12GiB --capability 8.6 --verbose" in other.check.remedy
     assert settled(at, Found({}, (), reached=True, proven=True), GPU).verdict == "reached already"
 
 
