@@ -94,7 +94,9 @@ def emit_again(
     if not quiet:
         if calibration.verdict == "fail":
             typer.echo("warning: the verdict of this configuration is fail", err=True)
-        typer.echo(f"use, kept as {out or FORMS[form].file}: {use(form, out)}", err=True)
+        typer.echo(
+            f"use, kept as {out or FORMS[form].file}: {use(calibration, form, out)}", err=True
+        )
 
 
 def _show(text: str) -> None:
@@ -103,10 +105,11 @@ def _show(text: str) -> None:
     typer.echo(text.encode("utf-8", errors="surrogateescape"), nl=False)
 
 
-def use(form: str, file: Path | None) -> str:
+def use(calibration: Calibration, form: str, file: Path | None) -> str:
     """How an engine is started from it, in a line."""
     from shlex import quote
 
     from mmcalib.report.emit import FORMS
 
-    return FORMS[form].use.replace("{file}", quote(str(file)) if file else FORMS[form].file)
+    name = quote(str(file)) if file else FORMS[form].file
+    return FORMS[form].used(calibration.server, name)

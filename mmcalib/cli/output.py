@@ -18,12 +18,28 @@ from mmcalib.report.emit import FORMS
 from mmcalib.report.engine_yaml import engine_yaml
 from mmcalib.report.files import write_text, write_texts
 from mmcalib.report.html.report import Report
+from mmcalib.report.server import serving, with_variables
 from mmcalib.report.skipped import skipped_jsonl
 from mmcalib.report.terminal import summary
 
 FILES = ("engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl")
 # Written where `--emit` asks for them.
 OTHER_FORMS = tuple(form.file for form in FORMS.values() if form.file not in FILES)
+
+
+_LEFT_OUT = (
+    "the server refuses items of the corpus, which were left out; to have them in limits and server"
+)
+
+
+def again(command: Sequence[str]) -> str:
+    """The same run once more, over its own results, with a form that carries variables."""
+    words = ["mmcalib", *command]
+    if "--force" not in words:
+        words.append("--force")
+    if not any(word.removeprefix("--emit=") in ("env", "k8s") for word in words):
+        words += ["--emit", "env"]
+    return shlex.join(words)
 
 
 def claim(out: Path, *, force: bool) -> None:
@@ -69,8 +85,10 @@ def finish(
     thumbnails: bool = True,
     redact_paths: bool = False,
     emit: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> None:
     """Write the final files, say what there is to say, and leave by the verdict's exit code.
+    `command` are the words that this run was started with, behind `mmcalib`.
 
     `engine.yaml`, and the other forms that `emit` names, all or none, are written only when the
     verdict is pass.
@@ -80,7 +98,7 @@ def finish(
     config = out / "engine.yaml"
     serve = f"vllm serve --config {shlex.quote(str(config))}"
     if calibration.verdict == "pass":
-        texts[config] = engine_yaml(calibration, serve)
+        texts[config] = engine_yaml(calibration, serving(calibration.server, serve))
         written.insert(0, "engine.yaml")
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
     texts[out / "report.md"] = report.markdown()
@@ -96,11 +114,14 @@ def finish(
     if not quiet:
         summary(calibration, console)
         console.print(f"written to {out}: {', '.join(written)}", markup=False, soft_wrap=True)
+        if wanting := calibration.server.wanting if calibration.server else {}:
+            said = f"{_LEFT_OUT}: {with_variables(wanting, again(command))}"
+            console.print(said, markup=False, soft_wrap=True)
     if calibration.verdict == "fail":
         failed = first_failed(calibration.checks)
         raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
     if not quiet:
-        here = f"serve with: {serve_command(config)}"
+        here = f"serve with: {serving(calibration.server, serve_command(config))}"
         console.print(here, markup=False, style="bold", soft_wrap=True)
     if strict and calibration.corpus.skipped:
         raise VerdictError(

@@ -76,6 +76,11 @@ def plan(
         print_json(found)
     if not quiet:
         planned(found, console)
+    if found.verdict == "under-reserved":
+        raise VerdictError(
+            f"{found.goal} is reached on {found.gpu}, and what startup reserves does not hold it",
+            hint="another --gpu, a lower --goal, or mmcalib run --gpu, which caps items",
+        )
     if found.verdict == "out of reach":
         raise VerdictError(
             f"no combination of fixes reaches {found.goal} on {found.gpu}",

@@ -197,6 +197,8 @@ def run(
 
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --out ./out
     """
+    import sys
+
     from rich.console import Console
 
     from mmcalib.cli.options import job_of
@@ -265,4 +267,5 @@ def run(
         thumbnails=not no_thumbnails,
         redact_paths=redact_paths,
         emit=emit or [],
+        command=sys.argv[1:],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -50,6 +51,12 @@ class Gpu:
     sm_count: int | None
     memory_only: bool = False
     unified: bool = False
+
+    @property
+    def flags(self) -> str:
+        """As a user of `rehearse` or `plan` names it."""
+        given = self.total_status == "given"
+        return self.source if given else shlex.join(["--gpu", self.name])
 
 
 def described(memory: str, capability: str) -> Gpu:

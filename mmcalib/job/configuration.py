@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mmcalib.census.shapes import Modality
@@ -34,3 +35,15 @@ class Configuration(Protocol):
 
     @property
     def table(self) -> CostTable: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """One that nobody has derived or written: it is only rehearsed."""
+
+    engine_args: Mapping[str, Any]
+    counts: Mapping[Modality, Count]
+    budget: Budget
+    plain: Budget
+    adequacy: Adequacy
+    table: CostTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mmcalib.derive.fixes import Cost
-from mmcalib.report.calibration import Memory
+from mmcalib.report.calibration import CheckResult, Memory
 from mmcalib.report.part import Part
 
 
@@ -43,7 +43,8 @@ class Combination(Part):
     """The cheapest that reaches the goal, or the best of those that do not.
 
     `changes` are engine arguments, merged with those that were there; `flags` say the same.
-    `proven`: nothing in it can be left out, or no combination reaches the goal.
+    `proven`: nothing in it can be left out, or no combination reaches the goal. `reserved` is R4
+    under it, as `validate` judges it; None where it does not start.
     """
 
     fixes: list[Price]
@@ -51,6 +52,7 @@ class Combination(Part):
     changes: dict[str, Any]
     reaches: bool
     proven: bool
+    reserved: CheckResult | None = None
     memory: Memory
 
 
@@ -66,11 +68,14 @@ class Logged(Part):
 
 class Plan(Part):
     """Which fixes reach the goal. `verdict`: the goal is reached already, or by the combination, or
-    out of reach. `lacking_bytes` is the KV cache that the goal needs beyond `memory`'s.
+    by what may run out of memory under load (`under-reserved`), or out of reach. `lacking_bytes` is
+    the KV cache that the goal needs beyond `memory`'s; `reserved` is R4 of it as it is, None where
+    the goal is not reached so.
     """
 
     goal: str
-    verdict: Literal["reached already", "reached", "out of reach"]
+    verdict: Literal["reached already", "reached", "under-reserved", "out of reach"]
+    reserved: CheckResult | None = None
     memory: Memory
     lacking_bytes: int
     fixes: list[TriedFix]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mmcalib.derive.fixes import COSTS
 from mmcalib.report import words
-from mmcalib.report.calibration import Memory
+from mmcalib.report.calibration import CheckResult, Memory
 from mmcalib.report.memory import memory_rows
 from mmcalib.report.plan import Combination, Logged, Plan, TriedFix
 
@@ -23,6 +23,7 @@ def planned(plan: Plan, console: Console) -> None:
     console.print(Text(words.plain(title), style="bold"))
     for line in _as_it_is(plan):
         console.print(Text(words.plain(line)))
+    _reserved(plan.reserved, console)
     console.print()
     if plan.log is not None:
         console.print(Text("What uses the memory", style="bold"))
@@ -103,12 +104,29 @@ def _remarks(fixes: Sequence[TriedFix]) -> Iterator[str]:
             yield f"{fix.flags}: {what}" + (f" ({fix.price})" if fix.problem else "")
 
 
+def _reserved(check: CheckResult | None, console: Console) -> None:
+    """Whether what startup reserves is enough under load (R4), in full."""
+    if check is None:
+        return
+    line = f"{words.MARKS[check.status]}  {words.check_line(check)}"
+    console.print(Text(line, style=words.STYLES[check.status]))
+    if check.remedy:
+        console.print(Text(f"→ {words.plain(check.remedy)}", style="dim"))
+
+
 def _conclusion(plan: Plan, console: Console) -> None:
     if plan.verdict == "reached already":
         text = f"The goal is reached already: {capacity(plan.memory)}"
         console.print(Text(words.plain(text), style="bold green"))
         return
     best = plan.combination
+    if plan.verdict == "under-reserved":
+        text = "The goal is reached, and no fix of it reserves enough: it may run out of memory"
+        console.print(Text(text, style="bold red"))
+        if best is not None:
+            console.print(Text(words.plain(f"that is with {best.flags}")), soft_wrap=True)
+            _reserved(best.reserved, console)
+        return
     if best is None:
         console.print(Text("No fix can be rehearsed: nothing to propose", style="bold red"))
         return
@@ -121,6 +139,7 @@ def _conclusion(plan: Plan, console: Console) -> None:
     starts = memory.kv_cache_tokens is not None
     result = capacity(memory) if starts else f"it would not start: {memory.note}"
     console.print(Text(words.plain(result), style="bold"))
+    _reserved(best.reserved, console)
     if not best.proven:
         text = f"{plan.rehearsals} rehearsals did not suffice to know if less would do"
         console.print(Text(text, style="yellow"))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 
 from mmcalib.engine.server import VARIABLES, Server
 from mmcalib.report.part import Part
+
+
+def with_variables(values: Mapping[str, int], command: str) -> str:
+    """The command with these in its environment, as a shell reads it."""
+    return " ".join([*(f"{name}={value}" for name, value in values.items()), command])
 
 
 class ServerPart(Part):
@@ -52,3 +58,8 @@ class ServerPart(Part):
     def wanting(self) -> dict[str, int]:
         """What it would need beside that for the items that were left out."""
         return {n: self.needed[n] for n in VARIABLES if n in self.needed}
+
+
+def serving(server: ServerPart | None, command: str) -> str:
+    """The command that serves with the limits that were raised when the corpus was read."""
+    return with_variables(server.environment, command) if server else command

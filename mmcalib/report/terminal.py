@@ -11,7 +11,6 @@ from rich.text import Text
 from mmcalib.report import device_words, encoder_words, throughput_words, words
 from mmcalib.report.calibration import Calibration, CheckResult, Corpus
 
-_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 _SPOKEN = ("fail", "warn", "skip")
 
 
@@ -102,10 +101,10 @@ def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Tab
             line = Text(words.check_line(check))
             if check.remedy and status != "skip":
                 line.append(f"\n→ {words.plain(check.remedy)}", style="dim")
-            table.add_row(Text(words.MARKS[status], style=_STYLES[status]), line)
+            table.add_row(Text(words.MARKS[status], style=words.STYLES[status]), line)
     passed = [check.name for check in checks if check.status == "pass"]
     if passed and not in_full:
-        mark = Text(words.MARKS["pass"], style=_STYLES["pass"])
+        mark = Text(words.MARKS["pass"], style=words.STYLES["pass"])
         table.add_row(mark, Text(words.plain(", ".join(passed))))
     return table
 

@@ -19,6 +19,7 @@ from mmcalib.report.calibration import (
 
 GIB = 1 << 30
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
+STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 
 def number(value: float | None) -> str:

@@ -13,6 +13,7 @@ from mmcalib.cli.output import finish, save
 from mmcalib.job.spec import Outcome
 from mmcalib.report.calibration import CheckResult
 from mmcalib.report.emit import FORMS
+from mmcalib.report.server import ServerPart
 
 FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")
 
@@ -53,6 +54,18 @@ def test_it_goes_to_a_file_that_json_names(cli, out: Path) -> None:
         "bytes": Path("a b.env").stat().st_size,
     }
     assert "--env-file 'a b.env'" in said.err
+
+
+@pytest.mark.parametrize(("form", "said"), [("args", True), ("yaml", True), ("env", False)])
+def test_how_to_use_it_names_limits_that_the_form_does_not_carry(
+    cli, out: Path, form: str, said: bool
+) -> None:
+    name = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
+    server = ServerPart(limits={name: 1200}, given=[name])
+    calibration().model_copy(update={"server": server}).save(out / "calibration.json")
+    shown = cli("report", "out", "--emit", form)
+    assert (f"{name}=1200 " in shown.err) is said
+    assert (f"{name}=1200" in shown.out) is (form != "args")
 
 
 def test_a_file_that_exists_stays(cli, out: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,9 +20,10 @@ from mmcalib.engine.serving import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.job.spec import Outcome
 from mmcalib.report.calibration import Calibration
+from mmcalib.report.server import ServerPart
 
 
-def leave(found: Calibration, out: Path, **how: bool) -> str:
+def leave(found: Calibration, out: Path, **how: Any) -> str:
     console = Console(file=io.StringIO(), width=80)
     finish(found, out, console, **{"as_json": False, "quiet": False, "strict": False, **how})
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -66,6 +68,38 @@ def test_a_good_end_writes_the_config_and_says_how_to_serve(tmp_path: Path) -> N
     assert "verdict: pass" in said
     assert f"serve with: {serve_command(tmp_path / 'engine.yaml')}" in said.replace("\n", "")
     assert "engine.yaml" in (tmp_path / "report.md").read_text()
+
+
+LENGTH = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
+
+
+def with_server(**more: object) -> Calibration:
+    server = ServerPart.model_validate({"limits": {LENGTH: 1200}, **more})
+    return calibration().model_copy(update={"server": server})
+
+
+def test_items_that_the_server_refuses_are_named_with_the_command_that_counts_them_in(
+    tmp_path: Path,
+) -> None:
+    """The variables are not set behind anybody's back: limits were derived without the items."""
+    words = ("run", "--data", "my media", "--emit", "k8s")
+    (line,) = [
+        line
+        for line in leave(with_server(needed={LENGTH: 1800}), tmp_path, command=words).splitlines()
+        if LENGTH in line
+    ]
+    assert line.startswith("the server refuses items of the corpus, which were left out; to have ")
+    assert line.endswith(f": {LENGTH}=1800 mmcalib run --data 'my media' --emit k8s --force")
+    assert LENGTH not in leave(calibration(), tmp_path, command=words)
+    forced = leave(with_server(needed={LENGTH: 1800}), tmp_path, command=("run", "--force"))
+    assert f"{LENGTH}=1800 mmcalib run --force --emit env\n" in forced
+
+
+def test_limits_that_were_raised_for_the_run_stand_before_the_server(tmp_path: Path) -> None:
+    """A shell without them would start a server that refuses what was calibrated for."""
+    said = leave(with_server(given=[LENGTH]), tmp_path)
+    assert f"serve with: {LENGTH}=1200 " in said
+    assert f"# Serve with: {LENGTH}=1200 vllm serve" in (tmp_path / "engine.yaml").read_text()
 
 
 def test_a_failed_verdict_writes_no_config_and_ends_with_3(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mmcalib.report.calibration import Memory
+from mmcalib.report.calibration import CheckResult, Memory
 from mmcalib.report.plan import Combination, Logged, Plan, Price, TriedFix
 from mmcalib.report.plan_terminal import planned
 
@@ -152,6 +152,36 @@ def test_a_reached_goal_needs_nothing() -> None:
     )
     shown = page(plan)
     assert "The goal is reached already: KV cache 1.00 GiB, 29,127 tokens, 3.56" in shown
+    assert "add to vllm serve" not in shown
+
+
+FALLS_SHORT = CheckResult(
+    name="adequately reserved", status="fail", detail="under-reserved by 0.46 GiB", remedy="a cure"
+)
+HOLDS = CheckResult(
+    name="adequately reserved", status="pass", detail="the costliest step, rehearsed"
+)
+
+
+def test_what_startup_does_not_reserve_is_said_of_each_proposal() -> None:
+    best = a_plan().combination
+    assert best is not None
+    mended = page(
+        a_plan(
+            memory=ENOUGH,
+            reserved=FALLS_SHORT,
+            combination=best.model_copy(update={"reserved": HOLDS}),
+        )
+    )
+    assert mended.index("under-reserved by 0.46 GiB") < mended.index(
+        "the costliest step, rehearsed"
+    )
+    assert mended.rstrip().endswith("add to vllm serve: --eager")
+    short = best.model_copy(update={"reserved": FALLS_SHORT})
+    shown = page(a_plan(verdict="under-reserved", combination=short))
+    assert "no fix of it reserves enough" in shown
+    assert "that is with --eager" in shown
+    assert "→ a cure" in shown
     assert "add to vllm serve" not in shown
 
 

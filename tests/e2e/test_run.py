@@ -98,6 +98,12 @@ def test_the_budget_shrinks_from_a_video_s_to_the_corpus_largest_image(images_on
     assert budget.calibrated.encoder_budget_tokens <= 16_384
     assert budget.calibrated.max_tokens_per_item == {"image": 46 * 26}
     assert budget.calibrated.adequacy == 1.0
+    # Without a GPU that is all that R4 knows, and every output says so.
+    reserved = {c.name: c for c in images_only.calibration.checks}["adequately reserved"]
+    assert reserved.status == "warn"
+    assert "only tokens were compared" in reserved.detail
+    assert "only tokens were compared" in " ".join(images_only.said.split())
+    assert "only tokens were compared" in (images_only.out / "report.md").read_text()
     assert "114,688" in images_only.said
     assert "114,688" in (images_only.out / "report.md").read_text()
 

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mmcalib.census.shapes import Modality
-from mmcalib.derive.adequacy import Adequacy, adequacy
+from mmcalib.derive.adequacy import RESERVED, Adequacy, adequacy
 from mmcalib.derive.checks import Check
 from mmcalib.derive.limits import Count
 from mmcalib.derive.nested import merged
 from mmcalib.derive.traps.limits import LIMIT, cap, hint, options
 from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.messages import Budget, Dummy, ModelOpened
-
-RESERVED = "adequately reserved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,7 @@ def embeddings_alone(budget: Budget) -> Check | None:
         RESERVED,
         "warn",
         f"embeddings alone are taken: up to {budget.encoder_cache_size:,} tokens of them stay in "
-        "the encoder cache, and vLLM's startup profile holds none; how many bytes these take is "
-        "not known here",
-        "--gpu rehearses it",
+        "the encoder cache, and vLLM's startup profile holds none",
     )
 
 

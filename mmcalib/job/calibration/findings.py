@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.derive.adequacy import RESERVED
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import heaviest
 from mmcalib.derive.effects import sizes
@@ -14,9 +15,6 @@ from mmcalib.job.calibration import corpus_checks
 from mmcalib.job.calibration.cache import cache_checks
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.read import Corpus
-
-# R4; in bytes it takes the place of the one in tokens.
-RESERVED = "adequately reserved"
 
 
 def findings(

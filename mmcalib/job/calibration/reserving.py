@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmcalib.census.accesses import Accesses
+from mmcalib.derive.adequacy import RESERVED
 from mmcalib.derive.checks import Check
 from mmcalib.derive.policy import Policy
-from mmcalib.job.calibration.findings import RESERVED
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.memory.checks import known_in_bytes, predicted_shortfall, reserved_check
 from mmcalib.job.memory.cured import cured
 from mmcalib.job.memory.predict import Predicted, Predictor
 from mmcalib.job.memory.retained import views_check
+from mmcalib.job.memory.tokens_alone import in_tokens, not_rehearsed
 
 
 def in_bytes(
@@ -22,13 +23,15 @@ def in_bytes(
     policy: Policy,
     predictor: Predictor,
     accesses: Accesses,
+    rehearse: str,
 ) -> list[Check]:
     """The checks with R4 in bytes, where it was rehearsed, options with which it passes, and what
-    cached items keep beyond that.
+    cached items keep beyond that; where not, with what tokens leave unknown. `rehearse` is the
+    command that rehearses the model.
     """
     found = predicted_shortfall(predicted, decision)
     if found is None:
-        return list(checks)
+        return in_tokens(checks, decision, not_rehearsed(predicted, rehearse))
     cures = []
     if not found.passes:
         cures = [

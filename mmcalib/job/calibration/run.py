@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.memory.checks import memory_checks
 from mmcalib.job.memory.predict import Predictor
 from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
+from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
 from mmcalib.job.proof.processor_device import compare_apart, compared_check
 from mmcalib.job.proof.prove import prove, start_default
 from mmcalib.job.proof.round_trip import round_trip
@@ -121,6 +123,8 @@ def _calibrate(
     known.needed = environment(refused, opened.server)
     known.checks += server_checks(refused, items, known.needed)
     known.checks += findings(seen, left_out, decision, job.policy)
+    if predictor is None:
+        known.checks = in_tokens(known.checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
     if too:
         known.compared = compare_apart(
             resolved.path,
@@ -156,7 +160,13 @@ def _calibrate(
             if check is not None and on_the_same_gpu(known.predicted, known.started):
                 known.checks.append(check)
         known.checks = in_bytes(
-            known.checks, known.predicted, decision, job.policy, predictor, corpus.accesses
+            known.checks,
+            known.predicted,
+            decision,
+            job.policy,
+            predictor,
+            corpus.accesses,
+            shlex.join(["mmcalib", "rehearse", "--model", job.model]),
         )
         known.checks += memory_checks(
             known.predicted, known.started, resolved.path, job.policy.concurrency

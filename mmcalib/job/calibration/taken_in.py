@@ -13,6 +13,7 @@ from mmcalib.derive.server import ServerRefusal, needed, server_refuses
 from mmcalib.engine.server import Server
 from mmcalib.errors import CorpusError
 from mmcalib.job.read import Corpus
+from mmcalib.report.server import with_variables
 
 _SHOWN = 3
 
@@ -46,7 +47,7 @@ def taken_in(corpus: Corpus, server: Server) -> tuple[Corpus, list[LeftOut]]:
         raise CorpusError(
             f"nothing to measure: the server refuses every item, such as "
             f"{one_line(first.exemplar)}: {first.refusal.reason}",
-            hint=first.refusal.remedy,
+            hint=_counting_in(environment(left_out, server)) or first.refusal.remedy,
         )
     shapes = {entry.shape for entry in census.shapes()}
     prompts = PromptCensus(
@@ -80,8 +81,7 @@ def server_checks(
     )
     remedies = [one.refusal.remedy for one in reasons.values() if not one.refusal.variable]
     if values:
-        said = " ".join(f"{variable}={value}" for variable, value in values.items())
-        remedies.insert(0, f"{said} mmcalib run (and the server) counts them in")
+        remedies.insert(0, _counting_in(values))
     yield Check(
         "server takes the files",
         "warn",
@@ -89,3 +89,11 @@ def server_checks(
         f"which were left out: {shown}",
         "; ".join(remedies),
     )
+
+
+def _counting_in(values: Mapping[str, int]) -> str:
+    """The command with which such items are calibrated for; empty where no value admits one."""
+    if not values:
+        return ""
+    command = with_variables(values, "mmcalib run --emit env")
+    return f"{command} counts them in, and writes these for the server (or --emit k8s)"

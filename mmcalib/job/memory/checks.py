@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from mmcalib.derive.adequacy import RESERVED
 from mmcalib.derive.checks import Check, Status
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, Shortfall, WorstStep
 from mmcalib.derive.encoder_input import input_reserved
 from mmcalib.engine.messages import EngineStarted, Rehearsed
-from mmcalib.job.calibration.findings import RESERVED
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.accuracy import Component, components, misses
 from mmcalib.job.memory.cross_check import disagreement

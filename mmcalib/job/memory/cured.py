@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mmcalib.census.shapes import Modality
-from mmcalib.derive.adequacy import Adequacy
-from mmcalib.derive.costs import CostTable
 from mmcalib.derive.cures import Engine, larger, smaller
 from mmcalib.derive.demand import Shortfall
-from mmcalib.derive.limits import Count
 from mmcalib.engine.messages import Budget, EncoderStep, Rehearsed
-from mmcalib.job.configuration import Configuration
+from mmcalib.job.configuration import Configuration, Configured
 from mmcalib.job.memory.worst_steps import configurations, encoder_steps, shortfall
 
 # Rehearses configurations, the first with steps of the encoder; None where one ends early.
@@ -30,18 +26,6 @@ class Cured:
     engine: Engine
     found: Shortfall
     rehearsed: Rehearsed
-
-
-@dataclass(frozen=True, slots=True)
-class _Altered:
-    """The configuration with other values of the engine."""
-
-    engine_args: Mapping[str, Any]
-    counts: Mapping[Modality, Count]
-    budget: Budget
-    plain: Budget
-    adequacy: Adequacy
-    table: CostTable
 
 
 def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured]:
@@ -67,7 +51,7 @@ def _under(
     engine: Engine, decision: Configuration, ask: Ask
 ) -> tuple[Budget, Shortfall, Rehearsed] | None:
     """What serving would take under these values; None where it would not start."""
-    altered = _Altered(
+    altered = Configured(
         engine_args=engine.on(decision.engine_args),
         counts=decision.counts,
         budget=_expected(decision.budget, engine),

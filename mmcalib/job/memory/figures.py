@@ -75,18 +75,25 @@ def encoder_budget(
     )
 
 
-def _rehearsed_budget(found: Rehearsed) -> c.EncoderBudget | None:
-    """With R4 in tokens: the embeddings that the profile made against those of a step of as many
-    items as the configuration admits. Where it takes embeddings alone, those that stay.
+def admitted(budget: Budget) -> dict[Modality, int]:
+    """Items of each modality that one prompt may carry, as vLLM reads the configuration."""
+    return {m: n for m, n in budget.max_items_per_prompt.items() if m in MODALITIES}
+
+
+def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
+    """R4 in tokens: the embeddings that the profile made against those of a step of as many items
+    as the configuration admits. Where it takes embeddings alone, those that stay.
     """
+    worst = adequacy(replace(budget, profiled_modality=None), admitted(budget)).worst_step_tokens
+    if not budget.max_tokens_per_item:
+        worst = budget.encoder_budget_tokens
+    return Adequacy(found.encoder_tokens, worst)
+
+
+def _rehearsed_budget(found: Rehearsed) -> c.EncoderBudget | None:
     if found.budget is None:
         return None
-    counts = {m: n for m, n in found.budget.max_items_per_prompt.items() if m in MODALITIES}
-    budget = replace(found.budget, profiled_modality=None)
-    worst = adequacy(budget, counts).worst_step_tokens
-    if not found.budget.max_tokens_per_item:
-        worst = found.budget.encoder_budget_tokens
-    tokens = Adequacy(found.encoder_tokens, worst)
+    tokens = rehearsed_adequacy(found, found.budget)
     return encoder_budget(found.budget).model_copy(
         update={
             "profiled_tokens": tokens.profiled_tokens,

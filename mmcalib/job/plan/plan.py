@@ -21,14 +21,19 @@ from mmcalib.job.memory.figures import memory
 from mmcalib.job.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of
 from mmcalib.job.plan import from_log
 from mmcalib.job.plan.bench import Bench
-from mmcalib.job.plan.planned import combination, tried
+from mmcalib.job.plan.planned import combination, reserved, tried
+from mmcalib.job.plan.reserving import judged, settled
 from mmcalib.job.spec import cache_dir
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.plan import Plan
 from mmcalib.version import __version__
 
-# About two seconds each; a minute is what people wait for.
+# About two seconds each; a minute is what people wait for. Worst steps come on top.
 MOST_REHEARSALS: Final = 25
+_NO_CORPUS: Final = (
+    "no item takes more than vLLM's own largest of as many tokens; of padded or tiled ones, and of "
+    "cached outputs that keep their batch, `mmcalib validate --data DIR` knows"
+)
 
 
 def plan(
@@ -62,13 +67,19 @@ def plan(
             base = bench.rehearse(())
         outcome = bench.outcome(())
         fixes, found = _search(bench, base, outcome, resolved, progress)
+        with progress.step(f"rehearsing worst steps on {device.name}"):
+            found_so = settled(bench, found, device)
+            as_it_is = reserved(judged(bench, (), device)) if outcome.reached else None
+            tries = [tried(fix, bench, device) for fix in fixes if fix.alone or fix.untried]
+            best = combination(found_so.best, bench, device)
         return Plan(
             goal=str(wanted),
-            verdict=_verdict(outcome, found),
+            verdict=found_so.verdict,
+            reserved=as_it_is,
             memory=memory(base, device),
             lacking_bytes=outcome.lacking_bytes,
-            fixes=[tried(fix, bench, base) for fix in fixes if fix.alone or fix.untried],
-            combination=combination(found, bench, device),
+            fixes=tries,
+            combination=best,
             log=from_log.logged(read, base) if read is not None else None,
             model=resolved.id,
             source=resolved.source,
@@ -78,7 +89,7 @@ def plan(
             vllm=base.vllm,
             mmcalib=__version__,
             rehearsals=bench.count,
-            assumptions=[*base.assumptions, *resolved.notes],
+            assumptions=[*base.assumptions, _NO_CORPUS, *resolved.notes],
         )
 
 
@@ -98,12 +109,6 @@ def _search(
             return bench.outcome(chosen)
 
         return fixes, cheapest(fixes, outcome, evaluate, left)
-
-
-def _verdict(outcome: Outcome, found: Found) -> Any:
-    if outcome.reached:
-        return "reached already"
-    return "reached" if found.reached else "out of reach"
 
 
 def _gpu(gpu: str | Gpu | None, read: from_log.Read | None) -> Gpu:

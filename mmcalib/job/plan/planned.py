@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from mmcalib.derive.cheapest import Found
-from mmcalib.derive.demand import SLACK_BYTES
 from mmcalib.derive.fixes import Fix, spelled
 from mmcalib.engine.messages import Rehearsed
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.figures import memory
 from mmcalib.job.plan.bench import Bench
+from mmcalib.job.plan.reserving import Judged, judged
+from mmcalib.report.calibration import CheckResult
 from mmcalib.report.plan import Combination, Price, TriedFix
 
-_GIB = 1 << 30
 
-
-def tried(fix: Fix, bench: Bench, base: Rehearsed) -> TriedFix:
+def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
     """One fix as it did on its own."""
     answer = bench.found((fix,)) if not fix.untried else None
     found = answer if isinstance(answer, Rehearsed) else None
@@ -33,7 +32,7 @@ def tried(fix: Fix, bench: Bench, base: Rehearsed) -> TriedFix:
         kv_cache_tokens=found.kv_cache_tokens if found else None,
         max_concurrency=found.max_concurrency if found else None,
         problem=problem,
-        warning=_trap(fix, base, found) if found and fix.knob == "size hint" else "",
+        warning=_warning(fix, bench, found, gpu) if found else "",
     )
 
 
@@ -49,26 +48,46 @@ def combination(found: Found, bench: Bench, gpu: Gpu) -> Combination | None:
         changes=changes,
         reaches=found.reached,
         proven=found.proven,
+        reserved=reserved(judged(bench, found.best, gpu)),
         memory=memory(answer, gpu),
     )
 
 
-def _trap(fix: Fix, base: Rehearsed, found: Rehearsed) -> str:
-    """What is wrong with a size hint: the profile shrinks, and what vLLM admits does not; or both
-    do, and what vLLM took before it now refuses.
+def reserved(found: Judged | None) -> CheckResult | None:
+    """R4 as a report has it."""
+    if found is None:
+        return None
+    check = found.check
+    return CheckResult(
+        name=check.name, status=check.status, detail=check.detail, remedy=check.remedy
+    )
+
+
+def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:
+    """What is wrong with what reaches the goal, and with a size hint in any case: the profile
+    shrinks, and what vLLM admits does not; or both do, and what vLLM took before it now refuses.
     """
-    if base.budget is None or found.budget is None:
+    hint = fix.knob == "size hint"
+    if not hint and not bench.goal.reached(found):
+        return ""
+    if hint and (refused := _refused(fix, bench.found(()), found)):
+        return refused
+    at = judged(bench, (fix,), gpu)
+    if at is None or at.check.status != "fail":
+        return ""
+    if not hint or found.budget is None:
+        return at.check.detail
+    (modality,) = fix.changes["limit_mm_per_prompt"]
+    most = found.budget.max_tokens_per_item.get(modality, 0)
+    return f"a trap: {modality} items of {most:,} tokens are still admitted; {at.check.detail}"
+
+
+def _refused(fix: Fix, base: Rehearsed | str | None, found: Rehearsed) -> str:
+    if not isinstance(base, Rehearsed) or base.budget is None or found.budget is None:
         return ""
     for modality in fix.changes["limit_mm_per_prompt"]:
         before = base.budget.max_tokens_per_item.get(modality, 0)
         after = found.budget.max_tokens_per_item.get(modality, 0)
-        reserved = found.activation_peak_bytes + SLACK_BYTES
-        if before == after and reserved < base.activation_peak_bytes:
-            peak = base.activation_peak_bytes / _GIB
-            return (
-                f"a trap: a {modality} of {before:,} tokens is still admitted, and takes "
-                f"{peak:.2f} GiB that nothing reserves; processor kwargs make it smaller"
-            )
         if after < before:
             return f"every {modality} of more than {after:,} tokens is refused (now {before:,})"
     return ""

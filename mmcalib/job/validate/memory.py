@@ -30,6 +30,7 @@ from mmcalib.job.memory.cured import cured
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.rehearse import Rehearsals
 from mmcalib.job.memory.retained import views_check
+from mmcalib.job.memory.tokens_alone import Unrehearsed, not_rehearsed
 from mmcalib.job.memory.worst_steps import configurations, encoder_steps
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.validate.subject import Subject
@@ -110,8 +111,17 @@ class Foresight:
 
     def shortfall(self, subject: Subject) -> Shortfall | None:
         """The costliest step beside what is reserved; None where it is not known."""
-        predicted = Predicted(self.gpu, None, self.config, steps=self.steps)
-        return predicted_shortfall(predicted, subject)
+        return predicted_shortfall(self._predicted(), subject)
+
+    def unrehearsed(self, config: str) -> Unrehearsed:
+        """Why R4 is not known in bytes, of the file `config`."""
+        command = shlex.join(["mmcalib", "rehearse", "--config", config])
+        return not_rehearsed(self._predicted(), command)
+
+    def _predicted(self) -> Predicted:
+        return Predicted(
+            self.gpu, self.default, self.config, steps=self.steps, problem=self.problem
+        )
 
     def room(self, subject: Subject) -> Room | None:
         """The same on the whole GPU."""
@@ -131,9 +141,7 @@ class Foresight:
         """R4 in bytes where it could be rehearsed, what cached items keep beyond it, and whether
         the engine starts on that GPU.
         """
-        predicted = Predicted(
-            self.gpu, self.default, self.config, steps=self.steps, problem=self.problem
-        )
+        predicted = self._predicted()
         reserved = reserved_check(predicted, subject, allow_under_reserve=False)
         if reserved is not None:
             fails = reserved.status == "fail"

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
+from mmcalib.derive.adequacy import RESERVED
 from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.file import ROUND_TRIP
 from mmcalib.derive.traps.options import option_traps
-from mmcalib.derive.traps.reserve import RESERVED
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.geometry import resolve
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.rehearse import gpu_of, on_gpu
+from mmcalib.job.memory.tokens_alone import Unrehearsed, in_tokens, no_gpu
 from mmcalib.job.read import Corpus
 from mmcalib.job.spec import STARTUP_BUDGET_S, cache_dir
 from mmcalib.job.validate.document import document
@@ -176,6 +178,15 @@ def _judge(
         config = str(asked.config)
         more = list(foresight.checks(subject, found.proof.started, config, accesses))
         found.checks = in_bytes(found.checks, more)
+    if foresight is None or foresight.shortfall(subject) is None:
+        found.checks = in_tokens(found.checks, subject, _unrehearsed(asked, foresight))
+
+
+def _unrehearsed(asked: Asked, foresight: Foresight | None) -> Unrehearsed:
+    config = str(asked.config)
+    if foresight is not None:
+        return foresight.unrehearsed(config)
+    return no_gpu(shlex.join(["mmcalib", "validate", "--config", config, "--gpu", "NAME"]))
 
 
 def in_bytes(before: list[Check], memory: list[Check]) -> list[Check]:

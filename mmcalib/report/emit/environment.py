@@ -59,8 +59,9 @@ def left_out_words(server: ServerPart) -> list[str]:
     if not server.wanting:
         return []
     return [
-        "# The server refuses items of the corpus, which were left out. They are counted in by",
-        "# mmcalib run, and admitted by the server, with these in the environment of both:",
+        "# The server refuses items of the corpus. They were left out, and limits derived without",
+        "# them; so these are comments: set here alone they let in what no limit was derived for.",
+        "# With them in its environment, mmcalib run counts the items in, and sets them here:",
         *(f"# {name}={value}" for name, value in server.wanting.items()),
     ]
 

@@ -13,18 +13,25 @@ from mmcalib.report.emit.kubernetes import kubernetes_text
 from mmcalib.report.emit.python import python_text
 from mmcalib.report.emit.sayable import check_sayable
 from mmcalib.report.engine_yaml import engine_yaml
+from mmcalib.report.server import ServerPart, serving
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """`use` has the place `{file}` for the file's name. `comments` is false where a comment would
-    be in the way.
+    be in the way; `variables`: it carries the environment of the server, too.
     """
 
     file: str
     render: Callable[[Calibration], str]
     use: str
     comments: bool = True
+    variables: bool = False
+
+    def used(self, server: ServerPart | None, name: str) -> str:
+        """How an engine is started from the file of that name, quoted for a shell."""
+        how = self.use.replace("{file}", name)
+        return how if self.variables else serving(server, how)
 
     def text(self, calibration: Calibration) -> str:
         """The file's content. One that was emitted against the verdict says so on top.
@@ -40,7 +47,7 @@ class Form:
 
 
 def _yaml(calibration: Calibration) -> str:
-    return engine_yaml(calibration, "vllm serve --config engine.yaml")
+    return engine_yaml(calibration, serving(calibration.server, "vllm serve --config engine.yaml"))
 
 
 FORMS: dict[str, Form] = {
@@ -51,7 +58,13 @@ FORMS: dict[str, Form] = {
         environment_text,
         "docker run --env-file {file} --entrypoint sh IMAGE -c 'eval \"exec vllm serve "
         "$ENGINE_ARGS\"'",
+        variables=True,
     ),
-    "k8s": Form("engine.k8s.yaml", kubernetes_text, "paste into your Deployment what {file} says"),
+    "k8s": Form(
+        "engine.k8s.yaml",
+        kubernetes_text,
+        "paste into your Deployment what {file} says",
+        variables=True,
+    ),
     "python": Form("engine.py", python_text, "LLM(**ENGINE_ARGS), as at the end of {file}"),
 }

@@ -11,13 +11,15 @@ from mmcalib.report.html.page import page
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.roots import Roots
 from mmcalib.report.markdown import markdown
+from mmcalib.report.server import serving
 
 _SERVE = "vllm serve --config engine.yaml"
 
 
 @dataclass(frozen=True)
 class Report:
-    """`serve_with` is the command that serves the configuration. With `redact_paths` no file of
+    """`serve_with` is the command that serves the configuration, which is shown with the limits on
+    media that were raised for it. With `redact_paths` no file of
     the corpus is named, nor a folder of this machine; with `thumbnails` the page shows the
     costliest items, whose files are read for it: all of them, or those that `roots` hold. A
     calibration that was not made here and now may name any file, so that it needs some.
@@ -50,7 +52,8 @@ class Report:
 
     @cached_property
     def _shown(self) -> tuple[Calibration, str, dict[str, str] | None]:
+        server = self.calibration.server
         if not self.redact_paths:
-            return self.calibration, self.serve_with, None
+            return self.calibration, serving(server, self.serve_with), None
         clean, names = redacted(self.calibration)
-        return clean, _SERVE, names
+        return clean, serving(server, _SERVE), names

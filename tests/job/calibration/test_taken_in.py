@@ -67,3 +67,11 @@ def test_a_corpus_that_the_server_takes_is_left_as_it_is() -> None:
 def test_nothing_left_is_said_with_the_reason() -> None:
     with pytest.raises(CorpusError, match=r"refuses every item, such as c\.mp4: av1"):
         taken_in(corpus((CLIP, "c.mp4", AV1)), SERVER)
+
+
+def test_nothing_left_names_the_command_that_counts_it_in() -> None:
+    """A hint for the server alone would lead to the same error again."""
+    with pytest.raises(CorpusError) as caught:
+        taken_in(corpus((LONG, "b.wav", Encoding(channels=1))), SERVER)
+    hint = caught.value.hint
+    assert hint.startswith("VLLM_MAX_AUDIO_DECODE_DURATION_S=900 mmcalib run --emit env counts")

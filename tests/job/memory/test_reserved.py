@@ -5,41 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from rehearsals import BUDGET, GIB, rehearsed
+from rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality
-from mmcalib.derive.adequacy import Adequacy
+from mmcalib.derive.adequacy import RESERVED, Adequacy
+from mmcalib.derive.checks import Check, verdict
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import LanguageStep, Merge, WorstStep
 from mmcalib.derive.limits import Count
+from mmcalib.derive.policy import Policy
 from mmcalib.derive.traps.reserve import embeddings_alone
 from mmcalib.engine.messages import (
     Budget,
-    Dummy,
     EncoderStep,
     Outputs,
-    PhasePeak,
     Rehearsed,
     StepPeak,
 )
 from mmcalib.engine.setting import DEFAULT
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
+from mmcalib.job.calibration.reserving import in_bytes
 from mmcalib.job.memory.checks import known_in_bytes, predicted_shortfall, reserved_check
 from mmcalib.job.memory.cured import cured
 from mmcalib.job.memory.figures import rehearsal
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predict import Predicted, Predictor
 from mmcalib.job.memory.retained import views_check
+from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
 from mmcalib.job.memory.worst_steps import encoder_steps
 
 GPU = catalogue.find("L4")
 MIB = 1 << 20
-WIDTH = 32_768
 SECOND = AudioShape(16_000, 16_000)
 
 
@@ -55,49 +56,6 @@ class Config:
     @property
     def counts(self) -> dict[Modality, Count]:
         return {self.modality: Count(1, "", "given")}
-
-
-def limits(cache: int, seqs: int, item: int = 324, modality: str = "image") -> Budget:
-    items = max(1, min(cache // item, seqs))
-    return replace(
-        BUDGET,
-        encoder_compute_budget=cache,
-        encoder_cache_size=cache,
-        max_num_batched_tokens=cache,
-        max_num_seqs=seqs,
-        max_tokens_per_item={modality: item},
-        max_items_per_prompt={modality: 1},
-        max_items_per_batch={modality: items},
-        profiled_modality=modality,
-        profiled_items=items,
-        dummies={modality: Dummy(item, 1_536_000, {})},
-    )
-
-
-def peaks(encoder: int, language: int) -> tuple[PhasePeak, ...]:
-    return (
-        PhasePeak("encoder", encoder, 0, "", ()),
-        PhasePeak("language model", language, 0, "", ()),
-        PhasePeak("sampler", language // 2, 0, "", ()),
-    )
-
-
-def deepstack(budget: Budget, **changes: Any) -> Rehearsed:
-    """Qwen3-VL-8B as it was rehearsed: 111 KB a token for the language model, 173 KB a token for
-    the encoder, four levels of each token in its outputs.
-    """
-    tokens = budget.profiled_items * 324
-    language = budget.max_num_batched_tokens * 111_000 + tokens * WIDTH
-    encoder = tokens * 173_000
-    found = rehearsed(
-        budget=budget,
-        activation_peak_bytes=max(encoder, language),
-        phases=peaks(encoder, language),
-        encoder_tokens=tokens,
-        outputs=Outputs(WIDTH, tokens * WIDTH, shared=True),
-        merge_peak_bytes=11 * budget.max_num_batched_tokens * 4096 * 2,
-    )
-    return replace(found, **changes)
 
 
 FOUR = Config(limits(16_384, 4), limits(16_384, 4))
@@ -232,6 +190,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     assert "16,384 tokens in the encoder cache" in check.detail
     said = embeddings_alone(alone)
     assert said is not None
+    (said,) = in_tokens([said], config, NO_GPU)
     assert (said.status, "not known" in said.detail) == ("warn", True)
     assert embeddings_alone(FOUR.budget) is None
 
@@ -274,3 +233,47 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     found = rehearsal(skipped, model, GPU, None).budget
     assert found is not None
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (0, 1296, 0.0)
+
+
+# Asked for cures alone.
+NOBODY = cast(Predictor, None)
+NO_GPU = no_gpu("mmcalib run --gpu NAME")
+TOKENS = Check(
+    RESERVED, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
+)
+SHORT = Check(RESERVED, "fail", "under-reserved: 324 of 1296 tokens", "the cure")
+
+
+def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
+    """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
+    (check,) = in_tokens([TOKENS], FOUR, NO_GPU)
+    assert (check.name, check.status, verdict([check])) == (RESERVED, "warn", "pass")
+    assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because no GPU")
+    for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):
+        assert part in check.detail
+    assert "bytes are not known" in check.detail
+    assert check.remedy.startswith("mmcalib run --gpu NAME rehearses it")
+
+
+def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
+    words = "NotImplementedError: no kernel. Ask for another (vLLM, while rehearsing on L4)"
+    failed = Predicted(GPU, None, None, problem=words)
+    partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, problem="it asserts")
+    for at, reason in ((failed, "no kernel"), (partly, "it asserts")):
+        assert predicted_shortfall(at, FOUR) is None
+        (check,) = in_bytes([TOKENS], at, FOUR, Policy(), NOBODY, Accesses(), "mmcalib rehearse")
+        assert check.status == "warn"
+        assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
+        assert f"{reason}; bytes are not known of" in check.detail
+        assert check.remedy.startswith("mmcalib rehearse --gpu L4 --verbose shows why")
+
+
+def test_what_fails_in_tokens_still_fails_with_its_cure() -> None:
+    (check,) = in_tokens([SHORT], FOUR, NO_GPU)
+    assert (check.status, check.remedy) == ("fail", "the cure")
+    assert "only tokens were compared" in check.detail
+
+
+def test_where_nothing_can_be_held_tokens_are_the_whole_matter() -> None:
+    empty = replace(limits(0, 4), max_tokens_per_item={}, profiled_modality=None)
+    assert in_tokens([TOKENS], Config(empty, empty), NO_GPU) == [TOKENS]
