@@ -106,10 +106,11 @@ def _joined(parts: Sequence[Part], placeholders: Mapping[Modality, str]) -> str:
     for modality, count in wanted.items():
         if modality not in placeholders:
             raise Uncounted(f"{modality} in a text")
-        left = count - text.count(placeholders[modality])
+        placeholder = placeholders[modality]
+        left = count - text.count(placeholder) if placeholder else 0
         if left < 0:
             raise Uncounted("a text with more placeholders than items")
-        missing += [placeholders[modality]] * left
+        missing += [placeholder] * left
     return "\n".join([*missing, text] if text else missing)
 
 

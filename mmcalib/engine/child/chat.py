@@ -54,12 +54,14 @@ def template(renderer: Any, tools: list[dict[str, Any]] | None) -> ChatTemplate:
 
 
 def placeholder(renderer: Any, modality: Modality) -> str | None:
-    """What stands for an item in a message of one text; None where each has one of its own."""
+    """What stands for an item in a message of one text, nothing where its model has none such; None
+    where each item has one of its own.
+    """
     from vllm.model_executor.model_loader import get_model_cls
 
     model = get_model_cls(renderer.model_config)
     first, second = (model.get_placeholder_str(modality, number) for number in (1, 2))
-    return first if first and first == second else None
+    return first or "" if first == second else None
 
 
 def enqueued(

@@ -83,10 +83,15 @@ def _found(texts: Texts, scale: _Scale, modalities: Sequence[Modality]) -> TextB
         each = -(-more // max(1, len(request.messages) - 1))
         bound = replace(bound, message_tokens=max(bound.message_tokens, each))
     for modality in modalities:
-        around = []
+        around: list[int] = []
         for count in trials.ITEMS:
             request = trials.with_items(modality, count)
-            prompt, ids = texts.rendered(request)
+            try:
+                prompt, ids = texts.rendered(request)
+            except Exception:
+                if around:  # Models take one, or any number.
+                    break
+                raise
             plain = most(bound, replace(request, items={}))
             more = scale.weight(prompt) - plain + texts.grown(ids, request.items)
             around.append(-(-more // count))

@@ -32,6 +32,10 @@ def find_recipe(texts: Texts, modalities: Sequence[Modality]) -> RecipeFound:
         except Exception as error:  # noqa: BLE001
             left_out.append(f"{modality} items: {error}")
     try:
+        trial.mix_items()
+    except Exception as error:  # noqa: BLE001
+        left_out.append(f"items: {error}")
+    try:
         trial.add_tools()
     except Exception as error:  # noqa: BLE001
         left_out.append(f"tools: {error}")
@@ -56,7 +60,7 @@ class _Trial:
             pipeline=files.differences(texts.folder, backend.to_str()),
         )
         self.tokenizer = files.opened(texts.folder, recipe.pipeline)
-        plain = (trials.ONE, *trials.conversations(), *trials.worded())
+        plain = (trials.ONE, *trials.conversations(), *trials.worded(), *trials.unusual())
         self.recipe = self._agreeing(recipe, plain)
 
     def add_items(self, modality: Modality) -> None:
@@ -67,6 +71,13 @@ class _Trial:
         grown = self._texts.grown(self._texts.rendered(one)[1], one.items)
         recipe = replace(recipe, grown={**recipe.grown, modality: grown})
         self.recipe = self._agreeing(recipe, trials.around_items(modality))
+
+    def mix_items(self) -> None:
+        """Without any where those of several modalities are counted otherwise together."""
+        known, kinds = self.recipe, tuple(self.recipe.grown)
+        if len(kinds) > 1:
+            self.recipe = replace(known, grown={})
+            self.recipe = self._agreeing(known, trials.mixed(kinds))
 
     def add_tools(self) -> None:
         tooled = list(trials.tooled())
@@ -85,8 +96,8 @@ class _Trial:
                 why = why or str(error)
                 continue
             try:
-                theirs, _ = self._texts.rendered(request)
-                counted = self._texts.count(request)
+                theirs, ids = self._texts.rendered(request)
+                counted = len(ids) + self._texts.grown(ids, request.items)
             except Exception:  # noqa: BLE001, S112 - templates refuse some orders of turns
                 continue
             if ours != theirs:

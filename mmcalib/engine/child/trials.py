@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmcalib.census.shapes import Modality
@@ -81,6 +81,31 @@ def _conversations() -> Iterator[list[Message]]:
         {"role": "tool", "tool_call_id": "1", "content": ""},
         user,
     ]
+
+
+def unusual() -> Iterator[BareRequest]:
+    """What few requests have: names, thoughts, and parts of other types than text."""
+    user, assistant = _turn("user", "a"), _turn("assistant", "b")
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[]"}}
+    parts = [{"type": "refusal", "refusal": "r"}, {"type": "thinking", "thinking": "t"}, "s"]
+    yield _request([{**user, "name": "n"}])
+    yield _request([{"role": "user", "content": parts}])
+    yield _request([user, {**assistant, "reasoning": "r"}, user])
+    yield _request([user, {**assistant, "reasoning_content": "<r>\n"}, user])
+    yield _request([user, {"role": "assistant", "content": [text_part("b"), text_part("c")]}, user])
+    told = {"role": "tool", "tool_call_id": "1", "content": [text_part("1"), text_part("2")]}
+    yield _request([user, {**assistant, "tool_calls": [call]}, told, user])
+
+
+def mixed(modalities: Sequence[Modality]) -> Iterator[BareRequest]:
+    """Items of several modalities in one message, and in two."""
+    parts = [url_part(f"{modality}_url", "x") for modality in modalities]
+    once = [*parts, text_part("a")]
+    yield _request([{"role": "user", "content": once}], dict.fromkeys(modalities, 1))
+    content = [*parts, text_part("a"), *parts[::-1]]
+    yield _request([{"role": "user", "content": content}], dict.fromkeys(modalities, 2))
+    turns = [{"role": "user", "content": content}, _turn("assistant", "b")] * 2
+    yield _request(turns[:3], dict.fromkeys(modalities, 4))
 
 
 def worded() -> Iterator[BareRequest]:
