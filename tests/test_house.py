@@ -21,6 +21,7 @@ ORDER = (
     {"media", "corpus", "census"},
     {"gpus"},
     {"geometry"},
+    {"texts"},
     {"engine", "rehearsal"},
     {"derive"},
     {"report"},

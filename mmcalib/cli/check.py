@@ -102,6 +102,9 @@ def check(
         _print(summary_json(tally, fits=not offenders))
     if not quiet:
         console.print(Text(summary_line(tally)), soft_wrap=True)
+        if known.counting and known.counting.why:
+            words = f"texts were bounded, not counted: {known.counting.why}"
+            console.print(Text(words, style="yellow"), soft_wrap=True)
     if offenders:
         raise VerdictError(
             f"{offenders} of {tally.checked} do not fit {calibration}",

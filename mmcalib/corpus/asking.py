@@ -51,8 +51,13 @@ def asked(messages: Sequence[Message], fields: Mapping[str, Any]) -> Asked:
         text_bytes=sum(map(_message_bytes, messages)),
         tool_bytes=_json_bytes(tools) + _ADDED_TOOL_BYTES * len(tools) if tools else 0,
         answer_tokens=_answer_tokens(fields),
-        plain=all(fields.get(n) in (None, *idle) for n, idle in _TEMPLATE_FIELDS.items()),
+        plain=is_plain(fields),
     )
+
+
+def is_plain(fields: Mapping[str, Any]) -> bool:
+    """Whether the template gets no more than messages and tools."""
+    return all(fields.get(n) in (None, *idle) for n, idle in _TEMPLATE_FIELDS.items())
 
 
 def asked_by(prompt: Prompt) -> Asked:

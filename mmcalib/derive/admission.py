@@ -232,6 +232,11 @@ def admit_prompt(
     return _together(gate, items, Needs(in_context, words, asked.answer_tokens))
 
 
+def text_decides(gate: Gate, shapes: Sequence[Given], answer: Admission) -> bool:
+    """Whether that a prompt is unknown is due to its text alone."""
+    return answer.answer == "unknown" and all(admit_beside(gate, s, 0).fits for s in shapes)
+
+
 def _together(gate: Gate, items: Sequence[Admission], needs: Needs) -> Admission:
     tokens, embeds, exact = _sums(items)
     context, answer = gate.max_model_len, takes(needs, gate.max_model_len)

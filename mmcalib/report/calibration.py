@@ -25,7 +25,9 @@ from mmcalib.report.part import Part
 from mmcalib.report.presented import admitted
 from mmcalib.report.processor_device import ProcessorDevice
 from mmcalib.report.server import ServerPart
+from mmcalib.report.startup import Startup
 from mmcalib.report.throughput import Throughput
+from mmcalib.texts.counting import Counting
 
 SCHEMA_VERSION: Final = 1
 
@@ -171,31 +173,6 @@ class Memories(Part):
     measured: Memory | None = None
 
 
-class ReplayResult(Part):
-    """`prompts` were answered in one burst; they and others, `admitted` in all, were taken in."""
-
-    prompts: int
-    admitted: int = 0
-    rejected: int
-    oom: int
-    token_mismatches: int
-    encoder_tokens: int
-    largest_encoder_step_tokens: int
-    left_out: int
-    seconds: float
-
-
-class Startup(Part):
-    """The real engine start; `depth` and `true_depth` are layers (language model, encoder)."""
-
-    device: str
-    depth: tuple[int, int]
-    true_depth: tuple[int, int]
-    seconds: float
-    figures: dict[str, float | int | None]
-    replay: ReplayResult | None = None
-
-
 class CheckResult(Part):
     name: str
     status: Literal["pass", "warn", "fail", "skip"]
@@ -232,6 +209,7 @@ class Calibration(Part):
     server: ServerPart | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
+    _counting: tuple[object, Counting | None] | None = PrivateAttr(default=None)
 
     @property
     def gate(self) -> Gate:
@@ -245,6 +223,15 @@ class Calibration(Part):
             server = self.server.server if self.server else Server()
             self._gate = made_of, gate_of(self.costs, self.engine_config, budget, server)
         return self._gate[1]
+
+    @property
+    def counting(self) -> Counting | None:
+        """What counts texts without vLLM, by the checkpoint's files; None without a recipe."""
+        if self._counting is None or self._counting[0] is not self.costs:
+            recipe = self.costs.recipe if self.costs else None
+            model = str(self.engine_config.get("model", self.model.id))
+            self._counting = self.costs, Counting(model, recipe) if recipe else None
+        return self._counting[1]
 
     def admits(
         self, item: Any, *, allowed_local_media_path: str | os.PathLike[str] | None = None
@@ -260,7 +247,7 @@ class Calibration(Part):
         Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
         leads outside that folder.
         """
-        return admitted(self.gate, item, allowed_local_media_path)
+        return admitted(self.gate, item, allowed_local_media_path, self.counting)
 
     def engine_args(self) -> dict[str, Any]:
         """Keyword arguments for `vllm.LLM`, names and nesting as vLLM has them."""

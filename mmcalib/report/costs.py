@@ -15,6 +15,7 @@ from mmcalib.engine.server import Server
 from mmcalib.errors import UsageError
 from mmcalib.report.part import Part
 from mmcalib.report.sizes import POSITIVE
+from mmcalib.texts.recipe import TextRecipe
 
 # Each has fields that the next lacks, so that the first that matches is meant.
 _AnyShape = Annotated[
@@ -90,13 +91,16 @@ class TextCost(Part):
 
 class Costs(Part):
     """By modality; those that the model takes and the corpus lacks are not there. `text` is None
-    where nothing bounds it, and in files of earlier versions. With `encoder_decoder` items are no
-    part of the context.
+    where nothing bounds it, and in files of earlier versions. By `recipe` texts that the bound does
+    not settle are counted, without vLLM; `uncounted` says why none are, or which are not. With
+    `encoder_decoder` items are no part of the context.
     """
 
     text_reserve_tokens: int
     modalities: dict[str, ModalityCosts]
     text: TextCost | None = None
+    recipe: TextRecipe | None = None
+    uncounted: str = ""
     encoder_decoder: bool = False
     label: Literal["measured"] = "measured"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.corpus.asking import asked_by, digest
 from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.urls import REMOTE
-from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt
+from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, text_decides
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.request import Between
+from mmcalib.texts.counting import Counting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,22 +32,32 @@ _CHANNELS = (1, 3, 4)
 _FRAMES_PER_S = 1.0
 
 
-def admitted(gate: Gate, item: Any, root: str | os.PathLike[str] | None = None) -> Admission:
-    """Whether it fits, with a remedy where not; `root` as `RequestLines` takes it.
+def admitted(
+    gate: Gate,
+    item: Any,
+    root: str | os.PathLike[str] | None = None,
+    counting: Counting | None = None,
+) -> Admission:
+    """Whether it fits, with a remedy where not; `root` as `RequestLines` takes it, `counting` as
+    `admitted_prompt` does.
 
     Raises TypeError for what is none of `TAKEN`, and UsageError for a request that leads outside
     its root.
     """
     if isinstance(item, Mapping):
-        return _request(gate, item, root)
+        return _request(gate, item, root, counting)
     file = _presented(item)
     if isinstance(file, Skipped):
         return unreadable(file.reason)
     return with_remedy(gate, file, admit(gate, file))
 
 
-def admitted_prompt(gate: Gate, prompt: Prompt) -> tuple[tuple[Encoded, ...], Admission]:
-    """What its items are, none where one cannot be read, and whether it fits."""
+def admitted_prompt(
+    gate: Gate, prompt: Prompt, counting: Counting | None
+) -> tuple[tuple[Encoded, ...], Admission]:
+    """What its items are, none where one cannot be read, and whether it fits. A text that its bound
+    does not settle is counted, where that is possible.
+    """
     from mmcalib.media.ending import examine_whole
 
     files: list[Encoded] = []
@@ -57,6 +69,12 @@ def admitted_prompt(gate: Gate, prompt: Prompt) -> tuple[tuple[Encoded, ...], Ad
     wants = asked_by(prompt)
     text = _counted(gate, prompt)
     answer = admit_prompt(gate, files, wants, text)
+    if counting and text is None and text_decides(gate, files, answer):
+        items = Counter(file.modality for file in files)
+        tokens = counting.tokens(prompt.messages, prompt.fields, items)
+        if tokens is not None:
+            text = Between.exactly(tokens)
+            answer = admit_prompt(gate, files, wants, text)
     return tuple(files), with_prompt_remedy(gate, files, wants, answer, text)
 
 
@@ -143,7 +161,10 @@ def _named(item: Any) -> str:
 
 
 def _request(
-    gate: Gate, request: Mapping[str, Any], root: str | os.PathLike[str] | None
+    gate: Gate,
+    request: Mapping[str, Any],
+    root: str | os.PathLike[str] | None,
+    counting: Counting | None,
 ) -> Admission:
     from pathlib import Path
 
@@ -156,4 +177,4 @@ def _request(
         prompt = reader.prompt("the request", json.dumps(request).encode())
         if isinstance(prompt, Skipped):
             return unreadable(prompt.reason)
-        return admitted_prompt(gate, prompt)[1]
+        return admitted_prompt(gate, prompt, counting)[1]

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from mmcalib.report.calibration import CheckResult, Corpus, EncoderBudget, Memory, Startup
+from mmcalib.report.calibration import CheckResult, Corpus, EncoderBudget, Memory
 from mmcalib.report.part import Part
+from mmcalib.report.startup import Startup
 
 
 class ValidatedBudgets(Part):

@@ -17,6 +17,7 @@ from mmcalib.report.encoder_sweep import (
 from mmcalib.report.frontier import FrontierPoint
 from mmcalib.report.processor_device import ProcessedItems, ProcessorDevice
 from mmcalib.report.server import ServerPart
+from mmcalib.report.startup import ReplayResult, Startup
 from mmcalib.report.throughput import CostliestFile, ModalityRates, Rates, Throughput
 
 AREA = "images_kwargs.size.longest_edge"
@@ -423,14 +424,14 @@ def _point(
     )
 
 
-def _startup() -> c.Startup:
-    return c.Startup(
+def _startup() -> Startup:
+    return Startup(
         device="cpu",
         depth=(2, 2),
         true_depth=(36, 32),
         seconds=14.93,
         figures={"weights_bytes": 622854144, "profile_s": 12.4, "profile_estimate_s": None},
-        replay=c.ReplayResult(
+        replay=ReplayResult(
             admitted=8,
             prompts=3,
             rejected=0,

@@ -63,6 +63,10 @@ class Service:
                 from mmcalib.engine.child.text_bound import text_bound
 
                 return text_bound(self.model.texts(), request.modalities)
+            case m.FindRecipe():
+                from mmcalib.engine.child.text_recipe import find_recipe
+
+                return find_recipe(self.model.texts(), request.modalities)
             case m.TryDevice():
                 from mmcalib.engine.child.devices import try_device
 

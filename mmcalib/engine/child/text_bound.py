@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mmcalib.census.shapes import Modality
-from mmcalib.corpus.asking import asked, bare
-from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.corpus.asking import asked
+from mmcalib.engine.child import trials
 from mmcalib.engine.messages import BareRequest, TextBound
 
 if TYPE_CHECKING:
     from mmcalib.engine.child.texts import Texts
 
-# What templates treat in ways of their own: line breaks, tags of thoughts, quotes, other scripts.
-_WORDS = (
-    *("a", " a\n\n", "\n", "<b>\"'\\</b>", "</think>a<think>b", "word " * 40, "été", "字" * 9),
-    *("\U0001f9d1\u200d\U0001f680", "\x00\x07", "{{ a }}", "\U0001d160" * 3, "किताब", '{"a": [1]}'),
-)
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather at a <place>, \u00e9t\u00e9.",
-        "parameters": {
-            "type": "object",
-            "properties": {"place": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
-            "required": ["place"],
-        },
-    },
-}
-_BARE_TOOL = {"type": "function", "function": {"name": "f"}}
-_ITEMS = (1, 2, 3)
 # What normalisers may make of a byte (Unicode's FAQ on normalisation: NFKC makes 33 of 3, NFD 3 of
 # 1). C is counted for in the bytes themselves.
 _EXPANSION = {"NFC": 1, "Replace": 1, "Prepend": 1, "Strip": 1, "NFD": 3, "NFKC": 11, "NFKD": 11}
-
-Message = dict[str, Any]
 
 
 def text_bound(texts: Texts, modalities: Sequence[Modality]) -> TextBound:
@@ -91,11 +70,11 @@ def _found(texts: Texts, scale: _Scale, modalities: Sequence[Modality]) -> TextB
     def weight(request: BareRequest) -> int:
         return scale.weight(texts.rendered(request)[0])
 
-    one = _request([_turn("user", "a")])
+    one = trials.ONE
     base = max(0, weight(one) - scale.per_byte * _bytes(one))
     bound = TextBound(base_tokens=base, tokens_per_byte=scale.per_byte)
     seen = [one]
-    for request in map(_request, _conversations()):
+    for request in trials.conversations():
         try:
             more = weight(request) - base - scale.per_byte * _bytes(request)
         except Exception:  # noqa: BLE001, S112 - templates refuse some orders of turns
@@ -104,17 +83,22 @@ def _found(texts: Texts, scale: _Scale, modalities: Sequence[Modality]) -> TextB
         each = -(-more // max(1, len(request.messages) - 1))
         bound = replace(bound, message_tokens=max(bound.message_tokens, each))
     for modality in modalities:
-        around = []
-        for count in _ITEMS:
-            request = _request([_with_items(modality, count)], {modality: count})
-            prompt, ids = texts.rendered(request)
+        around: list[int] = []
+        for count in trials.ITEMS:
+            request = trials.with_items(modality, count)
+            try:
+                prompt, ids = texts.rendered(request)
+            except Exception:
+                if around:  # Models take one, or any number.
+                    break
+                raise
             plain = most(bound, replace(request, items={}))
             more = scale.weight(prompt) - plain + texts.grown(ids, request.items)
             around.append(-(-more // count))
             seen.append(request)
         bound = replace(bound, item_tokens={**bound.item_tokens, modality: max(0, *around)})
     bound = _with_tools(texts, bound, weight)
-    seen += list(_worded())
+    seen += list(trials.worded())
     compared = 0
     for request in seen:
         if weight(request) > most(bound, request) + _taken(texts, request):
@@ -133,14 +117,11 @@ def _taken(texts: Texts, request: BareRequest) -> int:
 def _with_tools(texts: Texts, bound: TextBound, weight: Any) -> TextBound:
     """None where a template writes more of tools than their JSON and a constant."""
     around = []
-    for tools in ([_TOOL], [_BARE_TOOL], [_TOOL, _BARE_TOOL], [_TOOL] * 3):
-        for words in ("a", "b" * 9):
-            messages = [_turn("user", words)]
-            request = BareRequest(messages, {"tools": tools})
-            try:
-                around.append(weight(request) - most(replace(bound, tools_tokens=0), request))
-            except Exception:  # noqa: BLE001
-                return bound
+    for request in trials.tooled():
+        try:
+            around.append(weight(request) - most(replace(bound, tools_tokens=0), request))
+        except Exception:  # noqa: BLE001
+            return bound
     return replace(bound, tools_tokens=max(0, *around))
 
 
@@ -153,42 +134,3 @@ def most(bound: TextBound, request: BareRequest) -> int:
 
 def _bytes(request: BareRequest) -> int:
     return asked(request.messages, request.fields).text_bytes
-
-
-def _turn(role: str, words: str) -> Message:
-    return {"role": role, "content": words}
-
-
-def _request(messages: list[Message], items: dict[Modality, int] | None = None) -> BareRequest:
-    return BareRequest(bare(messages), {}, items or {})
-
-
-def _with_items(modality: Modality, count: int) -> Message:
-    parts = [url_part(f"{modality}_url", "x") for _ in range(count)]
-    return {"role": "user", "content": [text_part("a"), *parts, text_part("b")]}
-
-
-def _conversations() -> Iterator[list[Message]]:
-    user, assistant = _turn("user", "a"), _turn("assistant", "b")
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
-    yield [user, assistant, user]
-    yield [_turn("system", "s"), user]
-    yield [_turn("system", "s"), user, assistant, user]
-    yield [user, assistant] * 4 + [user]
-    yield [user] * 4
-    yield [_turn("system", ""), *([_turn("user", ""), _turn("assistant", "")] * 3), user]
-    yield [_turn("developer", "s"), user]
-    yield [
-        user,
-        {"role": "assistant", "content": None, "tool_calls": [call, call]},
-        {"role": "tool", "tool_call_id": "1", "content": "2"},
-        {"role": "tool", "tool_call_id": "1", "content": ""},
-        user,
-    ]
-
-
-def _worded() -> Iterator[BareRequest]:
-    for words in _WORDS:
-        yield _request([_turn("user", words)])
-        yield _request([_turn("user", "a"), _turn("assistant", words), _turn("user", words)])
-        yield _request([{"role": "user", "content": [text_part(words), text_part(words)]}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -10,9 +11,11 @@ from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
 from mmcalib.engine.messages import BareRequest, Blank, CountTexts, TextsCounted
 from mmcalib.engine.setting import DEFAULT
+from mmcalib.texts.recipe import Uncounted
 
 if TYPE_CHECKING:
     from mmcalib.engine.child.model import OpenedModel
+    from mmcalib.texts.counter import TextCounter
 
 # Small enough to cost nothing, and taken by every processor.
 _SMALL: dict[Modality, Shape] = {
@@ -29,10 +32,17 @@ class Texts:
         self._model = model
         self.renderer = chat.renderer(model.engine_config())
         self._media: dict[Modality, Any] = {}
+        # Once the recipe was found, what counts by it.
+        self.counter: TextCounter | None = None
 
     @property
     def tokenizer(self) -> Any:
         return self.renderer.get_tokenizer()
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie: what is opened here is a folder."""
+        return Path(self._model.config.tokenizer)
 
     def rendered(self, request: BareRequest) -> tuple[str, list[int]]:
         """The prompt as the template writes it, and its tokens before placeholders grow. Raises
@@ -69,11 +79,29 @@ def count_texts(texts: Texts, request: CountTexts) -> TextsCounted:
     """Every request in order; one that vLLM refuses is answered with its words."""
     tokens: list[int | None] = []
     refusals = []
+    compared, differs = 0, ""
     for one in request.requests:
+        # Before vLLM, which changes messages that it is given.
+        ours = recount(texts, one)
         try:
             tokens.append(texts.count(one))
             refusals.append("")
         except Exception as error:  # noqa: BLE001 - the refusal is the answer
             tokens.append(None)
             refusals.append(root_cause(error) or type(error).__name__)
-    return TextsCounted(tuple(tokens), tuple(refusals))
+            continue
+        if ours is not None:
+            compared += 1
+            if ours != tokens[-1]:
+                differs = differs or f"{ours} tokens for a text of which vLLM makes {tokens[-1]}"
+    return TextsCounted(tuple(tokens), tuple(refusals), compared, differs)
+
+
+def recount(texts: Texts, one: BareRequest) -> int | None:
+    """What the recipe makes of it, None where it does not count it."""
+    if texts.counter is None:
+        return None
+    try:
+        return texts.counter.count(one.messages, one.fields, one.items)
+    except Uncounted:
+        return None

@@ -70,6 +70,8 @@ from mmcalib.engine.messages.texts import (
     BareRequest,
     BoundTexts,
     CountTexts,
+    FindRecipe,
+    RecipeFound,
     TextBound,
     TextsCounted,
 )
@@ -100,6 +102,7 @@ __all__ = [
     "EngineStarted",
     "Failed",
     "File",
+    "FindRecipe",
     "Form",
     "Imagine",
     "Knob",
@@ -116,6 +119,7 @@ __all__ = [
     "ParseServeConfig",
     "PhasePeak",
     "Processed",
+    "RecipeFound",
     "Rehearse",
     "Rehearsed",
     "Replay",
@@ -139,6 +143,7 @@ Request = Annotated[
     | Count
     | CountTexts
     | BoundTexts
+    | FindRecipe
     | TryDevice
     | CompareDevices
     | AskBudget
@@ -158,6 +163,7 @@ Reply = Annotated[
     | Counted
     | TextsCounted
     | TextBound
+    | RecipeFound
     | DeviceTried
     | DevicesCompared
     | Budget

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from mmcalib.census.asked import Asked
 from mmcalib.census.shapes import Modality
+from mmcalib.texts.recipe import TextRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,15 @@ class CountTexts:
 
 @dataclass(frozen=True, slots=True)
 class TextsCounted:
-    """Tokens per request, and vLLM's words where it refuses one, whose tokens are None."""
+    """Tokens per request, and vLLM's words where it refuses one, whose tokens are None. Of them
+    `compared` were counted by the recipe too, if one was found; `differs` says how one came to
+    another number.
+    """
 
     tokens: tuple[int | None, ...]
     refusals: tuple[str, ...]
+    compared: int = 0
+    differs: str = ""
     kind: Literal["texts_counted"] = "texts_counted"
 
 
@@ -46,6 +52,25 @@ class BoundTexts:
 
     modalities: tuple[Modality, ...]
     kind: Literal["bound_texts"] = "bound_texts"
+
+
+@dataclass(frozen=True, slots=True)
+class FindRecipe:
+    """Find how texts can be counted without vLLM; answered by one `RecipeFound`."""
+
+    modalities: tuple[Modality, ...]
+    kind: Literal["find_recipe"] = "find_recipe"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFound:
+    """None where there is no such way, or not all of it came to vLLM's numbers: `why` says which
+    part is left out, too.
+    """
+
+    recipe: TextRecipe | None
+    why: str = ""
+    kind: Literal["recipe_found"] = "recipe_found"
 
 
 @dataclass(frozen=True, slots=True)

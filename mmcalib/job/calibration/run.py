@@ -109,6 +109,10 @@ def _calibrate(
     budgets = Budgets(host, opened, resolved.path, job.policy, files=handed)
     unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
     texts = Texts.of(host, opened.modalities, corpus.texts)
+    if resolved.source == "bundled":
+        texts.uncounted = "a bundled geometry has a tokenizer that was made up"
+    else:
+        texts.find_recipe(opened.modalities)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, unsuited, texts)
     floor = decision.cache_floor()
     decision = decision.with_cache(

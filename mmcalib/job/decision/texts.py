@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from mmcalib.census.asked import Asked
@@ -20,10 +20,13 @@ from mmcalib.engine.messages import (
     BareRequest,
     BoundTexts,
     CountTexts,
+    FindRecipe,
+    RecipeFound,
     TextBound,
     TextsCounted,
 )
 from mmcalib.errors import EngineDied, EngineError
+from mmcalib.texts.recipe import TextRecipe
 
 # Requests counted at a time: a word is heard from the child between two batches.
 _BATCH = 64
@@ -36,6 +39,7 @@ _Key = tuple[Asked, tuple[int, ...]]
 class Texts:
     """`again` reads the requests once more; those of other sources are bounded only, unless the
     census kept them whole. Without a `host` nothing is counted; `measured` has what was, by digest.
+    By `recipe` texts can be counted without vLLM, None where not, as `uncounted` says.
     """
 
     host: EngineHost | None = None
@@ -44,6 +48,8 @@ class Texts:
     _counted: dict[_Key, int | None] = field(default_factory=dict)
     refusals: dict[_Key, str] = field(default_factory=dict)
     measured: dict[str, int] = field(default_factory=dict)
+    recipe: TextRecipe | None = None
+    uncounted: str = ""
 
     @classmethod
     def of(
@@ -60,6 +66,18 @@ class Texts:
         except EngineError as error:
             bound = TextBound(why=error.message)
         return cls(host, bound, again)
+
+    def find_recipe(self, modalities: Collection[Modality]) -> None:
+        """Whatever is counted from now on is held against it."""
+        assert self.host is not None
+        doing = "counting texts without vLLM"
+        try:
+            found = self.host.ask(FindRecipe(tuple(modalities)), RecipeFound, doing)
+        except EngineDied:
+            raise
+        except EngineError as error:
+            found = RecipeFound(None, error.message)
+        self.recipe, self.uncounted = found.recipe, found.why
 
     def tokens(self, entry: PromptCount) -> Between:
         """Of the longest text among the requests of a signature."""
@@ -98,6 +116,7 @@ class Texts:
             asks = CountTexts(tuple(request for _, request in group))
             assert self.host is not None
             found = self.host.ask(asks, TextsCounted, "counting the text of requests")
+            self._compare(found)
             for (key, request), tokens, why in zip(
                 group, found.tokens, found.refusals, strict=True
             ):
@@ -106,6 +125,15 @@ class Texts:
                 else:
                     self._counted[key] = max(tokens, self._counted.get(key) or 0)
                     self.measured[digest(request.messages, request.fields)] = tokens
+
+    def _compare(self, found: TextsCounted) -> None:
+        if self.recipe is None:
+            return
+        if found.differs:
+            self.recipe, self.uncounted = None, found.differs
+        else:
+            compared = self.recipe.compared + found.compared
+            self.recipe = replace(self.recipe, compared=compared)
 
 
 def _key(entry: PromptCount) -> _Key:

@@ -20,6 +20,7 @@ from mmcalib.report.admission import Checked
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.presented import admitted_prompt, unreadable
 from mmcalib.scratch import Scratch
+from mmcalib.texts.counting import Counting
 
 
 def check(
@@ -38,7 +39,7 @@ def check(
     `lines`, the working folder).
     """
     with Scratch() as scratch:
-        gate = _Gate(calibration.gate, scratch.path)
+        gate = _Gate(calibration.gate, scratch.path, calibration.counting)
         folders = [FolderSource(path) for path in paths]
         files = [
             RequestsSource(path, allowed_root=allowed_root, scratch=scratch.path)
@@ -57,8 +58,9 @@ def check(
 class _Gate:
     """Answers for what was found on disk; inline media are removed once they are answered for."""
 
-    def __init__(self, gate: Gate, scratch: Path) -> None:
+    def __init__(self, gate: Gate, scratch: Path, counting: Counting | None) -> None:
         self._gate, self._scratch = gate, os.path.realpath(scratch)
+        self._counting = counting
 
     def folder(self, source: FolderSource, *, named: bool) -> Iterator[Checked | Skipped]:
         """`named`: the source is one file that was asked for, so that it must be media."""
@@ -79,7 +81,7 @@ class _Gate:
         if isinstance(prompt, Skipped):
             return Checked(prompt.path, "prompt", (), unreadable(prompt.reason))
         try:
-            files, answer = admitted_prompt(self._gate, prompt)
+            files, answer = admitted_prompt(self._gate, prompt, self._counting)
         finally:
             self._forget(prompt.items)
         return Checked(prompt.origin, "prompt", tuple(file.shape for file in files), answer)

@@ -10,6 +10,7 @@ from mmcalib.derive.costs import ItemCost, Mismatch
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.messages import TextBound
 from mmcalib.job.decision.decision import Decision
+from mmcalib.job.decision.texts import Texts
 from mmcalib.job.gate.rules import Proven
 from mmcalib.report import costs as c
 
@@ -23,8 +24,7 @@ def costs(
     decision: Decision,
     policy: Policy,
     rules: Mapping[Modality, Proven],
-    text: TextBound | None = None,
-    counted: Mapping[str, int] | None = None,
+    texts: Texts | None = None,
     *,
     encoder_decoder: bool = False,
 ) -> c.Costs:
@@ -52,7 +52,9 @@ def costs(
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,
         modalities=modalities,
-        text=_text(text, counted or {}),
+        text=_text(texts.bound, texts.measured) if texts else None,
+        recipe=texts.recipe if texts else None,
+        uncounted=texts.uncounted if texts else "",
         encoder_decoder=encoder_decoder,
     )
 

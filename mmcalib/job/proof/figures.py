@@ -7,6 +7,7 @@ from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.replay import mismatched, rejected
 from mmcalib.job.proof.startup import Started
 from mmcalib.report import calibration as c
+from mmcalib.report.startup import ReplayResult, Startup
 
 
 def measured_memory(started: Started | None, *, own: bool) -> c.Memory:
@@ -61,12 +62,12 @@ def _beyond_memory(gpu: WorkerMemory, replayed: Replayed | None) -> dict[str, in
 
 def startup_figures(
     started: Started | None, burst: Burst | None, replayed: Replayed | None
-) -> c.Startup | None:
+) -> Startup | None:
     """How the engine started, and what became of the prompts."""
     if started is None:
         return None
     figures = started.figures
-    return c.Startup(
+    return Startup(
         device=figures.device,
         depth=started.depths,
         true_depth=started.true_depths,
@@ -86,11 +87,11 @@ def startup_figures(
     )
 
 
-def _replay(burst: Burst | None, replayed: Replayed | None) -> c.ReplayResult | None:
+def _replay(burst: Burst | None, replayed: Replayed | None) -> ReplayResult | None:
     if burst is None or replayed is None:
         return None
     refused = rejected(replayed)
-    return c.ReplayResult(
+    return ReplayResult(
         prompts=len(burst.prompts),
         admitted=len(burst.prompts) + len(burst.admit),
         rejected=len(refused),

@@ -1,0 +1,112 @@
+"""Long texts, calibrated with vLLM and checked without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mmcalib as library
+from mmcalib.engine.environment import child_environment
+from mmcalib.geometry import find, materialise
+from tests.conftest import ROOT
+from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.media import photo
+from tests.engine.checkpoints import speaking
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+CONTEXT = 4096
+ADMITTING = Path(__file__).parents[1] / "engine" / "admitting.py"
+PROSE = (ROOT / "docs" / "how-it-works.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) -> Path:
+    """A folder with a checkpoint of words, a photo and a calibration."""
+    folder = tmp_path_factory.mktemp("texts")
+    geometry = find(QWEN)
+    assert geometry is not None
+    plain = materialise(geometry, engine_cache / QWEN.replace("/", "--"))
+    speaking(plain, folder / "model")
+    photo(folder / "photo.jpg", 640, 480)
+    done = mmcalib(
+        engine_cache,
+        *("run", "--model", folder / "model", "--data", folder / "photo.jpg"),
+        *("--out", folder / "out", "--validate", "none", "--quiet"),
+        *("--max-model-len", str(CONTEXT)),
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def request(folder: Path, characters: int, **fields: object) -> dict[str, Any]:
+    content = [
+        {"type": "text", "text": (PROSE * 3)[:characters]},
+        {"type": "image_url", "image_url": {"url": (folder / "photo.jpg").as_uri()}},
+    ]
+    return {"messages": [{"role": "user", "content": content}], **fields}
+
+
+def served(folder: Path, requests: list[dict[str, Any]]) -> list[Any]:
+    """The prompt's length and the granted answer, or vLLM's refusal."""
+    asked = {"model": str(folder / "model"), "contexts": [CONTEXT], "requests": requests}
+    env = child_environment(os.environ, offline=True)
+    done = subprocess.run(
+        [sys.executable, str(ADMITTING)],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        env=env,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (found,) = json.loads(done.stdout.splitlines()[-1])
+    return found  # type: ignore[no-any-return]
+
+
+def test_a_long_text_fits_just_where_vllm_takes_it(calibrated: Path) -> None:
+    """`check` took a text for as many tokens as bytes, of which it has three times more: all these
+    were unknown.
+    """
+    calibration = library.Calibration.load(calibrated / "out" / "calibration.json")
+    lengths = [8_000, 10_000, *range(10_600, 11_600, 25), 14_000]
+    requests = [request(calibrated, length) for length in lengths]
+    truth = ["no" if isinstance(found, str) else "fits" for found in served(calibrated, requests)]
+    assert set(truth) == {"fits", "no"}
+    root = {"allowed_local_media_path": calibrated}
+    answers = [calibration.admits(one, **root) for one in requests]
+    assert [answer.answer for answer in answers] == truth
+    assert calibration.counting is not None
+    assert calibration.counting.why == ""
+    assert calibration.costs is not None
+    costs = calibration.costs.model_copy(update={"recipe": None})
+    bounded = calibration.model_copy(update={"costs": costs})
+    assert {bounded.admits(one, **root).answer for one in requests} == {"unknown"}
+
+
+def test_another_tokenizer_is_not_trusted(calibrated: Path, tmp_path: Path) -> None:
+    """The bound stays, and it is said once."""
+    lines = tmp_path / "requests.jsonl"
+    one = json.dumps(request(calibrated, 10_000)) + "\n"
+    lines.write_text(one * 2)
+    asks = ("check", "--calibration", calibrated / "out", "--requests", lines)
+    asks = (*asks, "--allowed-local-media-path", calibrated)
+    done = mmcalib(tmp_path, *asks)
+    assert done.returncode == 0, done.stderr
+    path = calibrated / "model" / "tokenizer.json"
+    before = path.read_bytes()
+    path.write_bytes(before + b"\n")
+    try:
+        done = mmcalib(tmp_path, *asks)
+    finally:
+        path.write_bytes(before)
+    assert done.returncode == 3, done.stderr
+    assert "0 of 2 fit, 2 unknown" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert said.count("texts were bounded, not counted") == 1
+    assert "not the one that was calibrated with" in said

@@ -1,0 +1,104 @@
+"""Checkpoints that write as real ones do: tokens of whole words, and a template that has tools."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+from tests.conftest import ROOT
+
+MERGES = 3000
+
+# Loops, macros, JSON of tools, refusals, thoughts that are left out of earlier turns.
+TEMPLATE = """
+{%- macro words(content) -%}
+    {%- if content is string %}{{ content }}{% else %}
+        {%- for part in content %}
+            {%- if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>
+            {%- elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>
+            {%- elif 'text' in part %}{{ part.text }}
+            {%- else %}{{ raise_exception('a part of an odd type') }}
+            {%- endif %}
+        {%- endfor %}
+    {%- endif %}
+{%- endmacro %}
+{%- if tools %}
+<|im_start|>system
+{% if messages[0].role == 'system' %}{{ words(messages[0].content) + '\\n\\n' }}{% endif -%}
+You may call these:
+    {%- for tool in tools %}
+{{ tool | tojson }}
+    {%- endfor %}
+<|im_end|>
+{%- elif messages[0].role != 'system' %}
+<|im_start|>system
+You are of help.<|im_end|>
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'system' and tools and loop.first %}{% continue %}{% endif %}
+    {%- if message.role == 'tool' %}
+<|im_start|>user
+<tool_response>{{ message.content }}</tool_response><|im_end|>
+        {%- continue %}
+    {%- endif %}
+<|im_start|>{{ message.role }}{% if message.name %} {{ message.name }}{% endif %}
+
+    {%- if message.role == 'assistant' and '</think>' in words(message.content) %}
+{{ words(message.content).split('</think>')[-1].lstrip('\\n') }}
+    {%- else %}
+{{ words(message.content) }}
+    {%- endif %}
+    {%- for call in message.tool_calls or [] %}
+<tool_call>{{ call.function.arguments | tojson(indent=2) }} {{ call | tojson }}</tool_call>
+    {%- endfor %}
+<|im_end|>
+{%- endfor %}
+{%- if add_generation_prompt %}
+<|im_start|>assistant
+    {%- if enable_thinking is defined and not enable_thinking %}
+<think></think>
+    {%- endif %}
+{% endif %}
+"""
+
+
+def speaking(folder: Path, to: Path, template: str | None = TEMPLATE) -> Path:
+    """The checkpoint with a vocabulary learned from these docs in place of its bytes, and with a
+    template, None for the one that it has.
+    """
+    shutil.copytree(folder, to)
+    path = to / "tokenizer.json"
+    document = json.loads(path.read_text())
+    _teach(document)
+    path.write_text(json.dumps(document, ensure_ascii=False))
+    if template is not None:
+        config = to / "tokenizer_config.json"
+        written = json.loads(config.read_text()) | {"chat_template": template}
+        config.write_text(json.dumps(written))
+    return to
+
+
+def _teach(document: dict[str, Any]) -> None:
+    """Ids that no text was encoded to take the words learned."""
+    learner = Tokenizer(BPE())
+    learner.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    alphabet = ByteLevel.alphabet()
+    trainer = BpeTrainer(
+        vocab_size=len(alphabet) + MERGES, initial_alphabet=alphabet, show_progress=False
+    )
+    learner.train([str(page) for page in sorted((ROOT / "docs").glob("*.md"))], trainer)
+    model = json.loads(learner.to_str())["model"]
+    vocab = document["model"]["vocab"]
+    words = sorted((word for word in model["vocab"] if word not in vocab), key=model["vocab"].get)
+    fillers = sorted((token for token in vocab if token.startswith("~")), key=vocab.get)
+    for filler, word in zip(fillers, words, strict=False):
+        vocab[word] = vocab.pop(filler)
+    merges = [pair if isinstance(pair, list) else pair.split(" ") for pair in model["merges"]]
+    document["model"]["merges"] = [pair for pair in merges if "".join(pair) in vocab]
