@@ -1,5 +1,5 @@
-"""Whether this CPU computes in bfloat16, which engines run in; where it does not, torch emulates it
-and one picture takes half a minute to encode.
+"""Whether this CPU computes in bfloat16; where it does not, an engine on it computes in float32,
+and the peak of its activations is not that of the model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ def emulated() -> bool:
     return " avx2 " in flags and " avx512f " not in flags
 
 
-ENCODES = pytest.mark.skipif(
-    emulated(), reason="the CPU has no AVX-512: encoding in emulated bfloat16 takes too long"
+NATIVE = pytest.mark.skipif(
+    emulated(), reason="the CPU has no AVX-512: the engine computes in float32"
 )

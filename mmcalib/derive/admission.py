@@ -102,9 +102,11 @@ def admit(gate: Gate, given: Given) -> Admission:
 
     `fits` only if the engine admits the item whatever of its possible costs it turns out to have,
     with the reserve for a text and an answer of which nothing is known; `no` only if it rejects it
-    even at the least.
+    even at the least. Of an encoder-decoder model the item is no part of the context, and what is
+    left beside the few tokens of its task goes to the answer.
     """
-    return admit_beside(gate, given, gate.text_reserve_tokens)
+    reserve_tokens = 0 if gate.encoder_decoder else gate.text_reserve_tokens
+    return admit_beside(gate, given, reserve_tokens)
 
 
 def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:

@@ -190,6 +190,8 @@ def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
         encoder_decoder=True,
     )
     assert admit(gate, clip).answer == "fits"
+    # Larger than the whole context, as the reserve of a run that was not told one.
+    assert admit(replace(gate, text_reserve_tokens=1024), clip).answer == "fits"
     gate = replace(gate, text=TextBound(item_tokens={"audio": 0}, compared=1))
     assert prompt(gate, [clip], 447).fits
     assert prompt(gate, [clip], 448).answer == "unknown"

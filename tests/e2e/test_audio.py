@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from mmcalib.report.calibration import Calibration
-from tests.bfloat16 import ENCODES
 from tests.e2e.command import mmcalib
 from tests.e2e.media import requests, sound
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
-@ENCODES
 def test_clips_of_any_rate_are_calibrated_and_the_default_is_started_too(
     tmp_path: Path, engine_cache: Path
 ) -> None:

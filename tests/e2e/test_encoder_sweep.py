@@ -9,12 +9,11 @@ import pytest
 
 from mmcalib import Calibration
 from mmcalib.report.encoder_sweep import ModalitySweep
-from tests.bfloat16 import ENCODES
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo
 from tests.schemas import fits
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, ENCODES]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 # Qwen2.5-VL-3B: an embedding of the language model's width, in bfloat16.
 WIDTH, ITEM_BYTES = 2048, 2

@@ -12,7 +12,7 @@ from mmcalib.report.calibration import Calibration
 from .command import QWEN
 from .media import photo
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 SMALL = ("--gpu-memory", "12GiB", "--capability", "8.6")
 
 
+@pytest.mark.long
 def test_what_does_not_fit_gets_the_cheapest_fixes_that_make_it_fit(engine_cache: Path) -> None:
     ended = mmcalib(engine_cache, "plan", "--model", QWEN, *SMALL, "--json")
     assert ended.returncode == 0, ended.stderr
@@ -52,6 +53,7 @@ def test_a_goal_that_is_reached_already_is_said_to_be(engine_cache: Path) -> Non
     assert "The goal is reached already" in " ".join(ended.stderr.split())
 
 
+@pytest.mark.long
 def test_a_goal_out_of_reach_leaves_with_three_and_shows_the_best(engine_cache: Path) -> None:
     ended = mmcalib(
         engine_cache, "plan", "--model", QWEN, "--gpu-memory", "4GiB", "--capability", "8.6",
@@ -85,6 +87,7 @@ def test_a_log_gives_the_configuration_and_its_own_figures(
     assert "What uses the memory" in ended.stderr
 
 
+@pytest.mark.long
 def test_a_plan_that_is_under_reserved_is_mended(engine_cache: Path) -> None:
     """`validate` says of four sequences of Qwen3-VL-8B that 0.46 GiB are not reserved; to a plan
     they were a goal reached already.

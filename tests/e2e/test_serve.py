@@ -21,11 +21,10 @@ import pytest
 
 from mmcalib.geometry import cut_checkpoint, find, materialise
 from mmcalib.report.calibration import Calibration
-from tests.bfloat16 import ENCODES
 from tests.e2e.command import QWEN, environment, mmcalib
 from tests.e2e.media import clip, photo
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, ENCODES]
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 START_S = 400
 

@@ -11,7 +11,7 @@ from mmcalib.report.calibration import Calibration
 from tests.e2e.command import mmcalib
 from tests.e2e.media import sound
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 NAME = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
 

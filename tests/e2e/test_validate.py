@@ -21,7 +21,6 @@ from mmcalib.progress import Silent
 from mmcalib.report.calibration import CheckResult
 from mmcalib.report.validation import Validation
 from mmcalib.report.validation_terminal import validated
-from tests.bfloat16 import ENCODES
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests
 from tests.schemas import fits
@@ -330,7 +329,6 @@ def test_the_command_says_no_with_exit_3(engine_cache: Path, tmp_path: Path) -> 
     assert hint == "  try: no-enable-prefix-caching: true"
 
 
-@ENCODES
 def test_the_engine_starts_and_answers_made_up_items(engine_cache: Path, tmp_path: Path) -> None:
     """A file that `mmcalib run` could have written, proven by the engine."""
     config = tmp_path / "engine.yaml"

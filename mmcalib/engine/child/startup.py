@@ -14,6 +14,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
+from mmcalib.engine.child.arithmetic import STAND_IN, emulates
 from mmcalib.engine.child.kept import graphs_as_captured
 from mmcalib.engine.child.versions import weights_as_loaded
 from mmcalib.engine.child.weights import at_depth
@@ -38,14 +39,21 @@ _MEMORY_SHARE = 0.7
 def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, EngineStarted]:
     """Start `vllm.LLM` with the given engine arguments and read its figures.
 
-    The profile runs only where its estimate stays within the request's budget and free memory.
+    The profile runs only where its estimate stays within the request's budget and free memory, and
+    where the CPU computes in the type that is meant: bytes of weights and KV cache are those of it.
     """
     say("loading the model into the engine")
     # The allocator's events are traced on the CPU; of a GPU vLLM's worker keeps figures itself.
     traced = current_platform.is_cpu()
     args = {**request.engine_args, **_OURS}
+    # Bytes of the type that is meant, of one that is computed in.
+    share = 1.0
     if traced:
-        args["kv_cache_memory_bytes"] = _kv_cache_bytes(args)
+        config = EngineArgs(**args).create_engine_config(UsageContext.LLM_CLASS)
+        if emulates(config.model_config):
+            share = config.model_config.dtype.itemsize / STAND_IN.itemsize
+            args["dtype"] = str(STAND_IN).removeprefix("torch.")
+        args["kv_cache_memory_bytes"] = round(_kv_cache_bytes(config) / share)
     else:
         args = _as_served(args)
     started = time.perf_counter()
@@ -53,6 +61,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         llm = LLM(**args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
+    kv_bytes_per_token *= share
     budget = _ask(llm, "mmcalib_budget")
     tokens = budget["max_tokens"] * budget["items"]
     seconds_per_token, estimate_s, estimate_bytes = None, 0.0, 0.0
@@ -61,10 +70,11 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         seconds_per_token, estimate_s, estimate_bytes = _estimate(llm, tokens)
     profile_s = peak = None
     fits = estimate_bytes <= _MEMORY_SHARE * psutil.virtual_memory().available
-    if traced and estimate_s <= request.profile_budget_s and fits:
+    if traced and share == 1 and estimate_s <= request.profile_budget_s and fits:
         say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
         profile_s, peak = _ask(llm, "mmcalib_profile")
     text_layers, encoder_layers = request.true_layers
+    sizes = {name: round(nbytes * share) for name, nbytes in sizes.items()}
     weights, full = sum(sizes.values()), at_depth(sizes, text_layers, encoder_layers)
     gpu = None
     if not traced:
@@ -86,6 +96,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         budget_tokens=budget["tokens"],
         profiled_modality=budget["modality"],
         profiled_items=budget["items"],
+        computed_in=args["dtype"] if share != 1 else None,
         gpu=gpu,
     )
 
@@ -103,12 +114,11 @@ def _as_served(args: dict[str, Any]) -> dict[str, Any]:
     return {**served, **args}
 
 
-def _kv_cache_bytes(args: dict[str, Any]) -> int:
+def _kv_cache_bytes(config: Any) -> int:
     """Room for one request of the whole context and a quarter more, as vLLM asks for at a start.
 
     The formula is that of full attention, an upper bound for every other kind.
     """
-    config = EngineArgs(**args).create_engine_config(UsageContext.LLM_CLASS)
     model, parallel = config.model_config, config.parallel_config
     heads, size = model.get_num_kv_heads(parallel), model.get_head_size()
     per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize

@@ -93,6 +93,7 @@ class EngineStarted:
 
     `*_full_*` figures are scaled to the true depth: computed where the depth was cut. `gpu` is
     None on the CPU backend, where the peak is traced; elsewhere the peak is the worker's own.
+    `computed_in` is the type that stood in for one that this CPU does not compute in.
     """
 
     device: str
@@ -108,6 +109,7 @@ class EngineStarted:
     budget_tokens: int
     profiled_modality: str | None
     profiled_items: int
+    computed_in: str | None = None
     gpu: WorkerMemory | None = None
     kind: Literal["engine_started"] = "engine_started"
 

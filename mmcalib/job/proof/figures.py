@@ -18,6 +18,8 @@ def measured_memory(started: Started | None, *, own: bool) -> c.Memory:
     cut = started.depths != started.true_depths
     scaled: c.Label = "computed" if cut else "measured"
     notes = ["weights and KV bytes scaled from the cut depth"] if cut else []
+    if figures.computed_in is not None:
+        notes.append(f"and from {figures.computed_in}, in which this CPU computed")
     labels: dict[str, c.Label] = {"weights_bytes": scaled, "kv_bytes_per_token": scaled}
     peak = figures.activation_peak_bytes if own else None
     if peak is not None:

@@ -109,6 +109,16 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
     ]
     if figures.gpu is not None:
         checks.append(_gpu_check(figures.gpu))
+    elif figures.computed_in is not None:
+        checks.append(
+            Check(
+                "memory profile",
+                "skip",
+                "this CPU has no bfloat16 of its own: the engine computed in "
+                f"{figures.computed_in}, and its activations took other bytes",
+                "--gpu NAME rehearses them, without a GPU",
+            )
+        )
     elif figures.activation_peak_bytes is None:
         estimate = figures.profile_estimate_s or 0.0
         checks.append(
