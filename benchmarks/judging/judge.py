@@ -23,6 +23,8 @@ from mmcalib.errors import MmcalibError
 from mmcalib.job.gate.check import check
 
 _MOST_STARTS = 12
+# How often what vLLM fails at is sent once more.
+_AGAIN = 3
 Ask = Callable[[Server], Answer]
 
 
@@ -65,8 +67,9 @@ class Judge:
         return [self.alone(request) for request in order]
 
     def alone(self, request: Request) -> Verdict:
-        """Of whatever the server has in its caches. What it fails at is sent once more, since
-        vLLM answers 5xx to ask for that (`MultiModalCacheMissError`).
+        """Of whatever the server has in its caches. What it fails at is sent again, since vLLM
+        answers 5xx to ask for that (`MultiModalCacheMissError`): others are refused meanwhile, and
+        may have it ask once more.
         """
         if self._subject.transcribes:
             path = self._pool[request.items[0].medium].path
@@ -77,7 +80,11 @@ class Judge:
             answer, reason = self.gate(json.dumps(sent).encode())
             ask = lambda server: server.chat(sent)  # noqa: E731
         found = self._asked(request, ask)
-        again = self._asked(request, ask).status if found.status >= 500 else None
+        again: int | None = None
+        for _ in range(_AGAIN if found.status >= 500 else 0):
+            again = self._asked(request, ask).status
+            if again < 500:
+                break
         return Verdict(answer, reason, found.status, found.said, again)
 
     def gate(self, line: bytes) -> tuple[str, str]:
