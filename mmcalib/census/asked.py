@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Asked:
     """`messages` turns with `text_bytes` of UTF-8 in all that a template may write of them, after
     normalisation where that is longer; `tool_bytes` are the JSON of its tools. `answer_tokens` are
-    those that it asks for, None where it does not say. Without `plain` it gives the template more
+    those that it asks for, None where it does not say, and `least_answer_tokens` those that it must
+    get. Without `plain` it gives the template more
     than that, whose length nothing bounds.
     """
 
@@ -18,9 +19,11 @@ class Asked:
     tool_bytes: int = 0
     answer_tokens: int | None = None
     plain: bool = True
+    least_answer_tokens: int = 0
 
     @property
-    def order(self) -> tuple[int, int, int, int, bool]:
+    def order(self) -> tuple[int, int, int, int, bool, int]:
         """A sort key."""
         answer = -1 if self.answer_tokens is None else self.answer_tokens
-        return self.messages, self.text_bytes, self.tool_bytes, answer, self.plain
+        words = self.messages, self.text_bytes, self.tool_bytes
+        return *words, answer, self.plain, self.least_answer_tokens

@@ -27,8 +27,9 @@ _TEMPLATE_FIELDS: Mapping[str, tuple[object, ...]] = {
 }
 # The first that is given is meant, as in `build_tok_params`.
 _ANSWER_FIELDS = ("max_completion_tokens", "max_tokens")
+_LEAST_FIELD = "min_tokens"
 # What decides the prompt's length, and is kept for whoever asks again.
-KEPT = (*_TEMPLATE_FIELDS, "tools", "tool_choice", *_ANSWER_FIELDS)
+KEPT = (*_TEMPLATE_FIELDS, "tools", "tool_choice", *_ANSWER_FIELDS, _LEAST_FIELD)
 
 # vLLM gives templates each tool with all its fields, those that nobody wrote as null
 # (`ChatCompletionToolsParam.model_dump` in the same file).
@@ -52,6 +53,7 @@ def asked(messages: Sequence[Message], fields: Mapping[str, Any]) -> Asked:
         tool_bytes=_json_bytes(tools) + _ADDED_TOOL_BYTES * len(tools) if tools else 0,
         answer_tokens=_answer_tokens(fields),
         plain=is_plain(fields),
+        least_answer_tokens=_tokens(fields.get(_LEAST_FIELD)) or 0,
     )
 
 
@@ -66,7 +68,10 @@ def asked_by(prompt: Prompt) -> Asked:
 
 
 def _answer_tokens(fields: Mapping[str, Any]) -> int | None:
-    given = next((fields[n] for n in _ANSWER_FIELDS if fields.get(n) is not None), None)
+    return _tokens(next((fields[n] for n in _ANSWER_FIELDS if fields.get(n) is not None), None))
+
+
+def _tokens(given: object) -> int | None:
     return max(0, given) if isinstance(given, int) and not isinstance(given, bool) else None
 
 

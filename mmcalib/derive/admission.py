@@ -231,7 +231,9 @@ def admit_prompt(
     held = Between(sum(_least(gate, shape) for shape in shapes), _sums(items)[0])
     words = text or text_tokens(gate.text, asked, kinds)
     in_context = Between.exactly(0) if gate.encoder_decoder else held
-    return _together(gate, items, Needs(in_context, words, asked.answer_tokens))
+    return _together(
+        gate, items, Needs(in_context, words, asked.answer_tokens, asked.least_answer_tokens)
+    )
 
 
 def text_decides(gate: Gate, shapes: Sequence[Given], answer: Admission) -> bool:
@@ -248,9 +250,10 @@ def _together(gate: Gate, items: Sequence[Admission], needs: Needs) -> Admission
         words = "a text that nothing bounds"
     else:
         words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} of text"
-    reason = f"{media} + {words}, of {context}"
-    if answer == "no" and asks is not None and asks < LEAST_ANSWER_TOKENS:
-        reason = f"it asks for {asks} tokens: an answer has one at least"
+    must = f" + {needs.least} of answer at least" if needs.least > LEAST_ANSWER_TOKENS else ""
+    reason = f"{media} + {words}{must}, of {context}"
+    if answer == "no" and asks is not None and asks < needs.least:
+        reason = f"it asks for {asks} tokens: an answer has {needs.least} at least"
     elif answer == "no" and asks is not None and asks > context:
         reason = f"it asks for {asks} tokens, max_model_len is {context}"
     elif answer == "fits" and most is not None:

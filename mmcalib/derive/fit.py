@@ -20,12 +20,14 @@ class PromptTokens:
     item_tokens: int
     text: Between | None = None
     answer_tokens: int | None = None
+    least_answer_tokens: int = 0
 
     @property
     def needs(self) -> Needs:
         """Without a text where nobody wrote one."""
         items = Between.exactly(self.item_tokens)
-        return Needs(items, self.text or Between.exactly(0), self.answer_tokens)
+        text = self.text or Between.exactly(0)
+        return Needs(items, text, self.answer_tokens, self.least_answer_tokens)
 
     def needed_tokens(self, reserve_tokens: int) -> int | None:
         """The smallest context that holds it with its answer; None where nothing bounds that."""

@@ -45,8 +45,9 @@ def with_prompt_remedy(
     if admission.fits:
         return admission
     asks = asked.answer_tokens
-    if asks is not None and not LEAST_ANSWER_TOKENS <= asks <= gate.max_model_len:
-        return replace(admission, remedy=f"max_tokens of 1 to {gate.max_model_len}")
+    least = max(LEAST_ANSWER_TOKENS, asked.least_answer_tokens)
+    if asks is not None and not least <= asks <= gate.max_model_len:
+        return replace(admission, remedy=f"max_tokens of {least} to {gate.max_model_len}")
     for answer in ("no", "unknown"):
         for shape in shapes:
             alone = admit_beside(gate, shape, 0)

@@ -43,12 +43,18 @@ UNBOUNDED = Between(1, None)
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a request needs of the context, in tokens: its items as they stand in it, its text with
-    what the template writes around, and the answer that it asks for, None where it does not say.
+    what the template writes around, the answer that it asks for, None where it does not say, and
+    the least that it must get.
     """
 
     items: Between
     text: Between
     answer_tokens: int | None = None
+    least_answer_tokens: int = 0
+
+    @property
+    def least(self) -> int:
+        return max(LEAST_ANSWER_TOKENS, self.least_answer_tokens)
 
     @property
     def prompt(self) -> Between:
@@ -64,7 +70,7 @@ class Needs:
 
     def answer(self, reserve_tokens: int) -> int:
         asked = reserve_tokens if self.answer_tokens is None else self.answer_tokens
-        return max(LEAST_ANSWER_TOKENS, asked)
+        return max(self.least, asked)
 
 
 def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
@@ -73,10 +79,10 @@ def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
     """
     asks = needs.answer_tokens
     # `SamplingParams._verify_args` (vllm/sampling_params.py) and `TokenizeParams.__post_init__`
-    # (vllm/renderers/params.py) of 0.32.
-    if asks is not None and not LEAST_ANSWER_TOKENS <= asks <= max_model_len:
+    # (vllm/renderers/params.py) of 0.32; the former sees the answer as it was cut.
+    if asks is not None and not needs.least <= asks <= max_model_len:
         return "no"
-    room = max_model_len - LEAST_ANSWER_TOKENS
+    room = max_model_len - needs.least
     if needs.prompt.least > room:
         return "no"
     most = needs.prompt.most

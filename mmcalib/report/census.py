@@ -104,8 +104,8 @@ class ExemplarPrompt(Part):
 
 
 class AskedText(Part):
-    """Messages, bytes of their text and of the JSON of tools, and the tokens asked for as answer;
-    `plain` requests give the chat template nothing else.
+    """Messages, bytes of their text and of the JSON of tools, the tokens asked for as answer and
+    the least that it must have; `plain` requests give the chat template nothing else.
     """
 
     messages: Number
@@ -113,6 +113,7 @@ class AskedText(Part):
     tool_bytes: Number = 0
     answer_tokens: Number | None = None
     plain: bool = True
+    least_answer_tokens: Number = 0
 
 
 class CountedPrompt(Part):

@@ -53,6 +53,7 @@ PICTURES: Mapping[str, Order] = {
     "no picture": one("image-text.png"),
     "more pixels than vLLM opens": one("image-bomb.png"),
     "inline": ((Request((Turn(items=(Item("image-RGB.png", "data"),)),))),),
+    "inline, percent-encoded": ((Request((Turn(items=(Item("image-RGB.png", "percent"),)),))),),
     "an address elsewhere": ((Request((Turn(items=(Item("image-RGB.png", "http"),)),))),),
     "a clip": one("video-h264.mp4"),
     "a clip and a picture": one("video-h264.mp4", "image-28x28.png"),
@@ -76,6 +77,11 @@ PICTURES: Mapping[str, Order] = {
     "an answer beyond the context": one(answer=100_000),
     "no answer named": one(answer=None),
     "an answer of no tokens": one(answer=0),
+    "an answer shorter than it must be": one(answer=29, extra="at least 30 tokens"),
+    "an answer as short as it may be": one(answer=30, extra="at least 30 tokens"),
+    "no room for what an answer must have": one(
+        answer=None, room=Room("text", 0), extra="at least 30 tokens"
+    ),
     "more frames, by the request": one(extra="30 frames a second"),
     "fewer tokens than the clip, by the request": one("video-320x240.mp4", extra="truncated"),
     "many messages that say nothing": ((Request((Turn(words=0),) * 1000)),),

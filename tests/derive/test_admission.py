@@ -146,6 +146,18 @@ def test_an_answer_longer_than_the_context_is_refused() -> None:
     assert found.reason == "it asks for 4097 tokens, max_model_len is 4096"
 
 
+def test_an_answer_has_the_least_that_it_must_have() -> None:
+    """New in the server conformance work: `min_tokens`, at which `check` did not look."""
+    assert prompt(GATE, [], answer_tokens=30, least_answer_tokens=30).fits
+    found = prompt(GATE, [], answer_tokens=29, least_answer_tokens=30)
+    assert (found.answer, found.remedy) == ("no", "max_tokens of 30 to 4096")
+    assert found.reason == "it asks for 29 tokens: an answer has 30 at least"
+    assert prompt(replace(GATE, max_model_len=2568), [PAGE, PAGE], least_answer_tokens=30).fits
+    found = prompt(replace(GATE, max_model_len=2567), [PAGE, PAGE], least_answer_tokens=30)
+    assert (found.answer, found.remedy) == ("no", "split into 2 prompts")
+    assert found.reason == "2538 tokens of media + 0 of text + 30 of answer at least, of 2567"
+
+
 def test_a_long_text_may_decide() -> None:
     """Finding §5 of the server conformance work: text exactly as long as the room."""
     assert prompt(GATE, [PAGE, PAGE], 1557).fits

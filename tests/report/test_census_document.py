@@ -99,6 +99,7 @@ def test_the_text() -> None:
                 "tool_bytes": 0,
                 "answer_tokens": None,
                 "plain": True,
+                "least_answer_tokens": 0,
             },
             "count": 1,
             "exemplar": {

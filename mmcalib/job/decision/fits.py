@@ -63,8 +63,9 @@ def longest_prompt(
 
 
 def _prompt(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:
-    answer = entry.signature.asked.answer_tokens
-    return PromptTokens(entry.exemplar.origin, entry.count, items, texts.tokens(entry), answer)
+    asked, text = entry.signature.asked, texts.tokens(entry)
+    answer = asked.answer_tokens, asked.least_answer_tokens
+    return PromptTokens(entry.exemplar.origin, entry.count, items, text, *answer)
 
 
 def smallest_context(longest: Fit | None, most_tokens: int) -> int:
