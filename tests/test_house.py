@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -277,13 +277,20 @@ def test_the_cli_imports_nothing_heavy() -> None:
 
 
 def test_help_comes_at_once() -> None:
+    """By the processor's time: others may be at work."""
     taken_s = []
     for _ in range(3):
-        started = time.perf_counter()
+        started = _children_s()
         done = fresh_python(
             "import sys; sys.argv = ['mmcalib', '--help']; from mmcalib.cli import main; main()"
         )
-        taken_s.append(time.perf_counter() - started)
+        taken_s.append(_children_s() - started)
         assert done.returncode == 0, done.stderr
         assert "Usage" in done.stdout
     assert statistics.median(taken_s) < MAX_HELP_S
+
+
+def _children_s() -> float:
+    """What processes that have ended took."""
+    times = os.times()
+    return times.children_user + times.children_system

@@ -104,9 +104,7 @@ class ExemplarPrompt(Part):
 
 
 class AskedText(Part):
-    """Messages, bytes of their text and of the JSON of tools, the tokens asked for as answer and
-    the least that it must have; `plain` requests give the chat template nothing else.
-    """
+    """As `Asked`: messages, bytes of text and of the JSON of tools, tokens of the answer."""
 
     messages: Number
     text_bytes: Number

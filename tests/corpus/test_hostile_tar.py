@@ -183,10 +183,10 @@ def test_a_gzip_bomb_is_left_early(shard: Path) -> None:
         file.write(member("zeros.png", 1 << 40).tobuf(tarfile.GNU_FORMAT))
         for _ in range(300):
             file.write(bytes(1 << 20))
-    started = time.monotonic()
+    started = time.process_time()
     why = reasons(shard)[str(shard)]
     assert "it inflates to more than 100 times its size" in why
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_a_bomb_of_empty_members_costs_its_length(shard: Path) -> None:
             bare[148:156] = b"%06o\0 " % sum(bare)
             file.write(bare)
         file.write(END)
-    started = time.monotonic()
+    started = time.process_time()
     assert sum(1 for _ in WebDatasetSource(str(shard)).items()) == 20_000
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_a_fifo_of_an_archive_s_name(shard: Path) -> None:

@@ -177,15 +177,15 @@ def bomb(path: Path, name: str, head: bytes, size_bytes: int) -> str:
 def test_a_zip_bomb_is_not_inflated(tmp_path: Path, name: str, head: bytes) -> None:
     item = only(bomb(tmp_path / "a.zip", name, head, 4090 * MIB))
     assert item.held.size_bytes > 4000 * MIB
-    started = time.perf_counter()
+    started = time.process_time()
     assert isinstance(probe(item), Skipped)
-    assert time.perf_counter() - started < 6
+    assert time.process_time() - started < 6
 
 
 def test_the_directory_is_read_once_for_many_members(tmp_path: Path) -> None:
     path = archive(tmp_path, **{f"{n}.png": png(4, 4) for n in range(5000)})
-    started = time.perf_counter()
+    started = time.process_time()
     shapes = [probe(item) for item in ZipSource(path).items()]
     assert shapes == [ImageShape(4, 4)] * 5000
     # To read it takes some 20 ms, and would be done five thousand times.
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10

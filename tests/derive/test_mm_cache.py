@@ -237,10 +237,10 @@ def test_a_size_that_cannot_be_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_million_accesses_take_seconds() -> None:
-    """The aim is 10 s; a machine with other work to do may take three times that."""
+    """The aim is 10 s; two programs on one core may take three times that."""
     chance = random.Random(7)
     keys = [chance.randrange(300_000) for _ in range(1_000_000)]
-    started = time.perf_counter()
+    started = time.process_time()
     curve = hit_curve([(key, 1000 + key % 977 * 1000)] for key in keys)
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 30
     assert curve.most_hits == 1_000_000 - len(set(keys))

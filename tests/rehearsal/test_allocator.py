@@ -297,12 +297,12 @@ def test_whatever_happens_the_books_balance(steps: list[tuple[str, int, int | No
 
 def test_twenty_thousand_operations_take_less_than_a_second() -> None:
     allocator = CachingAllocator(max_split_bytes=20 * MIB)
-    started = time.perf_counter()
+    started = time.process_time()
     live = [allocator.allocate((index * 7919) % (3 * MIB)) for index in range(5000)]
     for index in range(5000):
         allocator.free(live[(index * 37) % 5000])
         live[(index * 37) % 5000] = allocator.allocate((index * 104729) % (30 * MIB))
     for address in live:
         allocator.free(address)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert allocator.allocated_bytes == 0
