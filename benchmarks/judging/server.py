@@ -55,10 +55,11 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
         self.model, self._log = str(checkpoint), log
+        # What is refused does not depend on the type, and every CPU computes in this one.
         command = [
             *(sys.executable, "-P", str(_SERVE), "serve", self.model),
             *("--config", str(engine_yaml), "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16"),
+            *("--load-format", "dummy", "--enforce-eager", "--dtype", "float32"),
             *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
             *("--allowed-local-media-path", str(media)),
         ]

@@ -21,6 +21,7 @@ import pytest
 
 from mmcalib.geometry import cut_checkpoint, find, materialise
 from mmcalib.report.calibration import Calibration
+from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, environment, mmcalib
 from tests.e2e.media import clip, photo
 
@@ -102,6 +103,7 @@ def served(
         *(str(cut), "--host", "127.0.0.1", "--port", str(port)),
         *("--load-format", "dummy", "--enforce-eager", "--kv-cache-memory-bytes", str(1 << 29)),
         *("--allowed-local-media-path", str(media)),
+        *(["--dtype", "float32"] if emulated() else []),
     ]
     env = {**environment(engine_cache), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     log = folder / "serve.log"
