@@ -13,6 +13,7 @@ from tests.e2e.media import requests, sound
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
+@pytest.mark.long
 def test_clips_of_any_rate_are_calibrated_and_the_default_is_started_too(
     tmp_path: Path, engine_cache: Path
 ) -> None:
