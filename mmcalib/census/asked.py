@@ -10,8 +10,7 @@ class Asked:
     """`messages` turns with `text_bytes` of UTF-8 in all that a template may write of them, after
     normalisation where that is longer; `tool_bytes` are the JSON of its tools. `answer_tokens` are
     those that it asks for, None where it does not say, and `least_answer_tokens` those that it must
-    get. Without `plain` it gives the template more
-    than that, whose length nothing bounds.
+    get. Without `plain` it gives the template more than that, whose length nothing bounds.
     """
 
     messages: int = 1

@@ -10,7 +10,7 @@ from mmcalib.census.encoding import Encoded, Given, encoded
 from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
-from mmcalib.derive.request import LEAST_ANSWER_TOKENS, Between
+from mmcalib.derive.request import Between, answers, least_answer
 
 CALIBRATE = "calibrate again with such media in the corpus"
 # Rounding makes costs rise and fall a little from one width to the next: so many above the one
@@ -44,9 +44,8 @@ def with_prompt_remedy(
     """The same for a prompt: its first item that does not fit, else how to split it."""
     if admission.fits:
         return admission
-    asks = asked.answer_tokens
-    least = max(LEAST_ANSWER_TOKENS, asked.least_answer_tokens)
-    if asks is not None and not least <= asks <= gate.max_model_len:
+    least = least_answer(asked.least_answer_tokens)
+    if not answers(asked.answer_tokens, least, gate.max_model_len):
         return replace(admission, remedy=f"max_tokens of {least} to {gate.max_model_len}")
     for answer in ("no", "unknown"):
         for shape in shapes:

@@ -40,6 +40,19 @@ class Between:
 UNBOUNDED = Between(1, None)
 
 
+def least_answer(tokens: int) -> int:
+    """Of a request that must get so many."""
+    return max(LEAST_ANSWER_TOKENS, tokens)
+
+
+def answers(asks: int | None, least: int, max_model_len: int) -> bool:
+    """Whether vLLM takes a request that asks for so many tokens and must get `least`: as
+    `SamplingParams._verify_args` (vllm/sampling_params.py) and `TokenizeParams.__post_init__`
+    (vllm/renderers/params.py) of 0.32 say; the former sees the answer as it was cut.
+    """
+    return asks is None or least <= asks <= max_model_len
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a request needs of the context, in tokens: its items as they stand in it, its text with
@@ -54,7 +67,7 @@ class Needs:
 
     @property
     def least(self) -> int:
-        return max(LEAST_ANSWER_TOKENS, self.least_answer_tokens)
+        return least_answer(self.least_answer_tokens)
 
     @property
     def prompt(self) -> Between:
@@ -77,10 +90,7 @@ def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
     """Whether vLLM takes the request. An answer for which less room is left than it asks for is cut
     short, not refused (`get_max_tokens`, vllm/entrypoints/serve/utils/api_utils.py, 0.32).
     """
-    asks = needs.answer_tokens
-    # `SamplingParams._verify_args` (vllm/sampling_params.py) and `TokenizeParams.__post_init__`
-    # (vllm/renderers/params.py) of 0.32; the former sees the answer as it was cut.
-    if asks is not None and not needs.least <= asks <= max_model_len:
+    if not answers(needs.answer_tokens, needs.least, max_model_len):
         return "no"
     room = max_model_len - needs.least
     if needs.prompt.least > room:

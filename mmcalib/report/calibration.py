@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from operator import is_
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,6 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, PrivateAttr, ValidationError
 
 from mmcalib.derive.admission import Admission, Gate
+from mmcalib.derive.checks import Check
 from mmcalib.documents import read_json
 from mmcalib.engine.server import Server
 from mmcalib.errors import UsageError
@@ -178,6 +180,10 @@ class CheckResult(Part):
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str
     remedy: str = ""
+
+    @classmethod
+    def of(cls, check: Check) -> CheckResult:
+        return cls(**asdict(check))
 
 
 def first_failed(checks: Iterable[CheckResult]) -> CheckResult:

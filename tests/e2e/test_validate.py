@@ -21,6 +21,7 @@ from mmcalib.progress import Silent
 from mmcalib.report.calibration import CheckResult
 from mmcalib.report.validation import Validation
 from mmcalib.report.validation_terminal import validated
+from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests
 from tests.schemas import fits
@@ -343,7 +344,9 @@ def test_the_engine_starts_and_answers_made_up_items(engine_cache: Path, tmp_pat
     found = json.loads(ended.stdout)
     assert (found["verdict"], found["items"]) == ("pass", "made up")
     named = {check["name"]: check for check in found["checks"]}
-    assert named["engine start"]["status"] == named["memory profile"]["status"] == "pass"
+    assert named["engine start"]["status"] == "pass"
+    # The peak of an engine that computes in float32 is not the model's.
+    assert named["memory profile"]["status"] == ("skip" if emulated() else "pass")
     assert named["replay"]["status"] == "pass", named["replay"]
     replay = found["startup"]["replay"]
     assert replay["rejected"] == replay["token_mismatches"] == 0

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from mmcalib.engine.messages.budget import Budget
 from mmcalib.geometry import resolve
 from mmcalib.job.proof import prove
 from mmcalib.progress import Silent
 
 pytestmark = pytest.mark.engine
+
+DEFAULT = Budget(16_384, 16_384, {}, {}, {}, "video", 1, {}, 128_000, 2048, 256)
 
 
 def test_a_default_that_starts_slower_than_estimated_is_broken_off(
@@ -21,7 +24,7 @@ def test_a_default_that_starts_slower_than_estimated_is_broken_off(
     figures = SimpleNamespace(gpu=None, encoder_seconds_per_token=0.0)
     known: Any = SimpleNamespace(
         started=SimpleNamespace(figures=figures),
-        decision=SimpleNamespace(default_budget=SimpleNamespace(encoder_budget_tokens=16_384)),
+        decision=SimpleNamespace(default_error="", default_budget=DEFAULT),
         opened=SimpleNamespace(max_model_len=4096, device="cpu"),
         resolved=resolve("Qwen/Qwen2.5-VL-3B-Instruct", cache_dir=engine_cache),
     )

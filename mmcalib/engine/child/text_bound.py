@@ -88,8 +88,8 @@ def _found(texts: Texts, scale: _Scale, modalities: Sequence[Modality]) -> TextB
             request = trials.with_items(modality, count)
             try:
                 prompt, ids = texts.rendered(request)
-            except Exception:
-                if around:  # Models take one, or any number.
+            except Exception:  # models take one, or any number
+                if around:
                     break
                 raise
             plain = most(bound, replace(request, items={}))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mmcalib.census.shapes import Modality
@@ -25,20 +26,17 @@ def find_recipe(texts: Texts, modalities: Sequence[Modality]) -> RecipeFound:
         trial = _Trial(texts)
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return RecipeFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
+    parts: list[tuple[str, Callable[[], None]]] = [
+        *((f"{m} items", partial(trial.add_items, m)) for m in modalities),
+        ("items", trial.mix_items),
+        ("tools", trial.add_tools),
+    ]
     left_out = []
-    for modality in modalities:
+    for name, add in parts:
         try:
-            trial.add_items(modality)
-        except Exception as error:  # noqa: BLE001
-            left_out.append(f"{modality} items: {error}")
-    try:
-        trial.mix_items()
-    except Exception as error:  # noqa: BLE001
-        left_out.append(f"items: {error}")
-    try:
-        trial.add_tools()
-    except Exception as error:  # noqa: BLE001
-        left_out.append(f"tools: {error}")
+            add()
+        except Exception as error:  # noqa: BLE001 - it is not as vLLM's: this part is left out
+            left_out.append(f"{name}: {error}")
     texts.counter = TextCounter(trial.recipe, trial.tokenizer)
     return RecipeFound(trial.recipe, " ".join("; ".join(left_out).split())[:200])
 

@@ -107,7 +107,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         memory=_memories(known),
         frontier=frontier_points(decision, known.predicted),
         startup=startup_figures(known.started, known.burst, known.replayed),
-        checks=[_check(check) for check in checks],
+        checks=list(map(c.CheckResult.of, checks)),
         verdict=verdict(checks),
         costs=costs(
             decision,
@@ -130,12 +130,6 @@ def engine_config(resolved: ResolvedModel, engine_args: Mapping[str, Any]) -> di
     """What engine.yaml says, under vLLM's argument names."""
     model = resolved.path if resolved.source == "local" else resolved.id
     return {"model": model, **engine_args}
-
-
-def _check(check: Check) -> c.CheckResult:
-    return c.CheckResult(
-        name=check.name, status=check.status, detail=check.detail, remedy=check.remedy
-    )
 
 
 def _memories(known: Findings) -> c.Memories:

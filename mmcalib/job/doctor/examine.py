@@ -56,10 +56,7 @@ def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None =
         hub=hub,
         host=machine,
         folders=written,
-        checks=[
-            CheckResult(name=one.name, status=one.status, detail=one.detail, remedy=one.remedy)
-            for one in checks
-        ],
+        checks=list(map(CheckResult.of, checks)),
         verdict=verdict(checks),
     )
 

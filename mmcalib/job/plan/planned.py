@@ -55,12 +55,7 @@ def combination(found: Found, bench: Bench, gpu: Gpu) -> Combination | None:
 
 def reserved(found: Judged | None) -> CheckResult | None:
     """R4 as a report has it."""
-    if found is None:
-        return None
-    check = found.check
-    return CheckResult(
-        name=check.name, status=check.status, detail=check.detail, remedy=check.remedy
-    )
+    return CheckResult.of(found.check) if found else None
 
 
 def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:

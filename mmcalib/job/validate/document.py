@@ -20,10 +20,7 @@ def document(found: Found, asked: Asked) -> Validation:
     subject, resolved, gpu = found.subject, found.resolved, asked.gpu
     versions: Mapping[str, str] = subject.opened.versions if subject else {}
     return Validation(
-        checks=[
-            CheckResult(name=c.name, status=c.status, detail=c.detail, remedy=c.remedy)
-            for c in found.checks
-        ],
+        checks=list(map(CheckResult.of, found.checks)),
         verdict=verdict(found.checks),
         config=str(asked.config),
         flags=list(asked.flags),

@@ -19,10 +19,10 @@ _SERVE = "vllm serve --config engine.yaml"
 @dataclass(frozen=True)
 class Report:
     """`serve_with` is the command that serves the configuration, which is shown with the limits on
-    media that were raised for it. With `redact_paths` no file of
-    the corpus is named, nor a folder of this machine; with `thumbnails` the page shows the
-    costliest items, whose files are read for it: all of them, or those that `roots` hold. A
-    calibration that was not made here and now may name any file, so that it needs some.
+    media that were raised for it. With `redact_paths` no file of the corpus is named, nor a folder
+    of this machine; with `thumbnails` the page shows the costliest items, whose files are read for
+    it: all of them, or those that `roots` hold. A calibration that was not made here and now may
+    name any file, so that it needs some.
     """
 
     calibration: Calibration
