@@ -39,7 +39,7 @@ class Died:
 class Judge:
     """One subject with its server, which is begun anew where it dies.
 
-    Usable by several threads at once, but for `in_order`. Raises ServerDiedError where it dies too
+    Usable by several threads at once, but for `forget`. Raises ServerDiedError where it dies too
     often.
     """
 
@@ -60,24 +60,29 @@ class Judge:
         self._web.shutdown()
         self._web.server_close()
 
-    def in_order(self, order: Order) -> list[Verdict]:
-        """Each request's, asked one after the other of a server that has seen no medium."""
-        if len(order) > 1:
-            self._server.forget_media()
-        return [self.alone(request) for request in order]
+    def lets_in(self, order: Order) -> bool:
+        """Whether `check` lets every request in, as far as it can be asked before the server."""
+        return all(one.room is None and self.gate(self._line(one))[0] == "fits" for one in order)
 
-    def alone(self, request: Request) -> Verdict:
-        """Of whatever the server has in its caches. What it fails at is sent again, since vLLM
-        answers 5xx to ask for that (`MultiModalCacheMissError`): others are refused meanwhile, and
-        may have it ask once more.
+    def forget(self) -> None:
+        """The server has seen no medium; no request may be on its way."""
+        self._server.forget_media()
+
+    def in_order(self, order: Order) -> list[Verdict]:
+        """Each request's, asked one after the other."""
+        return [self._verdict(request) for request in order]
+
+    def _verdict(self, request: Request) -> Verdict:
+        """What the server fails at is sent again, since vLLM answers 5xx to ask for that
+        (`MultiModalCacheMissError`).
         """
+        line = self._line(request)
+        answer, reason = self.gate(line)
         if self._subject.transcribes:
-            path = self._pool[request.items[0].medium].path
-            answer, reason = self.gate(os.fsencode(path))
+            path = Path(os.fsdecode(line))
             ask: Ask = lambda server: server.transcribe(path)  # noqa: E731
         else:
-            sent = self.sent(request)
-            answer, reason = self.gate(json.dumps(sent).encode())
+            sent = json.loads(line)
             ask = lambda server: server.chat(sent)  # noqa: E731
         found = self._asked(request, ask)
         again: int | None = None
@@ -86,6 +91,12 @@ class Judge:
             if again < 500:
                 break
         return Verdict(answer, reason, found.status, found.said, again)
+
+    def _line(self, request: Request) -> bytes:
+        """What is given to `check`: a request's body, or the path of what is transcribed."""
+        if self._subject.transcribes:
+            return os.fsencode(self._pool[request.items[0].medium].path)
+        return json.dumps(self.sent(request)).encode()
 
     def gate(self, line: bytes) -> tuple[str, str]:
         """What `mmcalib check --stdin` says to one line, and why."""

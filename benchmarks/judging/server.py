@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import yaml
+
 from mmcalib.engine.environment import child_environment
 from mmcalib.errors import MmcalibError
 
@@ -55,11 +57,12 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
         self.model, self._log = str(checkpoint), log
-        # What is refused does not depend on the type, and every CPU computes in this one.
+        # Every CPU computes in float32, in which media take twice the bytes that the file is for.
         command = [
             *(sys.executable, "-P", str(_SERVE), "serve", self.model),
             *("--config", str(engine_yaml), "--host", "127.0.0.1", "--port", str(self.port)),
             *("--load-format", "dummy", "--enforce-eager", "--dtype", "float32"),
+            *("--mm-processor-cache-gb", str(2 * _cache_gb(engine_yaml))),
             *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
             *("--allowed-local-media-path", str(media)),
         ]
@@ -171,6 +174,11 @@ class Server:
                 return _whole(response.status, response.read())
             except (OSError, http.client.HTTPException) as error:
                 return Answer(0, f"{type(error).__name__}: {error}")
+
+
+def _cache_gb(engine_yaml: Path) -> float:
+    settings = yaml.safe_load(engine_yaml.read_text("utf-8"))
+    return float(settings["mm-processor-cache-gb"])
 
 
 def _first(response: http.client.HTTPResponse) -> Answer:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +41,10 @@ class Plan:
 
 class Asks(Protocol):
     """Whoever is asked in order."""
+
+    def lets_in(self, order: Order) -> bool: ...
+
+    def forget(self) -> None: ...
 
     def in_order(self, order: Order) -> list[Verdict]: ...
 
@@ -82,29 +88,44 @@ def _asked(
     plan: Plan,
     say: Callable[[str], None],
 ) -> list[Result]:
-    def ask(numbered: tuple[int, Order]) -> Result | None:
+    """First what `check` lets in, as a server behind it has it; then the rest, one at a time and
+    each of a fresh server, since what vLLM refuses leaves its caches unlike each other.
+    """
+
+    def known(number: int, order: Order) -> Result | None:
+        return results.get(subject.key, series, number, order)
+
+    def ask(numbered: tuple[int, Order], fresh: bool) -> Result | None:
         number, order = numbered
-        if known := results.get(subject.key, series, number, order):
-            return known
         started = time.monotonic()
         if started > plan.deadline:
             return None
+        if fresh:
+            judge.forget()
         verdicts = tuple(judge.in_order(order))
         took = time.monotonic() - started
         return Result(subject.key, series, number, results.made_of, order, verdicts, round(took, 3))
 
-    found = []
+    def lets_in(numbered: tuple[int, Order]) -> bool:
+        return time.monotonic() < plan.deadline and judge.lets_in(numbered[1])
+
+    def heard(result: Result) -> None:
+        results.add(result)
+        for request, verdict in zip(result.order, result.verdicts, strict=True):
+            if verdict.disagrees:
+                say(f"{subject.key}: {verdict.kind}: {summary(request)}")
+
+    missing = [pair for pair in enumerate(orders) if known(*pair) is None]
     with ThreadPoolExecutor(at_once) as threads:
-        for result in threads.map(ask, enumerate(orders)):
-            if result is None:
-                continue
-            if results.get(subject.key, series, result.number, result.order) is None:
-                results.add(result)
-                for request, verdict in zip(result.order, result.verdicts, strict=True):
-                    if verdict.disagrees:
-                        say(f"{subject.key}: {verdict.kind}: {summary(request)}")
-            found.append(result)
-    return found
+        let_in = list(compress(missing, threads.map(lets_in, missing)))
+        judge.forget()
+        for result in threads.map(partial(ask, fresh=at_once == 1), let_in):
+            if result:
+                heard(result)
+    for pair in missing:
+        if pair not in let_in and (result := ask(pair, fresh=True)):
+            heard(result)
+    return [one for pair in enumerate(orders) if (one := known(*pair))]
 
 
 def _shrink(
@@ -126,6 +147,7 @@ def _shrink(
         single = len(first.order) == 1
 
         def fails(order: Order, cause: str = cause) -> bool:
+            judge.forget()
             return any(verdict.cause == cause for verdict in judge.in_order(order))
 
         if not fails(first.order):

@@ -178,10 +178,17 @@ def test_one_false_refusal_in_a_hundred_passes() -> None:
 
 
 class Pretend:
-    """A server that takes one item and no more, beside a `check` that lets everything in."""
+    """A server that takes one item and no more, beside a `check` that lets two in, too."""
 
     def __init__(self) -> None:
         self.asked: list[Order] = []
+        self.fresh_at: set[int] = set()
+
+    def lets_in(self, order: Order) -> bool:
+        return all(len(one.items) < 2 for one in order)
+
+    def forget(self) -> None:
+        self.fresh_at.add(len(self.asked))
 
     def in_order(self, order: Order) -> list[Verdict]:
         self.asked.append(order)
@@ -215,6 +222,15 @@ def test_a_hearing_keeps_the_least_that_fails_and_is_not_held_twice(
     # What it kept, and whether the cause still holds.
     assert again.asked[0] == kept.order
     assert len(again.asked) < len(first.asked) / 2
+
+
+def test_what_check_refuses_leaves_nothing_to_what_it_lets_in(pool: Pool, tmp_path: Path) -> None:
+    judge = Pretend()
+    heard(pool, tmp_path, judge)
+    refused = {i for i, order in enumerate(judge.asked) if not judge.lets_in(order)}
+    assert refused
+    assert refused <= judge.fresh_at
+    assert {i + 1 for i in refused} - {len(judge.asked)} <= judge.fresh_at
 
 
 def test_nothing_is_begun_after_the_deadline(pool: Pool, tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ def test_check_says_what_the_server_does(
     missing = {item.medium for one in order for item in one.items} & set(pool.missing)
     if missing:
         pytest.skip(f"cannot be written here: {', '.join(missing)}")
-    verdicts = judge_of(key).in_order(order)
+    judge = judge_of(key)
+    judge.forget()
+    verdicts = judge.in_order(order)
     for request, verdict in zip(order, verdicts, strict=True):
         assert not verdict.disagrees, f"{verdict.kind}: {summary(request)}: {verdict}"
