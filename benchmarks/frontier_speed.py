@@ -24,12 +24,12 @@ sys.path.insert(0, str(ROOT))
 
 from mmcalib.census.census import Census  # noqa: E402
 from mmcalib.census.prompts import PromptCensus  # noqa: E402
-from mmcalib.census.shapes import ImageShape, VideoShape  # noqa: E402
 from mmcalib.derive import limits  # noqa: E402
 from mmcalib.derive.policy import Policy  # noqa: E402
+from mmcalib.domain.setting import DEFAULT  # noqa: E402
+from mmcalib.domain.shapes import ImageShape, VideoShape  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
-from mmcalib.engine.messages import ModelOpened, OpenModel  # noqa: E402
-from mmcalib.engine.setting import DEFAULT  # noqa: E402
+from mmcalib.engine.messages import OpenModel  # noqa: E402
 from mmcalib.geometry import find, materialise  # noqa: E402
 from mmcalib.job.decision.budgets import Budgets  # noqa: E402
 from mmcalib.job.decision.counts import counts  # noqa: E402
@@ -98,7 +98,7 @@ def sweep(model_id: str, images: int, folder: Path) -> list[Phase]:
             print(f"{name}: {phases[-1].seconds:.1f} s", file=sys.stderr, flush=True)
             started = time.perf_counter()
 
-        opened = host.ask(OpenModel(model), ModelOpened, "opening the model")
+        opened = host.ask(OpenModel(model), "opening the model").model
         done("open the model, find its knobs")
         census = corpus(images)
         budgets = Budgets(host, opened, model, Policy())

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mmcalib.engine.host import EngineHost  # noqa: E402
-from mmcalib.engine.messages import Rehearse, Rehearsed  # noqa: E402
+from mmcalib.engine.messages import Rehearse  # noqa: E402
 from mmcalib.geometry import find as find_geometry  # noqa: E402
 from mmcalib.geometry import materialise  # noqa: E402
 from mmcalib.gpus.catalogue import find as find_gpu  # noqa: E402
@@ -89,7 +89,7 @@ def timed(model_id: str, gpu: Gpu, folder: Path) -> Timed:
 
 def rehearse(host: EngineHost, gpu: Gpu, engine_args: dict[str, Any]) -> float:
     started = time.perf_counter()
-    host.ask(Rehearse(engine_args, gpu), Rehearsed, "rehearsing")
+    host.ask(Rehearse(engine_args, gpu), "rehearsing")
     return time.perf_counter() - started
 
 

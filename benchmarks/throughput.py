@@ -22,12 +22,12 @@ sys.path.insert(0, str(ROOT))
 
 from mmcalib.census.census import Census  # noqa: E402
 from mmcalib.census.sample import choose  # noqa: E402
-from mmcalib.census.shapes import Modality  # noqa: E402
 from mmcalib.derive.policy import Policy  # noqa: E402
 from mmcalib.derive.throughput import cpu_cost  # noqa: E402
+from mmcalib.domain.setting import DEFAULT  # noqa: E402
+from mmcalib.domain.shapes import Modality  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import File, Measure  # noqa: E402
-from mmcalib.engine.setting import DEFAULT  # noqa: E402
 from mmcalib.geometry import resolve  # noqa: E402
 from mmcalib.job.calibration.opening import open_model, served  # noqa: E402
 from mmcalib.job.decision.measure import measure  # noqa: E402

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
+    from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
     from mmcalib.job.calibration.calibrate import calibrate
     from mmcalib.job.memory.rehearse import rehearse
     from mmcalib.job.validate.validate import validate
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admission",
+    "AudioShape",
     "Calibration",
+    "ImageShape",
     "Policy",
     "Rehearsal",
     "Validation",
+    "VideoShape",
     "__version__",
     "calibrate",
     "rehearse",
@@ -39,12 +43,15 @@ __all__ = [
 
 _HOMES = {
     "Admission": "mmcalib.derive.admission",
+    "AudioShape": "mmcalib.domain.shapes",
     "Calibration": "mmcalib.report.calibration",
+    "ImageShape": "mmcalib.domain.shapes",
     "Policy": "mmcalib.derive.policy",
     "Rehearsal": "mmcalib.report.rehearsal",
     "calibrate": "mmcalib.job.calibration.calibrate",
     "rehearse": "mmcalib.job.memory.rehearse",
     "Validation": "mmcalib.report.validation",
+    "VideoShape": "mmcalib.domain.shapes",
     "validate": "mmcalib.job.validate.validate",
     "__version__": "mmcalib.version",
 }

@@ -5,6 +5,7 @@
     ├── CorpusError             exit 1   the media or requests cannot be used
     ├── ModelError              exit 1   the model cannot be found, or is not multimodal
     ├── EngineError             exit 1   vLLM said no
+    │   ├── NotMultimodal       exit 1   the model takes no media
     │   └── EngineDied          exit 1   the process that ran vLLM ended
     │       └── EngineSilent    exit 1   it did not answer in time, and was ended
     ├── OutputError             exit 1   a result cannot be written
@@ -17,13 +18,18 @@ from __future__ import annotations
 
 
 class MmcalibError(Exception):
-    """A failure with a one-line message, the next thing to do, and an exit code."""
+    """A failure with a one-line message, the next thing to do, and an exit code. `reason` is the
+    message without what was being done.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str = "", exit_code: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", reason: str = "", exit_code: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.reason = reason or message
         self.hint = hint
         if exit_code is not None:
             self.exit_code = exit_code
@@ -44,7 +50,11 @@ class ModelError(MmcalibError):
 
 
 class EngineError(MmcalibError):
-    """vLLM refused or failed at something; the message carries its own words."""
+    """vLLM refused or failed at something; `reason` are its own words."""
+
+
+class NotMultimodal(EngineError):  # noqa: N818 - what the model is
+    """The model takes no images, video or audio."""
 
 
 class EngineDied(EngineError):  # noqa: N818 - what happened, not what kind

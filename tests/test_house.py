@@ -18,6 +18,7 @@ PACKAGE = ROOT / "mmcalib"
 # Lowest first: a module imports from its own group and from those before it.
 ORDER = (
     {"closing", "documents", "errors", "processes", "progress", "scratch", "sizes", "version"},
+    {"domain"},
     {"media", "corpus", "census"},
     {"gpus"},
     {"geometry"},
@@ -32,16 +33,8 @@ HEAVY = {"torch", "vllm", "transformers"}
 MAY_BE_HEAVY = ("mmcalib.engine.child", "mmcalib.engine.shim", "mmcalib.rehearsal")
 NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
 
-DERIVE_MAY_IMPORT = (
-    "mmcalib.derive",
-    "mmcalib.errors",
-    "mmcalib.census.asked",
-    "mmcalib.census.encoding",
-    "mmcalib.census.shapes",
-    "mmcalib.engine.messages",
-    "mmcalib.engine.server",
-    "mmcalib.engine.setting",
-)
+PURE = ("mmcalib.derive", "mmcalib.domain")
+PURE_MAY_IMPORT = (*PURE, "mmcalib.errors")
 IMPURE = {
     *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),
     *("tempfile", "threading", "time", "numpy", "PIL", "av", "soundfile", "librosa"),
@@ -157,23 +150,34 @@ def test_only_the_engine_child_imports_itself() -> None:
     assert found == []
 
 
-def test_derive_is_pure() -> None:
+def test_what_is_pure_reads_asks_and_knows_nothing() -> None:
     found = [
         f"{name}:{line} imports {target}"
         for name in modules()
-        if within(name, "mmcalib.derive")
+        if within(name, *PURE)
         for target, line in imports(name)
         if within(target, *IMPURE)
-        or (within(target, "mmcalib") and not within(target, *DERIVE_MAY_IMPORT))
+        or (within(target, "mmcalib") and not within(target, *PURE_MAY_IMPORT))
     ]
     found += [
         f"{name}:{node.lineno} opens a file"
         for name, tree in modules().items()
-        if within(name, "mmcalib.derive")
+        if within(name, *PURE)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and called(node) == "open"
     ]
     assert found == []
+
+
+def test_what_is_pure_loads_neither_pydantic_nor_messages() -> None:
+    pure = [name for name in modules() if within(name, *PURE)]
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "print([m for m in sys.modules if m == 'pydantic' or m.startswith('mmcalib.engine')])"
+    )
+    found = subprocess.run([sys.executable, "-c", code, *pure], capture_output=True, text=True)
+    assert found.stdout == "[]\n", found.stderr
 
 
 def calls(names: set[str], *, allowed: tuple[str, ...]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.census.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape
 
 # `LLM` and `vllm serve` have other defaults, and a smaller card has others still: said outright,
 # rehearsal and start are of one configuration.

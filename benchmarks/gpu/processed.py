@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from gpu.lines import append, read_lines
-from mmcalib.census.shapes import MODALITIES, Modality
+from mmcalib.domain.processed import Form, Processed
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     CompareDevices,
-    DevicesCompared,
-    DeviceTried,
     File,
-    Form,
-    ModelOpened,
     OpenModel,
-    Processed,
     TryDevice,
 )
-from mmcalib.engine.setting import DEFAULT
 from mmcalib.errors import EngineDied, MmcalibError
 from mmcalib.geometry import find, materialise
 from mmcalib.job.proof.processor_device import Pair
@@ -152,9 +148,9 @@ class Bench:
         left: Collection[tuple[Modality, str]],
     ) -> Iterator[Line]:
         request = OpenModel(str(folder), tries=False)
-        opened = host.ask(request, ModelOpened, "opening the model")
+        opened = host.ask(request, "opening the model").model
         served = tuple(m for m in opened.modalities if any(m == one for one, _ in left))
-        tried = host.ask(TryDevice(served), DeviceTried, "trying the processor")
+        tried = host.ask(TryDevice(served), "trying the processor")
         unserved = dict.fromkeys(dict(left).keys() - set(served), UNSERVED)
         for modality, why in {**unserved, **tried.unfit}.items():
             yield self._line(model, modality, WHOLE, refusal=why)
@@ -169,7 +165,7 @@ class Bench:
                 DEFAULT, File(modality, str(self.data / name)), self.device, modality in warm
             )
             try:
-                found = host.ask(compare, DevicesCompared, f"processing {name}")
+                found = host.ask(compare, f"processing {name}")
             except EngineDied as error:
                 # The next call goes on behind it.
                 yield self._line(model, modality, name, refusal=error.message)

@@ -15,15 +15,14 @@ from gpu import nvml
 from gpu.cases import Case
 from gpu.results import Result
 from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.environment import CARD
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     EngineStarted,
     ListServeOptions,
     Rehearse,
-    Rehearsed,
     Replay,
-    Replayed,
     ReplayPrompt,
     ServeOptions,
     StartEngine,
@@ -90,7 +89,7 @@ class Bench:
                 try:
                     args = {**_args(case), "model": str(self.checkpoint(case, cut=False))}
                     request = Rehearse(args, self.gpu)
-                    futures[case.key].set_result(host.ask(request, Rehearsed, "rehearsing"))
+                    futures[case.key].set_result(host.ask(request, "rehearsing").rehearsed)
                 except BaseException as error:  # noqa: BLE001 - handed to whoever asks for it
                     futures[case.key].set_exception(error)
 
@@ -140,7 +139,7 @@ class Bench:
             args["enforce_eager"] = True
         request = StartEngine(args, (true.text_layers, true.encoder_layers), PROFILE_S)
         try:
-            started = host.ask(request, EngineStarted, "starting the engine")
+            started = host.ask(request, "starting the engine")
         except MmcalibError as error:
             failed["start"] = str(error)
             return None, None
@@ -148,7 +147,7 @@ class Bench:
             return started, None
         sent = {"items": BURST_ITEMS, "survived": False}
         try:
-            answer = host.ask(self._burst(case), Replayed, "answering the burst")
+            answer = host.ask(self._burst(case), "answering the burst")
         except MmcalibError as error:
             failed["burst"] = str(error)
             return started, sent

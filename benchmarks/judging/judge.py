@@ -18,7 +18,7 @@ from judging.request import Order, Request, body, lengthened
 from judging.server import Answer, Server, ServerDiedError
 from judging.subject import Subject
 from judging.verdict import Verdict
-from mmcalib.corpus.item import Skipped
+from mmcalib.domain.items import Skipped
 from mmcalib.errors import MmcalibError
 from mmcalib.job.gate.check import check
 

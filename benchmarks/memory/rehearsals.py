@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from memory.cases import Case
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import REPLY, Rehearse, Rehearsed
+from mmcalib.engine.messages import REPLY, Rehearse
 from mmcalib.errors import MmcalibError
 from mmcalib.geometry import find, materialise
 from mmcalib.gpus import catalogue
@@ -76,7 +77,7 @@ def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
     request = Rehearse({"model": str(checkpoint), **case.engine_args}, catalogue.find(case.gpu))
     try:
         with EngineHost(python=python, log=log) as host:
-            return host.ask(request, Rehearsed, "rehearsing")
+            return host.ask(request, "rehearsing").rehearsed
     except MmcalibError as error:
         return str(error)
 

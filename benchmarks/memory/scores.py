@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memory.allowances import Allowances
 from memory.cases import COMPONENTS, GIB, Case
-from mmcalib.engine.messages import Rehearsed
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.rehearsal.overhead import ONE_RANK_BYTES
 
 # The second baseline: what is often recommended to leave for activations.

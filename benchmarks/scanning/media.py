@@ -15,9 +15,9 @@ import numpy as np
 import soundfile
 from PIL import ExifTags, Image
 
-from mmcalib.census.shapes import Modality, Shape
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.media.probe import probe
 
 PHOTO_PX = (4000, 3000)

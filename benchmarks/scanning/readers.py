@@ -14,8 +14,8 @@ import av
 import soundfile
 from PIL import Image
 
-from mmcalib.census.shapes import Modality, Shape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.media.probe import probe
 
 Read = Callable[[str], object]

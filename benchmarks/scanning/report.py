@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mmcalib.census.shapes import MODALITIES, Modality
+from mmcalib.domain.shapes import MODALITIES, Modality
 from scanning import readers, whole
 from scanning.growth import Grown
 from scanning.media import Group

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.census.contents import first_of_each_content
-from mmcalib.census.shapes import Shape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress, Silent
 
 # Of a longer log the start says enough; the hit curve of a million takes seconds.

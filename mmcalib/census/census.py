@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError
-
-from mmcalib.census.encoding import PLAIN, Encoded, Encoding
-from mmcalib.census.shapes import (
+from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
+from mmcalib.domain.shapes import (
     MODALITIES,
     AudioShape,
     ImageShape,
@@ -18,7 +15,6 @@ from mmcalib.census.shapes import (
     Shape,
     VideoShape,
 )
-from mmcalib.errors import CorpusError
 
 # Enough to look at one, and at another when that is gone.
 EXEMPLARS = 3
@@ -128,22 +124,6 @@ class Census:
             ]
         }
 
-    @staticmethod
-    def from_json(data: object) -> Census:
-        """The reverse of `to_json`. Raises CorpusError for anything else."""
-        try:
-            entries = _CensusText.model_validate(data).shapes
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(str(step) for step in first["loc"])
-            raise CorpusError(
-                f"not a census: {where}: {first['msg']}",
-                hint="what Census.to_json gave can be read, nothing else",
-            ) from error
-        return Census(
-            ShapeCount(entry.shape, entry.count, tuple(entry.exemplars)) for entry in entries
-        )
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Census) and list(self.shapes()) == list(other.shapes())
 
@@ -181,27 +161,3 @@ def shape_order(shape: Shape) -> tuple[float, ...]:
             return 1, *frames, shape.duration_s, *size
         case AudioShape():
             return 2, shape.num_samples, shape.sample_rate_hz
-
-
-class _EntryText(BaseModel):
-    count: int = Field(ge=1)
-    exemplars: list[str]
-
-
-class _ImageText(_EntryText):
-    modality: Literal["image"]
-    shape: ImageShape
-
-
-class _VideoText(_EntryText):
-    modality: Literal["video"]
-    shape: VideoShape
-
-
-class _AudioText(_EntryText):
-    modality: Literal["audio"]
-    shape: AudioShape
-
-
-class _CensusText(BaseModel):
-    shapes: list[Annotated[_ImageText | _VideoText | _AudioText, Field(discriminator="modality")]]

@@ -7,8 +7,8 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.census.signature import PromptSignature
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 # As many as a replay admits.
 PER_RANK = 256

@@ -8,20 +8,14 @@ from dataclasses import asdict, astuple, fields
 from functools import lru_cache
 from typing import cast
 
-from mmcalib.census.encoding import PLAIN, Encoded, Encoding, encoded
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.corpus.item import Skipped
 from mmcalib.corpus.wording import PASSING, one_line
+from mmcalib.domain.encoding import PLAIN, Encoded, Encoding, encoded
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.shapes import SHAPES, ImageShape, Shape
 
 Seen = Shape | Encoded | Skipped
 
 _SKIPPED = "skipped"
-_KINDS: dict[str, type[ImageShape] | type[VideoShape] | type[AudioShape]] = {
-    "image": ImageShape,
-    "video": VideoShape,
-    "audio": AudioShape,
-}
-
 _PLAIN = asdict(PLAIN)
 _PASSING = tuple(json.dumps([_SKIPPED, why]).removesuffix('"]') for why in PASSING)
 
@@ -53,8 +47,8 @@ def decode(path: str, line: str) -> Seen:
         return Skipped(path, *fields)
     if fields and isinstance(fields[-1], dict):
         said = tuple(sorted(fields.pop().items()))
-        return Encoded(_KINDS[kind](*fields), _encoding(said))
-    return _KINDS[kind](*fields)
+        return Encoded(SHAPES[kind](*fields), _encoding(said))
+    return SHAPES[kind](*fields)
 
 
 @lru_cache(maxsize=1 << 10)

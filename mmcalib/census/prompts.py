@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from mmcalib.census.census import shape_order
 from mmcalib.census.foremost import Foremost
-from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.asking import asked_by
-from mmcalib.corpus.item import Prompt
+from mmcalib.domain.items import Prompt
+from mmcalib.domain.shapes import Modality, Shape
 
 # One for all prompts that keep none.
 _NO_MESSAGES: list[dict[str, object]] = []

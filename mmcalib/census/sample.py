@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from mmcalib.census.census import Census, ShapeCount
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, weight
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, weight
 
 
 def choose(census: Census, per_modality: int, seed: int) -> list[tuple[Shape, str]]:

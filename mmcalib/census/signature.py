@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mmcalib.census.asked import Asked
-from mmcalib.census.shapes import Modality, Shape
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.shapes import Modality, Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.executor import Answer, Executor, Order, Ticket
 from mmcalib.census.versions import version
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
 from mmcalib.progress import Progress, Silent
 
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from mmcalib.census.contents import Contents
 from mmcalib.census.counter import Counter
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.survey import Survey
-from mmcalib.corpus.item import Item, Prompt, Skipped, carried_bytes
 from mmcalib.corpus.shard import Part
 from mmcalib.corpus.source import Source
 from mmcalib.corpus.wording import one_line
+from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes
 from mmcalib.errors import CorpusError
 from mmcalib.progress import Progress, Silent
 

@@ -51,7 +51,7 @@ def check(
     from rich.text import Text
 
     from mmcalib.cli.progress import Terminal
-    from mmcalib.corpus.item import Skipped
+    from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.job.gate.check import check as check_all
     from mmcalib.progress import Silent

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.derive.policy import FIT, Policy, Prefer
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
 from mmcalib.gpus.gpu import Gpu

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 from mmcalib.corpus.apart import Apart
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.source import Source
+from mmcalib.domain.items import Item, Prompt, Skipped
 
 _TAR = ("mmcalib.corpus.webdataset", "WebDatasetSource")
 # Imported when such a file is met: some need a library that is not always there.

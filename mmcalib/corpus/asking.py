@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmcalib.census.asked import Asked
-from mmcalib.corpus.item import Prompt
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.items import Prompt
 
 # Fields that vLLM hands to the template or the tokenizer (`build_chat_params`, `build_tok_params`
 # in vllm/entrypoints/openai/chat_completion/protocol.py, 0.32), with the values that change

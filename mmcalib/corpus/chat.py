@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
-from mmcalib.census.shapes import Modality
 from mmcalib.corpus.asking import fields_of
 from mmcalib.corpus.custom import is_custom, messages_of
+from mmcalib.domain.shapes import Modality
 
 # vLLM's spelling of the content parts that hold words (vllm/renderers/chat_utils.py, 0.32).
 TextType = Literal["text", "input_text", "output_text", "refusal", "thinking"]

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from mmcalib.corpus.archives import items_of, prompts_of
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.source import at_least_one
 from mmcalib.corpus.wording import one_line
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, OutputError
 
 # Linux takes paths of up to 4 KiB, object stores names of up to 1 KiB.

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 from mmcalib.corpus.apart import End, Found, What
-from mmcalib.corpus.item import Item, carried_bytes
 from mmcalib.corpus.source import Source
+from mmcalib.domain.items import Item, carried_bytes
 from mmcalib.errors import MmcalibError
 from mmcalib.processes.confine import belong_to_parent, confine
 

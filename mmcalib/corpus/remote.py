@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.listing import Entry, TooMany, entries
 from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.foreign import need, plain_errors
@@ -16,6 +15,7 @@ from mmcalib.corpus.locations.remote import extra_of, file_system
 from mmcalib.corpus.source import Source, at_least_one
 from mmcalib.corpus.wording import one_line
 from mmcalib.corpus.zip_archive import ZipSource
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.failure import reason
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mmcalib.corpus.asking import asked
 from mmcalib.corpus.chat import MODALITY_OF, BadRequest, Message, UrlType, parse_line
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.location import Location, url_of
 from mmcalib.corpus.parts import url_part
 from mmcalib.corpus.urls import (
@@ -22,6 +21,7 @@ from mmcalib.corpus.urls import (
     sent_frames,
 )
 from mmcalib.corpus.wording import one_line
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import UsageError
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from mmcalib.corpus.asking import asked, bare
 from mmcalib.corpus.chat import LONGEST_LINE_BYTES, MODALITY_OF, BadRequest, parse_line
-from mmcalib.corpus.item import Item, Prompt, Skipped, Text
 from mmcalib.corpus.request_line import RequestLines, exists
 from mmcalib.corpus.urls import Unresolved
 from mmcalib.corpus.wording import one_line
+from mmcalib.domain.items import Item, Prompt, Skipped, Text
 from mmcalib.errors import CorpusError
 
 _BLOCK_BYTES = 1 << 16

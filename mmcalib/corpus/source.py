@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from tarfile import TarInfo
 
 from mmcalib.corpus.chat import UrlType
-from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.location import inside
 from mmcalib.corpus.parts import text_part, url_part
 from mmcalib.corpus.tarball import Damaged, Tar, is_file
 from mmcalib.corpus.walk import is_hidden, why
 from mmcalib.corpus.wording import one_line
+from mmcalib.domain.items import Held, Item, Prompt, Skipped
 from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
 
 # Endings of the fields that webdataset/autodecode.py (1.0) decodes, and of what else models take.

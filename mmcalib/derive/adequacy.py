@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import Modality
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 
 # The check of it; in bytes it takes the place of the one in tokens.
 RESERVED = "adequately reserved"

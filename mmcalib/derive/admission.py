@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mmcalib.census.asked import Asked
-from mmcalib.census.encoding import Encoded, Encoding, Given, encoded
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.bounds import Bound, Frames, Refused, Rule
 from mmcalib.derive.request import LEAST_ANSWER_TOKENS, Between, Needs, takes, text_tokens
 from mmcalib.derive.server import decoded_bytes, request_refused, server_refuses
-from mmcalib.engine.messages import TextBound
-from mmcalib.engine.server import Server
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.encoding import Encoded, Encoding, Given, encoded
+from mmcalib.domain.server import Server
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.text_bound import TextBound
 
 Answer = Literal["fits", "no", "unknown"]
 # real, blank: this very shape was measured. formula, ceiling, ladder: bounded by such a rule.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mmcalib.census.encoding import PLAIN, Encoding
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.encoding import PLAIN, Encoding
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 # What vLLM's loaders of the Qwen-VL families keep of a video (vllm/multimodal/video.py, 0.32).
 _MIN_FRAMES, _MAX_FRAMES, _MAX_FPS, _FRAMES_TOGETHER = 4, 768, 30, 2

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 
 # The slimmest pictures that the Qwen-VL processors take. One keeps a token's height, and the length
 # that its area leaves it, whatever the cap: √(200 × cap) tokens, more than a cap below 200

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mmcalib.census.shapes import MODALITIES, Modality, Shape
-from mmcalib.engine.setting import Setting
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 
 # real: the media itself went through vLLM; blank: a stand-in of equal shape did; unchanged: below
 # the cap that distinguishes this setting from the default, and so computed from the default;

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mmcalib.census.shapes import AudioShape, Shape
 from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.domain.shapes import AudioShape, Shape
 
 # Shapes that are processed for each value, spread over what it changes.
 SPOTS = 8

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.demand import SLACK_BYTES, LanguageStep, Merge, Shortfall, WorstStep
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mmcalib.census.shapes import MODALITIES, Shape
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import MODALITIES, Shape
 
 SettingPath = tuple[str, ...]
 # moves: something differs without it. stated: nothing does, and it is written for another reason.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.adequacy import ADEQUATE
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 
 # Enough to tell a line from a curve, with some to spare where two fall together.
 SIZES = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mmcalib.engine.messages import Knob
+from mmcalib.domain.knobs import Knob
 
 
 @dataclass(frozen=True, slots=True)

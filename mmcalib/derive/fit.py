@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import Shape
 from mmcalib.derive.request import Between, Needs, takes
+from mmcalib.domain.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import Knob
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.shapes import ImageShape, VideoShape
 
 # In which a loader's frames per second are written.
 _FPS_STEPS = 100

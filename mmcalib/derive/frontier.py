@@ -11,8 +11,8 @@ from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.floor import least_frames, least_pixels
 from mmcalib.derive.spread import quantile
 from mmcalib.derive.values import Value
-from mmcalib.engine.messages import Knob
-from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.setting import DEFAULT, Setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from mmcalib.engine.messages import Rehearsed
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import UsageError
 
 # The suffixes of vLLM's own parser: 32k is 32000, 32K is 32768.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.derive.costs import ItemCost
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 
 Hint = Mapping[str, int]
 

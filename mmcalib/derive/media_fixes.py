@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fixes import Fix, count_of
 from mmcalib.derive.frontier import at
-from mmcalib.engine.messages import Knob
+from mmcalib.domain.knobs import Knob
 
 # After every length of the context, and after every cap.
 LAST: Final = 4

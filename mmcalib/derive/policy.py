@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.shapes import Modality
 
 Prefer = Literal["quality", "throughput"]
 # Of max_model_len: the smallest context that holds the covered prompts.

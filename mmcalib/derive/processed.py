@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmcalib.engine.messages import Form, Processed
+from mmcalib.domain.processed import Form, Processed
 
 
 def differences(cpu: Processed, other: Processed, device: str) -> list[str]:

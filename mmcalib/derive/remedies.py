@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mmcalib.census.asked import Asked
-from mmcalib.census.encoding import Encoded, Given, encoded
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
 from mmcalib.derive.request import Between, answers, least_answer
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.encoding import Encoded, Given, encoded
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 
 CALIBRATE = "calibrate again with such media in the corpus"
 # Rounding makes costs rise and fall a little from one width to the next: so many above the one

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mmcalib.census.asked import Asked
-from mmcalib.census.shapes import Modality
-from mmcalib.engine.messages import TextBound
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.shapes import Modality
+from mmcalib.domain.text_bound import TextBound
 
 # `_validate_prompt_len` in vllm/v1/engine/input_processor.py, 0.32: a prompt as long as the context
 # is refused.

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 
 
 @dataclass(frozen=True, slots=True)

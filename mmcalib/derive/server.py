@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mmcalib.census.encoding import MIB, Encoded
-from mmcalib.census.shapes import AudioShape, VideoShape
-from mmcalib.engine.server import (
+from mmcalib.domain.encoding import MIB, Encoded
+from mmcalib.domain.server import (
     AUDIO_BYTES,
     AUDIO_FILE,
     AUDIO_SECONDS,
@@ -15,6 +14,7 @@ from mmcalib.engine.server import (
     REQUEST_BYTES,
     Server,
 )
+from mmcalib.domain.shapes import AudioShape, VideoShape
 
 # Bytes that FFmpeg's sample formats take per channel; libsndfile decodes to float32.
 _SAMPLE_BYTES = {"u8": 1, "s16": 2, "s32": 4, "flt": 4, "dbl": 8, "s64": 8}

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
-from mmcalib.census.shapes import weight
 from mmcalib.derive.costs import ItemCost
+from mmcalib.domain.shapes import weight
 
 
 @dataclass(frozen=True, slots=True)

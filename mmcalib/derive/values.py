@@ -6,11 +6,11 @@ import math
 from collections.abc import Collection
 from typing import assert_never
 
-from mmcalib.census.shapes import AudioShape, Shape, VideoShape
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
 from mmcalib.derive.floor import frame_values
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import Knob
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.shapes import AudioShape, Shape, VideoShape
 
 # Of the corpus' own areas only the largest decide without loss.
 _OWN = 4

@@ -10,26 +10,29 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mmcalib.closing import Closing
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.log import ChildLog, LogTail, last_line
 from mmcalib.engine.messages import (
-    REPLY,
-    REQUEST,
     Failed,
     File,
+    Interim,
     Measure,
     Measured,
-    ModelOpened,
+    Message,
     OpenModel,
+    Reply,
+    Request,
     Said,
+    decode,
+    encode,
 )
-from mmcalib.errors import EngineDied, EngineError, EngineSilent
+from mmcalib.errors import EngineDied, EngineError, EngineSilent, NotMultimodal
 from mmcalib.processes.pipe import patient_pipe
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Reply)
 
 # Engine starts compile kernels and load tens of gigabytes. Silence beyond this is a hang.
 SILENCE_S = 900.0
@@ -88,21 +91,22 @@ class EngineHost(Closing):
         self.close()
         self._start()
         if self._opened is not None:
-            self.ask(self._opened, ModelOpened, "opening the model again")
+            self.ask(self._opened, "opening the model again")
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, request: Any, reply: type[R], doing: str) -> R:
+    def ask(self, request: Request[R], doing: str) -> R:
         """Send one request and wait for its closing reply.
 
         Raises `EngineError` with vLLM's words when it fails, `EngineDied` when the child is gone.
         """
         if isinstance(request, OpenModel):
             self._opened = request
+        closing = request.reply()
         for answer in self._converse(request, doing):
-            if isinstance(answer, reply):
+            if isinstance(answer, closing):
                 return answer
         raise EngineError(f"the engine gave no answer while {doing}")
 
@@ -116,33 +120,43 @@ class EngineHost(Closing):
             if isinstance(answer, Measured):
                 yield answer
 
-    def _converse(self, request: Any, doing: str, silence_s: float | None = None) -> Iterator[Any]:
+    def _converse(
+        self, request: Message, doing: str, silence_s: float | None = None
+    ) -> Iterator[Message]:
         silence_s = silence_s or self._silence_s
         if self._pipe.closed:
             hint = f"its log: {self._log.path}"
             raise EngineDied(f"the engine process had ended before {doing}", hint=hint)
         try:
-            self._pipe.send_bytes(REQUEST.dump_json(request))
+            self._pipe.send_bytes(encode(request))
         except BlockingIOError:
             raise self._silent(doing, self._silence_s) from None
         except OSError:
             raise self._died(doing) from None
         while True:
-            answer = REPLY.validate_json(self._receive(doing, silence_s))
+            answer = decode(self._receive(doing, silence_s))
             if isinstance(answer, Said):
                 self.on_said(answer.text)
                 continue
-            if not isinstance(answer, Measured):
-                self._tail.follow()
+            if isinstance(answer, Interim):
+                yield answer
+                continue
+            self._tail.follow()
             if isinstance(answer, Failed):
-                if answer.where == "ModuleNotFoundError" and _without_vllm(answer.error):
-                    raise _not_installed()
-                raise EngineError(
-                    f"{answer.error} (vLLM, while {doing})", hint=f"full log: {self._log.kept()}"
-                )
+                raise self._failed(answer, doing)
             yield answer
-            if not isinstance(answer, Measured):
-                return
+            return
+
+    def _failed(self, answer: Failed, doing: str) -> EngineError:
+        hint = f"full log: {self._log.kept()}"
+        message = f"{answer.error} (vLLM, while {doing})"
+        match answer.kind:
+            case "not_installed":
+                return _not_installed()
+            case "not_multimodal":
+                return NotMultimodal(message, reason=answer.error, hint=hint)
+            case "vllm":
+                return EngineError(message, reason=answer.error, hint=hint)
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
         deadline = time.monotonic() + silence_s

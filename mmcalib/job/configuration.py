@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 
 
 class Configuration(Protocol):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import DeviceTried, ModelOpened, TryDevice
+from mmcalib.engine.messages import TryDevice
 from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
@@ -57,7 +58,7 @@ def cpu_build() -> str:
 
 
 def beside(
-    device: Device, host: EngineHost, opened: ModelOpened, modalities: Sequence[Modality]
+    device: Device, host: EngineHost, opened: ModelInfo, modalities: Sequence[Modality]
 ) -> Beside | None:
     """Where the corpus' modalities are processed too; None for the CPU alone.
 
@@ -71,7 +72,7 @@ def beside(
         raise UsageError(
             f"--device cuda: vLLM runs on {where} here", hint=f"mmcalib doctor, or {_INSTEAD}"
         )
-    tried = host.ask(TryDevice(tuple(modalities)), DeviceTried, "trying the processor")
+    tried = host.ask(TryDevice(tuple(modalities)), "trying the processor")
     unfit = tried.unfit
     if not tried.option:
         why = f"vLLM {opened.versions.get('vllm', '')} has no {OPTION}"

@@ -12,11 +12,11 @@ from urllib.parse import unquote
 from mmcalib.census.executors.executor import Named, Order
 from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
 from mmcalib.census.outcome import decode
-from mmcalib.census.shapes import Modality
 from mmcalib.corpus.chat import MODALITY_OF
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.location import Location, is_here
 from mmcalib.corpus.urls import served_url
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import Modality
 from mmcalib.errors import OutputError
 from mmcalib.scratch import Scratch
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.policy import Prefer
+from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 
 _DOCS = "docs/run.md lists the keys of a policy"

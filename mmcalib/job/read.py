@@ -12,12 +12,12 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.executors.local import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import Modality, Shape
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Skipped, Text
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
+from mmcalib.domain.items import Skipped, Text
+from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.job.media_files import Files, files
 from mmcalib.job.survey import DEFAULT, Surveying, surveying
 from mmcalib.progress import Progress

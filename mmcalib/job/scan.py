@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Skipped
 from mmcalib.corpus.shard import Part, Shard
+from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.job.read import not_requests, resolved, sources_of
 from mmcalib.job.spec import cache_dir

@@ -10,8 +10,8 @@ from typing import Literal
 
 import platformdirs
 
-from mmcalib.corpus.item import Skipped
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.survey import DEFAULT, Surveying

@@ -8,8 +8,8 @@ import av
 import soundfile
 from av.container import InputContainer
 
-from mmcalib.census.encoding import Encoded, Encoding
-from mmcalib.census.shapes import AudioShape
+from mmcalib.domain.encoding import Encoded, Encoding
+from mmcalib.domain.shapes import AudioShape
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, reason

@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 _SUFFIXES: Final = {"image": "png", "video": "mp4", "audio": "wav"}
 # The rate of a video is written as a fraction of no more than this.

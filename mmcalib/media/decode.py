@@ -13,9 +13,9 @@ import soundfile
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.opening import open_item
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures, reason

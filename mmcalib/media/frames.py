@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import BinaryIO, cast
 
-from mmcalib.census.encoding import Encoded, Encoding
-from mmcalib.census.shapes import VideoShape
+from mmcalib.domain.encoding import Encoded, Encoding
+from mmcalib.domain.shapes import VideoShape
 from mmcalib.media.bounded import Medium
 from mmcalib.media.failure import Unreadable
 from mmcalib.media.image import image_shape

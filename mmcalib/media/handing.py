@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmcalib.census.outcome import encode
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.opening import local_copy
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import failures, reason
 

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
-from mmcalib.census.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.failure import Unreadable
 from mmcalib.media.orientation import is_sideways
 

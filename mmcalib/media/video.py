@@ -10,8 +10,8 @@ from av.container import InputContainer
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from mmcalib.census.encoding import Encoded, Encoding
-from mmcalib.census.shapes import Modality, VideoShape
+from mmcalib.domain.encoding import Encoded, Encoding
+from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import open_container

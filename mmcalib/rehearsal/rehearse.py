@@ -10,7 +10,9 @@ from typing import Any
 from vllm.engine.arg_utils import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
-from mmcalib.engine.messages import Budget, LiveTensor, Outputs, PhasePeak, Rehearse, Rehearsed
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
+from mmcalib.engine.messages import Rehearse
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.rehearsal import serving, versions
 from mmcalib.rehearsal.device.ledger import Phase

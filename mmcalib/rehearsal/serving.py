@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import torch
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import EncoderStep, Outputs, StepPeak
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.child.causes import root_cause
-from mmcalib.engine.messages import Blank, Budget, EncoderStep, Outputs, StepPeak
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Blank
 from mmcalib.rehearsal import versions
 from mmcalib.rehearsal.device.ledger import Ledger, Phase
 from mmcalib.rehearsal.startup import Brought, note_outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
 from mmcalib.rehearsal.release import VLLM_0_10, VLLM_0_11, VLLM_0_15, VLLM_0_23, VLLM_0_32
 
 # The model's own method that runs its encoders.

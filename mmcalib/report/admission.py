@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from mmcalib.census.shapes import Shape
 from mmcalib.derive.admission import Admission, Answer
+from mmcalib.domain.shapes import Shape
 from mmcalib.report.words import number, plain
 
 _MARKS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}

@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 from mmcalib.derive.admission import Admission, Gate
 from mmcalib.derive.checks import Check
 from mmcalib.documents import read_json
-from mmcalib.engine.server import Server
+from mmcalib.domain.server import Server
 from mmcalib.errors import UsageError
 from mmcalib.report.cache import ProcessorCache
 from mmcalib.report.costs import Costs, gate_of

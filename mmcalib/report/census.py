@@ -11,14 +11,14 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import FailFast, Field, ValidationError, model_validator
 
-from mmcalib.census.asked import Asked
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.census.signature import PromptSignature
-from mmcalib.corpus.item import Item, Prompt
 from mmcalib.corpus.shard import Shard
 from mmcalib.documents import read_json
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.items import Item, Prompt
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.errors import UsageError
 from mmcalib.report.part import Part
 from mmcalib.report.sizes import POSITIVE

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib.census.census import Census
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape
-from mmcalib.corpus.item import Skipped
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.report import words
 from mmcalib.report.census import CensusDocument, missing
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, FailFast, Field, ValidationError
 
-from mmcalib.census.shapes import MODALITIES, AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.derive.admission import Gate, Known
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
-from mmcalib.engine.messages import TextBound
-from mmcalib.engine.server import Server
+from mmcalib.domain.server import Server
+from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.domain.text_bound import TextBound
 from mmcalib.errors import UsageError
 from mmcalib.report.part import Part
 from mmcalib.report.sizes import POSITIVE

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.census.encoding import Encoded, Encoding
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.corpus.asking import asked_by, digest
-from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, text_decides
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.request import Between
+from mmcalib.domain.encoding import Encoded, Encoding
+from mmcalib.domain.items import Held, Item, Prompt, Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.texts.counting import Counting
 
 if TYPE_CHECKING:

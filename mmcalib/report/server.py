@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from mmcalib.engine.server import VARIABLES, Server
+from mmcalib.domain.server import VARIABLES, Server
 from mmcalib.report.part import Part
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from mmcalib.corpus.item import Skipped
 from mmcalib.documents import read_document
+from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 
 # A million lines.

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.corpus.asking import is_plain
+from mmcalib.domain.shapes import Modality
 from mmcalib.texts import tokenizer as files
 from mmcalib.texts.recipe import TextRecipe, Uncounted
 from mmcalib.texts.template import Renderer

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from subprocess import Popen
 from typing import Any
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.shapes import Modality
 from mmcalib.processes.pipe import patient_pipe
 from mmcalib.processes.spawn import spawn
 from mmcalib.texts.recipe import TextRecipe

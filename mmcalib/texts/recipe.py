@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.shapes import Modality
 
 # How templates get the content of a message: as its parts, or as one text.
 Content = Literal["openai", "string"]

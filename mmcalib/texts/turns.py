@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.shapes import Modality
 from mmcalib.texts.recipe import Content, Uncounted
 
 # The field that holds the words of a part, by its type.

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from mmcalib.census.outcome import Seen
-from mmcalib.census.shapes import ImageShape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mmcalib.census.shapes import ImageShape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import ImageShape
 
 
 def held_bytes(item: Item) -> ImageShape:

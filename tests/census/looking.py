@@ -7,7 +7,7 @@ from mmcalib.census.executors.executor import Inline, Look, Order
 from mmcalib.census.outcome import Seen, decode
 from mmcalib.census.survey import Survey
 from mmcalib.census.versions import version
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
 from mmcalib.job.read import DECODED_FILES
 from mmcalib.media.probe import probe
 

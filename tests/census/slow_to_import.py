@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from mmcalib.census.outcome import Seen
-from mmcalib.census.shapes import ImageShape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import ImageShape
 
 time.sleep(1.5)
 

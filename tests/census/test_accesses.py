@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.accesses import Accesses, AccessLog
-from mmcalib.census.shapes import ImageShape, VideoShape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.progress import Silent, Task
 
 SHAPE = ImageShape(8, 8)

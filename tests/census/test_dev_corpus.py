@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mmcalib.census.executors.executor import Inline
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.census.survey import Survey
 from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 

@@ -14,9 +14,9 @@ from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed
 from mmcalib.census.outcome import Seen, decode
-from mmcalib.census.shapes import ImageShape
 from mmcalib.census.versions import version
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 from tests.census.decoders import behave
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mmcalib.census.foremost import PER_RANK
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.corpus.item import Prompt
+from mmcalib.domain.items import Prompt
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 A, B, C = ImageShape(1, 1), ImageShape(2, 1), AudioShape(5, 8000)
 CLIP = VideoShape(8, 8.0, 1.0, 64, 64)

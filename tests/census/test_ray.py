@@ -19,7 +19,7 @@ from mmcalib.census.executors.executor import Answer, Look, Order
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.ray import RayExecutor
 from mmcalib.census.versions import version
-from mmcalib.corpus.item import Held, Item
+from mmcalib.domain.items import Held, Item
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.media.probe import probe
 from tests.census.decoders import behave

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mmcalib.census.census import Census
 from mmcalib.census.sample import choose
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 
 def census(*shapes: Shape) -> Census:

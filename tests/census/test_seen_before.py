@@ -12,7 +12,7 @@ from mmcalib.census.executors.answering import answer
 from mmcalib.census.executors.executor import Answer, Inline, Order
 from mmcalib.census.survey import Survey
 from mmcalib.census.versions import is_settled, version
-from mmcalib.corpus.item import Held, Item
+from mmcalib.domain.items import Held, Item
 from mmcalib.progress import Silent
 from tests.census.decoders import behave
 

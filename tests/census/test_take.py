@@ -16,14 +16,14 @@ from PIL import Image
 from mmcalib.census.census import Census
 from mmcalib.census.executors.executor import Inline, Order, Ticket
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape
 from mmcalib.census.survey import Survey
 from mmcalib.census.take import Taken
 from mmcalib.census.take import take as take_with
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Held, Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.shard import Part, Shard
+from mmcalib.domain.items import Held, Item, Prompt, Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent

@@ -14,7 +14,7 @@ from example import calibration
 from PIL import Image
 
 from mmcalib import Calibration
-from mmcalib.census.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 from mmcalib.job.gate.check import check
 from mmcalib.report.admission import Checked

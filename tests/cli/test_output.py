@@ -15,7 +15,7 @@ from hostile import NAMES, named
 from rich.console import Console
 
 from mmcalib.cli.output import FILES, claim, finish, save
-from mmcalib.corpus.item import Skipped
+from mmcalib.domain.items import Skipped
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.job.spec import Outcome

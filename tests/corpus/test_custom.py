@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
+from mmcalib.domain.items import Item, Prompt, Skipped
 
 
 @pytest.fixture

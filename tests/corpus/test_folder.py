@@ -8,7 +8,7 @@ import pytest
 from tars import png, tar
 
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
 
 

@@ -8,7 +8,7 @@ import pytest
 from tars import png, tar
 
 from mmcalib.corpus.glob import GlobSource
-from mmcalib.corpus.item import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
 
 NAMES = ("a.jpg", "a.png", "b/c.jpg", "b/d/e.jpg", "b/d/.f.jpg", "b2/c.jpg", ".g/h.jpg", "[1].jpg")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import ImageShape
 from mmcalib.census.take import take
 from mmcalib.corpus.hf_dataset import HfDatasetSource
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.opening import local_copy
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.probe import probe
 from tests.census.looking import survey

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.census.shapes import ImageShape, Shape
 from mmcalib.census.take import Taken, take
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.media.probe import probe
 from mmcalib.report.skipped import skipped_jsonl
 from tests.census.looking import survey

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmcalib.census.shapes import Shape
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
 from tests.census.looking import survey

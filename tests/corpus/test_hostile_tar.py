@@ -14,8 +14,8 @@ from tars import END, blocks, member, png, samples, tar
 
 from mmcalib.census.take import Taken, take
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.webdataset import WebDatasetSource
+from mmcalib.domain.items import Item, Prompt, Skipped
 from tests.census.looking import looked, survey
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.shapes import AudioShape, ImageShape
 from mmcalib.census.take import take
 from mmcalib.corpus import rows
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.corpus.remote import RemoteSource
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.media.probe import probe
 from tests.census.looking import survey
 from tests.corpus.media import png, wav

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tars import png, tar
 
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.paths import ListFile, PathsSource, StreamLines
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
 
 

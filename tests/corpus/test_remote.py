@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.shapes import AudioShape, ImageShape
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.corpus.remote import RemoteSource
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.probe import probe
 from tests.census.looking import survey
@@ -193,7 +193,7 @@ sys.modules["fsspec"] = sys.modules["pyarrow"] = None
 from mmcalib.census.take import take
 from mmcalib.corpus.paths import PathsSource
 from mmcalib.errors import UsageError
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
 from mmcalib.media.probe import probe
 for path in ("memory://a.png", "https://localhost/a.png", "parquet://0/a::/a.parquet"):
     try:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import ImageShape
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import ImageShape
 from tests.census.looking import survey
 from tests.corpus.media import png
 from tests.corpus.serving import serving

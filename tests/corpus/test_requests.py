@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, UsageError
 
 PIXEL = base64.b64encode(b"bytes of an image").decode()

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from tars import png, tar
 
-from mmcalib.corpus.item import Item
 from mmcalib.corpus.resolve import Resolved, resolve
+from mmcalib.domain.items import Item
 from mmcalib.errors import CorpusError, UsageError
 
 

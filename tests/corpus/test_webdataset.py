@@ -11,11 +11,11 @@ import pytest
 import soundfile
 from tars import png, samples, tar
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.census.take import take
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.locations.opening import local_copy, open_item
 from mmcalib.corpus.webdataset import WebDatasetSource
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.media.probe import probe
 from tests.census.looking import survey
 

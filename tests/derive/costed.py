@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape, Shape
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.engine.messages import Knob
-from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import ImageShape, Shape
 
 UNIT = 28 * 28
 AREA = Knob(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.adequacy import adequacy
-from mmcalib.engine.messages import Budget, Clip, Dummy
+from mmcalib.domain.budget import Budget, Clip, Dummy
 
 
 def budget(

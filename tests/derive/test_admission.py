@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.asked import Asked
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.derive.admission import Admission, Gate, Known, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder, Rung, Sampling
 from mmcalib.derive.remedies import (
@@ -17,7 +15,9 @@ from mmcalib.derive.remedies import (
     with_remedy,
 )
 from mmcalib.derive.request import Between
-from mmcalib.engine.messages import TextBound
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.text_bound import TextBound
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 PAGE, SLIVER, TALL = ImageShape(1316, 756), ImageShape(2, 900), ImageShape(280, 2800)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.derive.bounds import (
     Area,
     Bound,
@@ -18,6 +17,7 @@ from mmcalib.derive.bounds import (
     Rung,
     Sampling,
 )
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 QWEN = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 CLIP = VideoShape(300, 30.0, 10.0, 640, 272)

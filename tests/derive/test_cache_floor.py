@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mmcalib.census.shapes import ImageShape, Shape, VideoShape
 from mmcalib.derive.cache_floor import cache_floor, largest_item_bytes, parts, within_context
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.engine.messages import Budget, Dummy
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 
 TOKEN_BYTES = 4704
 LOGO, PAGE = ImageShape(100, 100), ImageShape(1000, 1000)

@@ -6,9 +6,9 @@ from costed import sized, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape, Shape
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.counted import SPOTS, Count, changed, filled, reproduces, spots
+from mmcalib.domain.shapes import ImageShape, Shape
 
 SIDES = st.integers(28, 4000)
 CORPORA = st.lists(st.tuples(SIDES, SIDES), min_size=SPOTS + 1, max_size=40, unique=True)

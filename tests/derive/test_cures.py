@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.cures import Engine, larger, smaller
 from mmcalib.derive.demand import SLACK_BYTES, LanguageStep, Resident, Shortfall, WorstStep
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mmcalib.derive import frontier
 from mmcalib.derive.dominance import Rated, dominated
 from mmcalib.derive.frontier import Point
-from mmcalib.engine.messages import Knob
+from mmcalib.domain.knobs import Knob
 
 
 def point(

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape
 from mmcalib.derive.effects import (
     Footprint,
     Taken,
@@ -18,7 +17,8 @@ from mmcalib.derive.effects import (
     value_at,
     without,
 )
-from mmcalib.engine.messages import Budget, Dummy
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.shapes import ImageShape
 
 CONFIG = {
     "model": "m",

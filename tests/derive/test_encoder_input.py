@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.encoder_input import Excess, excess_check, excesses
-from mmcalib.engine.messages import Budget, Dummy
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from tests.derive.costed import table
 
 # Qwen2-Audio's input features of any clip: 128 mel bins by 3,000 frames, in 4 bytes.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.encoder_sizes import SIZES, Sized, batches, candidates, sizes
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 
 IMAGE = {"width": 1008, "height": 1008}
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from mmcalib.census.shapes import ImageShape
 from mmcalib.derive.fit import PromptTokens, fit, item_tokens, unsettled
 from mmcalib.derive.request import UNBOUNDED, Between
+from mmcalib.domain.shapes import ImageShape
 
 A, B = ImageShape(1, 1), ImageShape(2, 2)
 RESERVE = 100

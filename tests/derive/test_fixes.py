@@ -14,7 +14,7 @@ from mmcalib.derive.cheapest import Found, cheapest
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fixes import COSTS, Fix, Outcome, changed, effective, spelled
 from mmcalib.derive.goal import Goal, parse_goal
-from mmcalib.engine.messages import Knob
+from mmcalib.domain.knobs import Knob
 from mmcalib.errors import UsageError
 
 PLENTY = 10_000

@@ -6,14 +6,14 @@ import pytest
 from costed import AREA, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 from hypothesis import given
 
-from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive import frontier
 from mmcalib.derive.choice import choose
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.values import candidates
-from mmcalib.engine.messages import Knob
-from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import ImageShape, VideoShape
 
 
 def test_a_setting_nests_the_value_beside_its_companions() -> None:

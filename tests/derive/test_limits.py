@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.derive import limits
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.limits import Count
-from mmcalib.engine.messages import Budget, Dummy
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 TOKENS = st.integers(0, 200_000)
 

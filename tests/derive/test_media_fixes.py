@@ -10,7 +10,7 @@ import pytest
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fixes import Fix
 from mmcalib.derive.media_fixes import media_fixes
-from mmcalib.engine.messages import Knob, KnobKind
+from mmcalib.domain.knobs import Knob, KnobKind
 
 IMAGES = ("images_kwargs", "size", "longest_edge")
 # As the child finds them: Idefics3-8B, SmolVLM2-2.2B, Gemma 3 with pan-and-scan off and on,

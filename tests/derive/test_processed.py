@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mmcalib.derive.processed import differences
-from mmcalib.engine.messages import Form, Processed
+from mmcalib.domain.processed import Form, Processed
 
 PIXELS = Form("pixel_values", "bfloat16", (400, 1176))
 GRID = Form("image_grid_thw", "int64", (3,))

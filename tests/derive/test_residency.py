@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape, Shape, VideoShape
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.residency import Residency, residencies
-from mmcalib.engine.messages import Budget
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 
 PAGE, CLIP = ImageShape(280, 280), VideoShape(8, 8.0, 1.0, 280, 280)
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from mmcalib.census.asked import Asked
-from mmcalib.census.encoding import PLAIN, Encoded, Encoding
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.admission import Gate, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Frames, Ladder, Refused, Rung, Sampling
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.server import needed, server_refuses
-from mmcalib.engine.messages import TextBound
-from mmcalib.engine.server import Server
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
+from mmcalib.domain.server import Server
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.text_bound import TextBound
 
 SERVER = Server(
     limits={

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.spread import quantile, spread
+from mmcalib.domain.shapes import ImageShape
 
 WEIGHTED = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=12)
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.throughput import Batch, EncoderCost, cpu_cost, cpu_line, encoder_cost
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 
 SECONDS = st.floats(1e-4, 100)
 POINTS = st.lists(st.tuples(st.integers(1, 10**8), SECONDS), min_size=1, max_size=14)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable, ItemCost
@@ -18,8 +17,11 @@ from mmcalib.derive.nested import merged
 from mmcalib.derive.traps import items, kwargs, limits, prompts, reserve
 from mmcalib.derive.traps.file import Written, file_findings
 from mmcalib.derive.traps.spelling import flow, line
-from mmcalib.engine.messages import Budget, Dummy, Knob, ModelOpened
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape, VideoShape
 
 OPTIONS = {
     "model": "model",
@@ -51,7 +53,7 @@ KNOB = Knob(
 FPS = Knob(
     "video.fps", "video", ("video", "fps"), 2, None, argument="media_io_kwargs", kind="frames"
 )
-OPENED = ModelOpened(
+OPENED = ModelInfo(
     architecture="Qwen2_5_VLForConditionalGeneration",
     modalities={"image": None, "video": None},
     max_model_len=128_000,

@@ -6,9 +6,9 @@ from costed import AREA, CAPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.values import candidates, exceeding, witness
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 
 
 @given(SHAPES, CAPS, st.sampled_from([AREA, TILES]))

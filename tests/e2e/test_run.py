@@ -12,7 +12,7 @@ import yaml
 
 from mmcalib import Calibration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ParseServeConfig
 from tests.bfloat16 import NATIVE
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import clip, photo, requests
@@ -110,7 +110,7 @@ def test_the_budget_shrinks_from_a_video_s_to_the_corpus_largest_image(images_on
 
 def test_the_file_parses_to_exactly_the_engine_config(images_only: Ran, host: EngineHost) -> None:
     path = images_only.out / "engine.yaml"
-    parsed = host.ask(ParseServeConfig(str(path)), ServeConfig, "parsing").engine_args
+    parsed = host.ask(ParseServeConfig(str(path)), "parsing").engine_args
     assert parsed == images_only.calibration.engine_config
     keys = yaml.safe_load(path.read_text())
     assert all("_" not in key for key in keys)

@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import (
-    AskBudget,
-    Blank,
-    Budget,
-    Cost,
-    File,
-    Measure,
-    ModelOpened,
-    OpenModel,
-)
-from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.engine.messages import AskBudget, Blank, File, Measure, OpenModel
 from mmcalib.geometry import find, materialise
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -29,7 +22,7 @@ class Lab:
 
     def __init__(self, host: EngineHost, folder: Path) -> None:
         self.host, self.folder = host, folder
-        self.opened = host.ask(OpenModel(str(folder)), ModelOpened, "opening")
+        self.opened = host.ask(OpenModel(str(folder)), "opening").model
 
     def costs(self, *subjects: Blank | File, setting: Setting = DEFAULT) -> list[Cost | str]:
         """A cost per subject, or the words with which vLLM refuses it."""
@@ -43,7 +36,7 @@ class Lab:
 
     def budget(self, *, build_dummy: bool = True, **engine_args: object) -> Budget:
         request = AskBudget({"model": str(self.folder), **engine_args}, build_dummy)
-        return self.host.ask(request, Budget, "computing a budget")
+        return self.host.ask(request, "computing a budget").budget
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item
 from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import Blank, Cost, File
-from mmcalib.engine.setting import Setting
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.items import Item
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.engine.messages import Blank, File
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.decide import decide
 from mmcalib.job.gate.costs import costs

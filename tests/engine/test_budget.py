@@ -58,8 +58,8 @@ def test_a_hint_beyond_the_model_s_maximum_is_seen_as_clamped(qwen: Lab) -> None
 
 
 def _heaviest(qwen: Lab):  # type: ignore[no-untyped-def]
-    from mmcalib.census.shapes import ImageShape
     from mmcalib.derive.costs import ItemCost
+    from mmcalib.domain.shapes import ImageShape
     from mmcalib.engine.messages import Blank
 
     shape = ImageShape(4032, 3024)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.engine.messages.budget import Budget
+from mmcalib.domain.budget import Budget
 from mmcalib.geometry import resolve
 from mmcalib.job.proof import prove
 from mmcalib.progress import Silent

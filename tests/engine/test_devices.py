@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.processed import Form
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.engine.messages import (
     Blank,
     CompareDevices,
     DevicesCompared,
     DeviceTried,
     File,
-    Form,
     TryDevice,
 )
-from mmcalib.engine.setting import DEFAULT, Setting
 from mmcalib.geometry import find, materialise
 from mmcalib.job.device import Beside
 from mmcalib.job.proof.processor_device import (
@@ -43,13 +43,13 @@ OMNI, INTERN = "Qwen/Qwen2.5-Omni-7B", "OpenGVLab/InternVL2-2B"
 
 
 def tried(lab: Lab, *modalities: Modality) -> DeviceTried:
-    return lab.host.ask(TryDevice(modalities), DeviceTried, "trying")
+    return lab.host.ask(TryDevice(modalities), "trying")
 
 
 def both(
     lab: Lab, subject: Blank | File, device: str = "cpu", setting: Setting = DEFAULT
 ) -> DevicesCompared:
-    return lab.host.ask(CompareDevices(setting, subject, device), DevicesCompared, "comparing")
+    return lab.host.ask(CompareDevices(setting, subject, device), "comparing")
 
 
 @pytest.mark.parametrize(

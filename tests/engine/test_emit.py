@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.geometry import find, materialise
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.emit import FORMS
@@ -61,7 +61,7 @@ def shell(script: str, **variables: str) -> tuple[str, ...]:
 
 
 def read(host: EngineHost, words: tuple[str, ...], path: str = "") -> dict[str, Any]:
-    return dict(host.ask(ParseServeConfig(path, words), ServeConfig, "parsing").engine_args)
+    return dict(host.ask(ParseServeConfig(path, words), "parsing").engine_args)
 
 
 def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.engine.messages import Form
+from mmcalib.domain.processed import Form
 
 torch = pytest.importorskip("torch")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import ImageShape
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Measure, ModelOpened, OpenModel
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.engine.messages import Blank, Measure, OpenModel
 from mmcalib.errors import EngineDied, EngineError, EngineSilent
 from mmcalib.geometry import resolve
 from tests.e2e.command import QWEN
@@ -44,16 +44,16 @@ def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
     with EngineHost(log=tmp_path / "log") as host:
         os.kill(host.pid, signal.SIGKILL)
         with pytest.raises(EngineDied, match=r"killed by SIGKILL .* while opening"):
-            host.ask(OpenModel("nowhere"), ModelOpened, "opening the model")
+            host.ask(OpenModel("nowhere"), "opening the model")
         with pytest.raises(EngineDied):
-            host.ask(OpenModel("nowhere"), ModelOpened, "opening it again")
+            host.ask(OpenModel("nowhere"), "opening it again")
 
 
 def test_a_silent_child_is_given_up(tmp_path: Path) -> None:
     with EngineHost(log=tmp_path / "log", silence_s=1.0) as host:
         os.kill(host.pid, signal.SIGSTOP)
         with pytest.raises(EngineSilent, match="said nothing for 1 s while waiting"):
-            host.ask(OpenModel("nowhere"), ModelOpened, "waiting")
+            host.ask(OpenModel("nowhere"), "waiting")
         assert gone_within(host.pid, 5)
 
 
@@ -65,7 +65,7 @@ def test_a_python_without_the_project_names_the_reason(tmp_path: Path) -> None:
         EngineHost(log=tmp_path / "log", python=str(broken)) as host,
         pytest.raises(EngineDied, match="exit code 7 while opening: cannot import anything"),
     ):
-        host.ask(OpenModel("nowhere"), ModelOpened, "opening")
+        host.ask(OpenModel("nowhere"), "opening")
 
 
 def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) 
         EngineHost(log=tmp_path / "log", python=str(bare)) as host,
         pytest.raises(EngineDied, match="vLLM is not installed") as caught,
     ):
-        host.ask(OpenModel("nowhere"), ModelOpened, "opening")
+        host.ask(OpenModel("nowhere"), "opening")
     assert caught.value.hint.startswith("mmcalib doctor")
 
 
@@ -86,7 +86,7 @@ def test_one_that_has_died_is_begun_again_with_its_model(
     model = resolve(QWEN, cache_dir=engine_cache)
     request = Measure(DEFAULT, (Blank("image", ImageShape(280, 280)),))
     with EngineHost() as host:
-        host.ask(OpenModel(model.path, tries=False), ModelOpened, "opening the model")
+        host.ask(OpenModel(model.path, tries=False), "opening the model")
         (before,) = host.measure(request, "measuring")
         os.kill(host.pid, signal.SIGKILL)
         with pytest.raises(EngineDied, match="killed by SIGKILL") as caught:
@@ -151,7 +151,7 @@ def test_the_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 def test_vllm_s_own_words_come_through_and_the_host_lives_on(host: EngineHost) -> None:
     with pytest.raises(EngineError) as caught:
-        host.ask(OpenModel("/nonexistent/model"), ModelOpened, "opening the model")
+        host.ask(OpenModel("/nonexistent/model"), "opening the model")
     assert "vLLM, while opening the model" in caught.value.message
     assert "\n" not in caught.value.message
     assert "log" in caught.value.hint

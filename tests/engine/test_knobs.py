@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive import frontier
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Cost, Count, Counted, Knob
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Blank, Count
 from mmcalib.geometry import materialise
 from tests.engine import idefics3
 from tests.engine.conftest import Lab
@@ -57,7 +59,7 @@ def moved(lab: Lab, knob: Knob, value: float) -> tuple[bool, bool, bool]:
 
 def counts_like_the_processor(lab: Lab, setting: Setting, *more: Blank) -> bool:
     blanks = (*(Blank("image", ImageShape(w, h)) for w, h in SIZES), *more)
-    answer = lab.host.ask(Count(setting, blanks), Counted, "counting")
+    answer = lab.host.ask(Count(setting, blanks), "counting")
     costs = lab.costs(*blanks, setting=setting)
     assert all(isinstance(cost, Cost) for cost in costs), costs
     return list(zip(answer.embeds, answer.sampled, strict=True)) == [
@@ -145,7 +147,7 @@ import json, sys
 from mmcalib.engine.child.knobs.trial import Trial
 from mmcalib.engine.child.model import OpenedModel
 from mmcalib.engine.messages import OpenModel
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.setting import DEFAULT
 
 model = OpenedModel(OpenModel(sys.argv[1]))
 trial = Trial(model.under(DEFAULT), model.under)

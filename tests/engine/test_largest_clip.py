@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.shapes import VideoShape
 from mmcalib.derive.adequacy import adequacy
+from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
 from tests.engine.conftest import Lab
 

@@ -8,7 +8,7 @@ import pytest
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.log import LogTail, last_line
-from mmcalib.engine.messages import Look, Looked
+from mmcalib.engine.messages import Look
 from mmcalib.errors import EngineDied
 
 
@@ -46,5 +46,5 @@ def test_a_process_that_dies_is_heard_to_its_end(tmp_path: Path) -> None:
         EngineHost(python=str(bare), on_log=heard.append) as host,
         pytest.raises(EngineDied, match="exit code 7 while looking: giving up"),
     ):
-        host.ask(Look(), Looked, "looking")
+        host.ask(Look(), "looking")
     assert heard == ["loading", "giving up"]

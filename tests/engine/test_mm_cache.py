@@ -16,16 +16,17 @@ from typing import Any
 import pytest
 
 from mmcalib.census.sample import choose as choose_sample
-from mmcalib.census.shapes import ImageShape
 from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, choose, hit_curve
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import residencies
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
-from mmcalib.engine.messages import Budget, ParseServeConfig, ServeConfig
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.job.decision.cache import SizedCache, size_cache
 from mmcalib.job.decision.measure import measure
 from mmcalib.job.read import read
@@ -270,7 +271,7 @@ from vllm.multimodal.processing.inputs import ProcessorInputs
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.model import OpenedModel
 from mmcalib.engine.messages import File, OpenModel
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.setting import DEFAULT
 
 asked = json.load(sys.stdin)
 under = OpenedModel(OpenModel(asked["model"])).under(DEFAULT)
@@ -358,7 +359,7 @@ def test_vllm_reads_every_size_back(qwen: Lab, tmp_path: Path) -> None:
         path = tmp_path / "engine.yaml"
         path.write_text(f"model: {qwen.folder}\nmm-processor-cache-gb: {written}\n")
         request = ParseServeConfig(str(path))
-        parsed = qwen.host.ask(request, ServeConfig, "parsing").engine_args
+        parsed = qwen.host.ask(request, "parsing").engine_args
         assert parsed["mm_processor_cache_gb"] == read_back
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.corpus.item import Item
-from mmcalib.engine.messages import Blank, Cost, File
-from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.items import Item
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import probe
 from tests.engine.conftest import Lab
 

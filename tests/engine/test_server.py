@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.census.encoding import Encoded
-from mmcalib.corpus.item import Item
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.derive.bounds import Sampling
 from mmcalib.derive.server import server_refuses
-from mmcalib.engine.messages import Cost, File
-from mmcalib.engine.setting import Setting
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.encoding import Encoded
+from mmcalib.domain.items import Item
+from mmcalib.domain.setting import Setting
+from mmcalib.engine.messages import File
 from mmcalib.media.probe import examine
 from tests.engine.conftest import QWEN, Lab
 from tests.odd_media import frames_url, gif, paced, packed_sound, silence, steady

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import Modality
 from mmcalib.corpus.asking import bare
 from mmcalib.corpus.parts import url_part
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import (
     BareRequest,
     BoundTexts,
     CountTexts,
     FindRecipe,
     RecipeFound,
-    TextBound,
     TextsCounted,
 )
 from tests.conftest import ROOT
@@ -47,13 +46,13 @@ def speaks(
         folder = tmp_path_factory.mktemp("speaking") / "model"
         model = Lab(host, speaking(lab(name).folder, folder, template))
         asks = FindRecipe(tuple(model.opened.modalities))
-        return model, host.ask(asks, RecipeFound, "finding a recipe")
+        return model, host.ask(asks, "finding a recipe")
 
     return find
 
 
 def counted(model: Lab, request: BareRequest) -> TextsCounted:
-    return model.host.ask(CountTexts((request,)), TextsCounted, "counting")
+    return model.host.ask(CountTexts((request,)), "counting")
 
 
 @pytest.mark.slow
@@ -89,7 +88,7 @@ def test_what_whisper_hears_is_no_part_of_its_text(
     model, found = speaks(WHISPER, SPEAKING)
     assert found.recipe is not None, found.why
     assert found.recipe.grown == {"audio": 0}
-    bound = model.host.ask(BoundTexts(("audio",)), TextBound, "bounding")
+    bound = model.host.ask(BoundTexts(("audio",)), "bounding").bound
     assert bound.compared, bound.why
     clip = {"role": "user", "content": ["hello", url_part("audio_url", "x")]}
     answer = counted(model, BareRequest(bare([clip]), {}, {"audio": 1}))

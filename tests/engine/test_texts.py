@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.sample import choose
-from mmcalib.census.shapes import Modality
 from mmcalib.corpus.asking import asked, bare
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
-from mmcalib.engine.messages import BareRequest, BoundTexts, CountTexts, TextBound, TextsCounted
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.engine.messages import BareRequest, BoundTexts, CountTexts
 from mmcalib.job.decision.fits import longest_prompt, smallest_context
 from mmcalib.job.decision.measure import measure
 from mmcalib.job.decision.texts import Texts
@@ -166,7 +166,7 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
 
 def holds(model: Lab, name: str) -> None:
     kinds: tuple[Modality, ...] = tuple(model.opened.modalities)
-    bound = model.host.ask(BoundTexts(kinds), TextBound, "bounding")
+    bound = model.host.ask(BoundTexts(kinds), "bounding").bound
     assert bound.compared, bound.why
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -184,7 +184,7 @@ def holds(model: Lab, name: str) -> None:
         fields = {"tools": given_tools} if given_tools else {}
         items: dict[Modality, int] = {"image": images}
         request = BareRequest(bare(messages), fields, items)
-        counted = model.host.ask(CountTexts((request,)), TextsCounted, "counting")
+        counted = model.host.ask(CountTexts((request,)), "counting")
         (tokens,) = counted.tokens
         if tokens is None:  # the words of a placeholder, or turns that the template refuses
             return

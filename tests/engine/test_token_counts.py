@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.shapes import ImageShape, VideoShape
+from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.geometry import bundled
 from tests.engine.conftest import Lab

@@ -11,10 +11,10 @@ from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.sample import choose
-from mmcalib.census.shapes import Modality, Shape
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import ModelOpened
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.cache import size_cache
 from mmcalib.job.decision.decide import Unsuited, anything
@@ -53,7 +53,7 @@ def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
 def decide(
     read: Corpus,
     policy: Policy | None = None,
-    model: ModelOpened | None = None,
+    model: ModelInfo | None = None,
     files: Mapping[str, Shape | None] | None = None,
     host: type[FakeHost] = FakeHost,
     unsuited: Unsuited = anything,

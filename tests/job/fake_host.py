@@ -7,27 +7,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.corpus.asking import asked
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.text_bound import TextBound
 from mmcalib.engine.messages import (
     AskBudget,
     Blank,
     BoundTexts,
-    Budget,
-    Cost,
+    BudgetFound,
     Count,
     Counted,
     CountTexts,
-    Dummy,
     File,
-    Knob,
     Measure,
     Measured,
-    ModelOpened,
-    TextBound,
+    TextsBound,
     TextsCounted,
 )
-from mmcalib.engine.setting import Setting
 from mmcalib.errors import EngineError
 
 EDGE = 28
@@ -64,8 +65,8 @@ def opened(
     knobs: tuple[Knob, ...] = KNOBS,
     max_model_len: int = 128_000,
     chunks: bool = True,
-) -> ModelOpened:
-    return ModelOpened(
+) -> ModelInfo:
+    return ModelInfo(
         architecture="PretendVL",
         modalities=dict(modalities or {"image": None, "video": None, "audio": None}),
         max_model_len=max_model_len,
@@ -82,22 +83,21 @@ def opened(
 class FakeHost:
     """`files` gives the true shape of a file where its name does not; a None cannot be loaded."""
 
-    def __init__(self, model: ModelOpened, files: Mapping[str, Shape | None] | None = None) -> None:
+    def __init__(self, model: ModelInfo, files: Mapping[str, Shape | None] | None = None) -> None:
         self._model, self._files = model, dict(files or {})
         self.asked = 0
         self.texts = 0
 
-    def ask(
-        self, request: AskBudget | Count | BoundTexts | CountTexts, reply: type[Any], doing: str
-    ) -> Any:
+    def ask(self, request: AskBudget | Count | BoundTexts | CountTexts, doing: str) -> Any:
         if isinstance(request, BoundTexts):
-            return BOUND
+            return TextsBound(BOUND)
         if isinstance(request, CountTexts):
             return self.count_texts(request)
         if isinstance(request, Count):
             return self.count(request)
         self.asked += 1
-        return budget(self._model, request.engine_args, build_dummy=request.build_dummy)
+        found = budget(self._model, request.engine_args, build_dummy=request.build_dummy)
+        return BudgetFound(found)
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
         for index, subject in enumerate(request.subjects):
@@ -208,7 +208,7 @@ def _audio(samples: int) -> int:
     return min(AUDIO_TOKENS, samples // SAMPLES_PER_TOKEN + 1)
 
 
-def budget(model: ModelOpened, args: Mapping[str, Any], *, build_dummy: bool) -> Budget:
+def budget(model: ModelInfo, args: Mapping[str, Any], *, build_dummy: bool) -> Budget:
     """vLLM's rule (vllm/multimodal/encoder_budget.py, 0.32)."""
     limits = {m: _limit(args.get("limit_mm_per_prompt", {}).get(m)) for m in model.modalities}
     kwargs = args.get("mm_processor_kwargs", {})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mmcalib.engine.messages import Budget, Dummy, LiveTensor, Outputs, PhasePeak, Rehearsed
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
 
 GIB = 1 << 30
 # Bytes of one cached embedding of Qwen3-VL-8B.

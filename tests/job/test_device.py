@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from fake_host import FakeHost, opened
 
-from mmcalib.census.shapes import Modality
-from mmcalib.engine.messages import DeviceTried, ModelOpened, TryDevice
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
+from mmcalib.engine.messages import DeviceTried, TryDevice
 from mmcalib.errors import UsageError
 from mmcalib.job.calibration.calibrate import calibrate
 from mmcalib.job.device import Beside, beside, cpu_build, require_cuda
@@ -24,11 +25,11 @@ MODALITIES: tuple[Modality, ...] = ("image", "audio")
 class Trying(FakeHost):
     """Answers `TryDevice`; `tried` is None for one that must not be asked."""
 
-    def __init__(self, model: ModelOpened, tried: DeviceTried | None) -> None:
+    def __init__(self, model: ModelInfo, tried: DeviceTried | None) -> None:
         super().__init__(model)
         self._tried = tried
 
-    def ask(self, request: Any, reply: type[Any], doing: str) -> Any:
+    def ask(self, request: Any, doing: str) -> Any:
         assert isinstance(request, TryDevice)
         assert self._tried is not None
         return self._tried
@@ -38,7 +39,7 @@ def found(
     device: Device,
     unfit: Mapping[Modality, str] | None = None,
     option: str = OPTION,
-    model: ModelOpened = ON_GPU,
+    model: ModelInfo = ON_GPU,
 ) -> Beside | None:
     host = Trying(model, DeviceTried(dict(unfit or {}), option, 2))
     return beside(device, host, model, MODALITIES)  # type: ignore[arg-type]

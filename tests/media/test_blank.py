@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.media.blank import write_blank
 from mmcalib.media.probe import probe
 

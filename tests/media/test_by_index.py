@@ -10,8 +10,8 @@ import av
 import numpy as np
 import pytest
 
-from mmcalib.census.shapes import Shape, VideoShape
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import Shape, VideoShape
 from mmcalib.media import video
 from mmcalib.media.probe import probe
 from mmcalib.processes.priority import own_priority

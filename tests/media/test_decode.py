@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import Modality
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import Modality
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import AudioShape, Shape
-from mmcalib.corpus.item import Held, Item, Skipped
 from mmcalib.corpus.zip_archive import ZipSource
+from mmcalib.domain.items import Held, Item, Skipped
+from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Bounded
 from mmcalib.media.decode import decode_check
@@ -92,7 +92,7 @@ def test_no_more_is_read_than_allowed(tmp_path: Path, capfd: pytest.CaptureFixtu
 @pytest.mark.parametrize("name", ["no-index.mp4", "tail-cut.ogg"])
 def test_damaged_members_are_told_of_once(copies: Copies, name: str) -> None:
     code = (
-        "import sys; from mmcalib.corpus.item import Item; from mmcalib.media.probe import probe;"
+        "import sys; from mmcalib.domain.items import Item; from mmcalib.media.probe import probe;"
         "print(probe(Item(sys.argv[1])).reason)"
     )
     command = [sys.executable, "-c", code, copies.members[name].path]
@@ -103,7 +103,7 @@ def test_damaged_members_are_told_of_once(copies: Copies, name: str) -> None:
 
 def test_images_need_no_library_of_sound_or_video(copies: Copies) -> None:
     code = (
-        "import sys; from mmcalib.corpus.item import Item; from mmcalib.media.probe import probe;"
+        "import sys; from mmcalib.domain.items import Item; from mmcalib.media.probe import probe;"
         "print(probe(Item(sys.argv[1])).modality, {'av', 'numpy', 'soundfile'} & {*sys.modules})"
     )
     image = next(name for name in copies.members if name.endswith(".png"))

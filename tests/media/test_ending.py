@@ -7,7 +7,7 @@ import io
 import pytest
 from PIL import Image
 
-from mmcalib.corpus.item import Held, Item
+from mmcalib.domain.items import Held, Item
 from mmcalib.media.ending import cut_short, examine_whole
 
 

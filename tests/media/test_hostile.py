@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from tests.census.looking import looked
 from tests.media import hostile as make
 

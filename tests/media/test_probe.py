@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 

@@ -11,9 +11,9 @@ import av
 import numpy as np
 import pytest
 
-from mmcalib.census.shapes import VideoShape
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.zip_archive import ZipSource
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import VideoShape
 from mmcalib.media.probe import probe
 from mmcalib.media.rotation import may_be_turned
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Rehearse, Rehearsed
+from mmcalib.engine.messages import Rehearse
 from mmcalib.geometry import find as find_geometry
 from mmcalib.geometry import materialise
 from mmcalib.gpus.catalogue import find as find_gpu
@@ -33,7 +34,7 @@ class Theatre:
 
     def rehearse(self, model_id: str = QWEN, **engine_args: object) -> Rehearsed:
         request = Rehearse({"model": str(self.folder(model_id)), **engine_args}, self.gpu)
-        return self.host.ask(request, Rehearsed, "rehearsing")
+        return self.host.ask(request, "rehearsing").rehearsed
 
     def bytes_of(self, model_id: str = QWEN, **engine_args: object) -> Rehearsed:
         """The same without the time that it took, to be compared."""

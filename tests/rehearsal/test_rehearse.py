@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mmcalib.engine.messages import Rehearse, Rehearsed
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
 from mmcalib.gpus.catalogue import find as find_gpu
 from tests.rehearsal.conftest import QWEN, Theatre
@@ -147,7 +148,7 @@ def test_one_of_two_ranks_holds_half_of_the_layers_weights(h100: Theatre, qwen: 
 def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: Rehearsed) -> None:
     request = Rehearse({"model": str(h100.folder())}, find_gpu("RTX-3060-12G"))
     with pytest.raises(EngineError, match="imagines a H100-80G, not a RTX-3060-12G") as caught:
-        h100.host.ask(request, Rehearsed, "rehearsing")
+        h100.host.ask(request, "rehearsing")
     assert "\n" not in caught.value.message
     assert h100.bytes_of() == replace(qwen, seconds=0.0)
 

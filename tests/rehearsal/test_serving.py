@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.census.shapes import AudioShape, ImageShape
-from mmcalib.engine.messages import EncoderStep, Outputs, Rehearse, Rehearsed
+from mmcalib.domain.rehearsed import EncoderStep, Outputs, Rehearsed
+from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.engine.messages import Rehearse
 from tests.rehearsal.conftest import Theatre
 from tests.rehearsal.test_rehearse import IMAGE_ONLY, encoder_peak
 
@@ -20,7 +21,7 @@ WORKSPACE_BYTES = 32 << 20
 
 def rehearse(theatre: Theatre, model_id: str, *steps: EncoderStep, **args: object) -> Rehearsed:
     request = Rehearse({"model": str(theatre.folder(model_id)), **args}, theatre.gpu, steps)
-    return theatre.host.ask(request, Rehearsed, "rehearsing")
+    return theatre.host.ask(request, "rehearsing").rehearsed
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive.bounds import Area
+from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.report import calibration as c
 from mmcalib.report.cache import CachePoint, ProcessorCache
 from mmcalib.report.costs import Costs, KnownCost, ModalityCosts, RefusedShape, TextCost

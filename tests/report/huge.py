@@ -6,7 +6,7 @@ import random
 
 from example import calibration
 
-from mmcalib.census.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.costs import KnownCost
 

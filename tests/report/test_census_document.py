@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.corpus.item import Item, Prompt
 from mmcalib.corpus.shard import Shard
+from mmcalib.domain.items import Item, Prompt
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.errors import UsageError
 from mmcalib.report.census import CensusDocument, merged, missing
 

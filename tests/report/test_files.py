@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.corpus.item import Skipped
+from mmcalib.domain.items import Skipped
 from mmcalib.errors import OutputError, UsageError
 from mmcalib.report.files import write_text, write_texts
 from mmcalib.report.skipped import read_skipped_jsonl, skipped_jsonl

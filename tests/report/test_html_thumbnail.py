@@ -10,8 +10,8 @@ import pytest
 from example import SERVE, calibration
 from PIL import Image
 
-from mmcalib.census.shapes import Modality
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import Modality
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.html.pictures import pictures
 from mmcalib.report.html.report import Report

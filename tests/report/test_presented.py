@@ -11,13 +11,13 @@ import pytest
 from example import calibration
 from PIL import Image
 
-from mmcalib.census.encoding import Encoded
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling
 from mmcalib.derive.remedies import with_remedy
-from mmcalib.engine.messages import TextBound
-from mmcalib.engine.server import Server
+from mmcalib.domain.encoding import Encoded
+from mmcalib.domain.server import Server
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.text_bound import TextBound
 from mmcalib.report.presented import admitted
 from tests.odd_media import frames_url, gif, silence
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import ImageShape
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.webdataset import WebDatasetSource
 from mmcalib.corpus.zip_archive import ZipSource
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.probe import probe
 from tests.corpus.tars import END, member, png, tar
 

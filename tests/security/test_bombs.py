@@ -13,8 +13,8 @@ from PIL import Image
 from mmcalib.corpus import apart
 from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.parquet import ParquetSource
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.job.read import read
 from mmcalib.job.survey import Surveying
 from mmcalib.progress import Silent

@@ -16,7 +16,7 @@ from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.executor import Answer, Inline, Order
 from mmcalib.census.survey import Survey
 from mmcalib.census.versions import version
-from mmcalib.corpus.item import Held, Item
+from mmcalib.domain.items import Held, Item
 from mmcalib.progress import Silent
 from tests.census.decoders import behave
 

@@ -21,7 +21,7 @@ from example import calibration
 from PIL import Image
 from rich.console import Console
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.census import CensusDocument

@@ -13,7 +13,7 @@ from mmcalib.census.cache import Cache
 from mmcalib.census.executors.answering import answer
 from mmcalib.census.executors.executor import Order
 from mmcalib.census.versions import is_settled, version
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
 from tests.census.decoders import behave
 from tests.corpus.tars import png, tar
 from tests.security.commands import ended

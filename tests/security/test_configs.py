@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.engine.reaching import reaching
 from mmcalib.errors import UsageError
 from mmcalib.job.config_file import read_config_text, trusted
@@ -141,7 +141,7 @@ def test_vllm_is_not_started_with_what_only_a_file_names(
 ) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(f"model: org/model\nmax-model-len: 4096\n{line}\n")
-    found = host.ask(ParseServeConfig(str(path), ()), ServeConfig, "reading")
+    found = host.ask(ParseServeConfig(str(path), ()), "reading")
     assert FILES[line] in found.reaching
     with pytest.raises(UsageError, match=FILES[line]):
         trusted(found, path)
@@ -152,9 +152,9 @@ def test_flags_of_ones_own_may_name_code(host: EngineHost, tmp_path: Path) -> No
     path = tmp_path / "a.yaml"
     path.write_text("trust-remote-code: true\nmax-model-len: 4096\n")
     flags = ("org/model", "--trust-remote-code")
-    assert not host.ask(ParseServeConfig(str(path), flags), ServeConfig, "reading").reaching
+    assert not host.ask(ParseServeConfig(str(path), flags), "reading").reaching
     path.write_text("max-model-len: 4096\n")
-    assert not host.ask(ParseServeConfig(str(path), flags), ServeConfig, "reading").reaching
+    assert not host.ask(ParseServeConfig(str(path), flags), "reading").reaching
 
 
 @pytest.mark.engine

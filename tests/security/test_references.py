@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmcalib.census.shapes import VideoShape
-from mmcalib.corpus.item import Item, Skipped
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import VideoShape
 from mmcalib.media.probe import probe
 from tests.e2e.media import clip
 

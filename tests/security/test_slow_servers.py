@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations import bounds
 from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.corpus.locations.remote import open_url
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.media.probe import probe
 from tests.corpus.media import png
 from tests.security.servers import Connection, Server, server

@@ -15,9 +15,9 @@ import pytest
 
 from mmcalib.census.executors.executor import Order
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ModelOpened, OpenModel
+from mmcalib.engine.messages import OpenModel
 from mmcalib.errors import EngineSilent
 from tests.census.decoders import behave
 from tests.corpus import tars
@@ -114,7 +114,7 @@ STUCK = """
 import sys
 from mmcalib.census.executors.executor import Order
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.corpus.item import Held, Item
+from mmcalib.domain.items import Held, Item
 from tests.census.decoders import behave
 def order(name):
     return Order(Item(f"/m/{name}", held=Held("1:1", 1 << 23, data=bytes(1 << 23))))
@@ -126,13 +126,13 @@ SILENT = """
 import os, signal, sys, time
 from pathlib import Path
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ModelOpened, OpenModel
+from mmcalib.engine.messages import ModelInfo, OpenModel
 from mmcalib.errors import EngineSilent
 with EngineHost(log=Path(sys.argv[1]), silence_s=1.0) as host:
     time.sleep(3)
     os.kill(host.pid, signal.SIGSTOP)
     try:
-        host.ask(OpenModel("x" * (1 << 23)), ModelOpened, "opening the model")
+        host.ask(OpenModel("x" * (1 << 23)), ModelInfo, "opening the model")
     except EngineSilent:
         print(2)
 """
@@ -159,7 +159,7 @@ def test_a_stopped_engine_is_silent_and_goes_with_all_that_it_has_started(tmp_pa
         os.kill(host.pid, signal.SIGSTOP)
         began = time.monotonic()
         with pytest.raises(EngineSilent):
-            host.ask(OpenModel(str(tmp_path)), ModelOpened, "opening the model")
+            host.ask(OpenModel(str(tmp_path)), "opening the model")
         assert time.monotonic() - began < 15
         assert not is_alive(host.pid)
     finally:

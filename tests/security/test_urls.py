@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.shapes import ImageShape
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.requests import RequestsSource
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.probe import probe
 from tests.corpus.media import png
 from tests.security.servers import Connection, server

@@ -14,8 +14,8 @@ from PIL import Image
 from mmcalib.census.executors.executor import Named, Order
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.outcome import decode
-from mmcalib.census.shapes import ImageShape
-from mmcalib.corpus.item import Item
+from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.processes.environment import safe_environment
 from tests.conftest import ROOT
 from tests.e2e.command import QWEN, environment

@@ -7,9 +7,9 @@ import time
 from mmcalib.census.executors.executor import Answer, Look, Order
 from mmcalib.census.outcome import Seen, encode
 from mmcalib.census.versions import in_unicode, is_settled, version
-from mmcalib.corpus.item import Item, Skipped
 from mmcalib.corpus.locations.location import is_here
 from mmcalib.corpus.wording import one_line
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import MmcalibError
 
 CHANGING = "changes while it is read"

@@ -14,7 +14,7 @@ from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.census.outcome import encode
 from mmcalib.closing import Closing
-from mmcalib.corpus.item import Skipped, carried_bytes
+from mmcalib.domain.items import Skipped, carried_bytes
 from mmcalib.errors import MmcalibError
 
 # The longest that a real file took: a video of two hours without an index, from a network drive.

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 
 from mmcalib.census.executors.answering import answer
 from mmcalib.census.executors.executor import Answer, Look, Order
-from mmcalib.census.shapes import Modality
-from mmcalib.corpus.item import Held, Item
+from mmcalib.domain.items import Held, Item
+from mmcalib.domain.shapes import Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.processes.confine import belong_to_parent, confine
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl, urlsplit
 
-from mmcalib.corpus.item import Item
 from mmcalib.corpus.locations.cell import Cell, Cursor
 from mmcalib.corpus.locations.foreign import need, plain_errors
 from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.locations.opening import Opened
 from mmcalib.corpus.wording import one_line
+from mmcalib.domain.items import Item
 from mmcalib.errors import UsageError
 
 SCHEME = "hf-dataset"

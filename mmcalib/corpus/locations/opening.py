@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from mmcalib.closing import Closing
-from mmcalib.corpus.item import Item
 from mmcalib.corpus.keep import keep
 from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.locations.window import Window
+from mmcalib.domain.items import Item
 
 # Of a medium that is no file of its own; vLLM itself fetches 256 MB at most. Any server can say
 # that it has more, and send it for ever.

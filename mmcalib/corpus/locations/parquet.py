@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
-from mmcalib.corpus.item import Item
 from mmcalib.corpus.locations.cell import Cell, Cursor
 from mmcalib.corpus.locations.disk import regular_version
 from mmcalib.corpus.locations.foreign import need, plain_errors
 from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.locations.opening import Opened
+from mmcalib.domain.items import Item
 
 # Pages are read as they are needed, not a row group at once.
 _BUFFER_BYTES = 1 << 20

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from mmcalib.corpus.item import Held, Item
 from mmcalib.corpus.locations.bounds import (
     BLOCK_BYTES,
     CONNECT_TIMEOUT_S,
@@ -19,6 +18,7 @@ from mmcalib.corpus.locations.disk import NOT_REGULAR
 from mmcalib.corpus.locations.foreign import foreign, missing, need, plain_errors
 from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.locations.opening import Opened
+from mmcalib.domain.items import Held, Item
 from mmcalib.errors import UsageError
 
 _ON_DISK = ("file", "local")

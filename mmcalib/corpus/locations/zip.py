@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
-from mmcalib.corpus.item import Item
 from mmcalib.corpus.locations.disk import NOT_REGULAR, regular_version
 from mmcalib.corpus.locations.foreign import foreign, plain_errors
 from mmcalib.corpus.locations.location import Location, member_name
 from mmcalib.corpus.locations.opening import Opened
 from mmcalib.corpus.locations.window import Window
+from mmcalib.domain.items import Item
 
 # A member's name takes some 100 bytes of the archive's directory, and 1 KiB of memory.
 MOST_DIRECTORY_BYTES = 1 << 26

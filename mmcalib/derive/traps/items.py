@@ -10,7 +10,8 @@ from mmcalib.derive.costs import CostTable, ItemCost, heaviest
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.traps.limits import line_of
 from mmcalib.derive.traps.spelling import line
-from mmcalib.engine.messages import Budget, Knob
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.knobs import Knob
 
 ADMITTED = "items admitted"
 

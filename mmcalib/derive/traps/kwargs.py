@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive.checks import Check
 from mmcalib.derive.effects import Effect, Footprint, Taken, sizes, value_at
 from mmcalib.derive.traps.limits import LIMIT
 from mmcalib.derive.traps.spelling import line
+from mmcalib.domain.shapes import Modality, Shape
 
 KWARGS = "mm_processor_kwargs"
 SCOPES: dict[Modality, str] = {

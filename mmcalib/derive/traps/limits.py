@@ -6,12 +6,14 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.derive.checks import Check
 from mmcalib.derive.frontier import spelled
 from mmcalib.derive.limits import Count
 from mmcalib.derive.traps.spelling import line
-from mmcalib.engine.messages import Budget, Knob, ModelOpened
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import MODALITIES, Modality
 
 LIMIT = "limit_mm_per_prompt"
 # vLLM's limit of a modality that nobody has set (vllm/config/multimodal.py).
@@ -24,7 +26,7 @@ _SIZES = {
 }
 
 
-def counts(engine_args: Mapping[str, Any], opened: ModelOpened) -> dict[Modality, Count]:
+def counts(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, Count]:
     """How many items of each modality of the model one prompt may carry under these arguments."""
     limits = engine_args.get(LIMIT) or {}
     found: dict[Modality, Count] = {}
@@ -74,7 +76,7 @@ def unhinted(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
 
 
-def limit_findings(engine_args: Mapping[str, Any], opened: ModelOpened) -> Iterator[Check]:
+def limit_findings(engine_args: Mapping[str, Any], opened: ModelInfo) -> Iterator[Check]:
     """Names in `limit_mm_per_prompt` that mean nothing to this model."""
     limits = engine_args.get(LIMIT) or {}
     takes = ", ".join(opened.modalities)
@@ -111,7 +113,7 @@ def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
 
 def unwritten(
     engine_args: Mapping[str, Any],
-    opened: ModelOpened,
+    opened: ModelInfo,
     budget: Budget,
     without: Budget | None,
     gain: str,

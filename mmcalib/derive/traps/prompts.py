@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.checks import Check
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
 from mmcalib.derive.traps.limits import LIMIT, hint, line_of
 from mmcalib.derive.traps.spelling import line
-from mmcalib.engine.messages import Budget, Knob
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.shapes import Modality
 
 PROMPTS_FIT = "prompts fit"
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.adequacy import RESERVED, Adequacy, adequacy
 from mmcalib.derive.checks import Check
 from mmcalib.derive.limits import Count
 from mmcalib.derive.nested import merged
 from mmcalib.derive.traps.limits import LIMIT, cap, hint, options
 from mmcalib.derive.traps.spelling import line
-from mmcalib.engine.messages import Budget, Dummy, ModelOpened
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def skipped_profile(
     )
 
 
-def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelOpened) -> Iterator[Cure]:
+def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> Iterator[Cure]:
     """What may make an under-reserved configuration honest: the size of the hint as a cap of the
     processor, in the spelling that it has; or no hint.
     """
@@ -129,7 +130,7 @@ def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelOpened) -
 
 def hint_findings(
     engine_args: Mapping[str, Any],
-    opened: ModelOpened,
+    opened: ModelInfo,
     budget: Budget,
     plain: Budget,
     remedy: str,

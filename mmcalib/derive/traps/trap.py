@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mmcalib.derive.checks import Check
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)

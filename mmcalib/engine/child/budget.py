@@ -9,10 +9,11 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.encoder_budget import MultiModalBudget
 from vllm.usage.usage_lib import UsageContext
 
+from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.engine.child.largest import largest_clip
 from mmcalib.engine.child.media import sampled_of
 from mmcalib.engine.child.versions import item_bytes
-from mmcalib.engine.messages import AskBudget, Budget, Dummy
+from mmcalib.engine.messages import AskBudget
 
 
 def budget(request: AskBudget) -> Budget:

@@ -6,6 +6,8 @@ import re
 import traceback
 from pathlib import Path
 
+from mmcalib.engine.messages.closing import FailureKind
+
 REFUSAL_CHARS = 300
 FAILURE_CHARS = 500
 
@@ -14,6 +16,19 @@ _TAKEN = re.compile(
     r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
     r"is less than desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
 )
+
+
+class NotMultimodalError(ValueError):
+    """The model takes no media."""
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    match error:
+        case NotMultimodalError():
+            return "not_multimodal"
+        case ModuleNotFoundError(name="vllm" | "torch"):
+            return "not_installed"
+    return "vllm"
 
 
 def root_cause(error: BaseException) -> str:

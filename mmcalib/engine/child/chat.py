@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.shapes import Modality
 from mmcalib.texts.recipe import ChatTemplate
 
 

@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mmcalib.domain.cost import Cost
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.processor import Processor
-from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
+from mmcalib.engine.messages import Blank, File, Measure, Measured
 
 if TYPE_CHECKING:
     from mmcalib.engine.child.model import OpenedModel
@@ -22,6 +23,8 @@ def measure(model: OpenedModel, request: Measure) -> Iterator[Measured]:
     for index, subject in enumerate(request.subjects):
         try:
             yield Measured(index, cost(subject, under))
+        except MemoryError as error:
+            yield Measured(index, None, refusal=root_cause(error), refused_by="host_memory")
         except Exception as error:  # noqa: BLE001 - the refusal is the measurement
             yield Measured(index, None, refusal=root_cause(error))
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from mmcalib.census.shapes import ImageShape, Modality
+from mmcalib.domain.shapes import ImageShape, Modality
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.model import OpenedModel
 from mmcalib.engine.child.processor import Processor

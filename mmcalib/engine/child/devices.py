@@ -10,21 +10,16 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.processed import Processed
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.forms import fields, form, largest_difference
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.peak import timed
 from mmcalib.engine.child.processor import Processor
-from mmcalib.engine.messages import (
-    CompareDevices,
-    DevicesCompared,
-    DeviceTried,
-    Processed,
-    TryDevice,
-)
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.engine.messages import CompareDevices, DevicesCompared, DeviceTried, TryDevice
 
 if TYPE_CHECKING:
     from mmcalib.engine.child.model import OpenedModel

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mmcalib.engine.messages import Form
+from mmcalib.domain.processed import Form
 
 # Values compared at once: doubles of them take 32 MiB.
 _PIECE = 1 << 22

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from mmcalib.engine.messages import WorkerMemory
+from mmcalib.domain.worker_memory import WorkerMemory
 
 # cuBLAS takes 32 MiB on Hopper, cublasLt as much; more was taken by something else.
 _LEFT_BY_PROFILE_BYTES: Final = 128 << 20

@@ -7,12 +7,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mmcalib.census.shapes import VideoShape
+from mmcalib.domain.budget import Clip
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.child.counting import counter
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.processor import Processor
-from mmcalib.engine.messages import Blank, Clip
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Blank
 
 # Clips that a sampler thins out whether it goes by frames or by seconds: a loader that keeps
 # equally many of all has a most.

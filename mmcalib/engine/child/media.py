@@ -10,8 +10,8 @@ from PIL import Image
 from vllm.multimodal.media import MediaConnector
 from vllm.multimodal.video import get_video_loader_backend_for_processor
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.corpus.urls import served_url
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.processor import MEDIA_ROOT, Processor
 from mmcalib.engine.messages import Blank, File

@@ -13,18 +13,22 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
-from mmcalib.census.shapes import MODALITIES
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import MODALITIES
 from mmcalib.engine.child import versions
+from mmcalib.engine.child.causes import NotMultimodalError
 from mmcalib.engine.child.knobs import find_knobs, tiles_images
 from mmcalib.engine.child.processor import MEDIA_ROOT, Processor
 from mmcalib.engine.child.server import server
 from mmcalib.engine.child.texts import Texts
-from mmcalib.engine.messages import ModelOpened, OpenModel
-from mmcalib.engine.setting import DEFAULT, Setting
+from mmcalib.engine.messages import OpenModel
 
 
 class OpenedModel:
-    """A checkpoint that vLLM accepted as multimodal. Raises vLLM's own error otherwise."""
+    """A checkpoint that vLLM accepted as multimodal. Raises NotMultimodalError, or vLLM's
+    own error.
+    """
 
     def __init__(self, request: OpenModel) -> None:
         self._args: dict[str, Any] = {
@@ -63,6 +67,8 @@ class OpenedModel:
                 media_io_kwargs=dict(setting.media_io_kwargs),
                 **more,
             ).create_model_config()
+            if not config.is_multimodal_model:
+                raise NotMultimodalError(f"{config.model} is not a multimodal model")
             processor = MULTIMODAL_REGISTRY.create_processor(config)
             self._processors[setting.key] = Processor(config, processor, setting)
         return self._processors[setting.key]
@@ -80,12 +86,12 @@ class OpenedModel:
             self._texts = Texts(self)
         return self._texts
 
-    def describe(self) -> ModelOpened:
+    def describe(self) -> ModelInfo:
         default = self.under(DEFAULT)
         supported = default.info.supported_mm_limits
         modalities = {name: supported[name] for name in MODALITIES if name in supported}
         scheduler = self.engine_config().scheduler_config
-        return ModelOpened(
+        return ModelInfo(
             architecture=self.config.architecture,
             modalities=modalities,
             max_model_len=self.config.max_model_len,

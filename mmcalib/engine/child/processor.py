@@ -7,8 +7,8 @@ from typing import Any
 
 from vllm.config import ModelConfig
 
-from mmcalib.census.shapes import Modality
-from mmcalib.engine.setting import Setting
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality
 
 # Items are loaded through vLLM's own connector, which asks for a root; which files may be read was
 # decided by the parent before it named them.

@@ -13,7 +13,7 @@ import av
 import numpy as np
 from vllm import envs
 
-from mmcalib.engine.server import VARIABLES, Server
+from mmcalib.domain.server import VARIABLES, Server
 from mmcalib.processes.priority import own_priority
 
 # Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it

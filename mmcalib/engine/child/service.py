@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from mmcalib.engine import messages as m
-from mmcalib.engine.child.causes import what_failed
+from mmcalib.engine.child.causes import kind_of, what_failed
 
 if TYPE_CHECKING:
     from mmcalib.engine.child.model import OpenedModel
@@ -24,8 +24,8 @@ class Service:
         self._engine: Any = None
         self._stage: Stage | None = None
 
-    def say(self, answer: Any) -> None:
-        self._pipe.send_bytes(m.REPLY.dump_json(answer))
+    def say(self, answer: m.Message) -> None:
+        self._pipe.send_bytes(m.encode(answer))
 
     @property
     def model(self) -> OpenedModel:
@@ -33,7 +33,7 @@ class Service:
             raise RuntimeError("no model is open: send OpenModel first")
         return self._model
 
-    def answer(self, request: Any) -> Any:
+    def answer(self, request: m.Message) -> m.Reply:
         """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
         match request:
             case m.Look():
@@ -44,7 +44,7 @@ class Service:
                 from mmcalib.engine.child.model import OpenedModel
 
                 self._model = OpenedModel(request)
-                return self._model.describe()
+                return m.ModelOpened(self._model.describe())
             case m.Measure():
                 from mmcalib.engine.child.costs import measure
 
@@ -62,7 +62,7 @@ class Service:
             case m.BoundTexts():
                 from mmcalib.engine.child.text_bound import text_bound
 
-                return text_bound(self.model.texts(), request.modalities)
+                return m.TextsBound(text_bound(self.model.texts(), request.modalities))
             case m.FindRecipe():
                 from mmcalib.engine.child.text_recipe import find_recipe
 
@@ -78,7 +78,7 @@ class Service:
             case m.AskBudget():
                 from mmcalib.engine.child.budget import budget
 
-                return budget(request)
+                return m.BudgetFound(budget(request))
             case m.ParseServeConfig():
                 from mmcalib.engine.child.configfile import parse
 
@@ -107,7 +107,7 @@ class Service:
                 stage = self._imagine(request.gpu)
                 from mmcalib.rehearsal.rehearse import rehearse
 
-                return rehearse(stage, request)
+                return m.RehearsalFound(rehearse(stage, request))
         raise TypeError(f"unknown request {type(request).__name__}")
 
     def _imagine(self, gpu: Gpu) -> Stage:
@@ -126,11 +126,11 @@ def serve(pipe: Connection) -> None:
     service = Service(pipe)
     while True:
         try:
-            request = m.REQUEST.validate_json(pipe.recv_bytes())
+            request = m.decode(pipe.recv_bytes())
         except (EOFError, OSError):
             return
         try:
             service.say(service.answer(request))
         except Exception as error:  # noqa: BLE001 - whatever vLLM raises becomes one clear line
             traceback.print_exc()
-            service.say(m.Failed(error=what_failed(error), where=type(error).__name__))
+            service.say(m.Failed(what_failed(error), kind_of(error)))

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.platforms import current_platform
 
+from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.engine.child import versions
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
-from mmcalib.engine.messages import Blank, Encode, Encoded, EncoderRun
+from mmcalib.engine.messages import BatchEncoded, Blank, Encode
 
 if TYPE_CHECKING:
     from mmcalib.engine.child.model import OpenedModel
 
 
-def encode(model: OpenedModel, llm: Any, request: Encode) -> Encoded:
+def encode(model: OpenedModel, llm: Any, request: Encode) -> BatchEncoded:
     """Encode the request's stand-ins; what vLLM or the device refuses is answered as a reason."""
     try:
         if current_platform.is_cpu():
@@ -25,10 +26,10 @@ def encode(model: OpenedModel, llm: Any, request: Encode) -> Encoded:
         media, _ = load(blank, model.under(request.setting))
         args = (request.modality, media, request.items)
         found = llm.collective_rpc("mmcalib_encode_batch", args=args)[0]
-        return Encoded(EncoderRun(*found))
+        return BatchEncoded(EncoderRun(*found))
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
         reason = root_cause(error)
     # Out here nothing holds the tensors of the failed run any more.
     if current_platform.is_cuda_alike():
         torch.cuda.empty_cache()
-    return Encoded(None, reason)
+    return BatchEncoded(None, reason)

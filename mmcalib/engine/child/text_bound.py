@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.corpus.asking import asked
+from mmcalib.domain.shapes import Modality
+from mmcalib.domain.text_bound import TextBound
 from mmcalib.engine.child import trials
-from mmcalib.engine.messages import BareRequest, TextBound
+from mmcalib.engine.messages import BareRequest
 
 if TYPE_CHECKING:
     from mmcalib.engine.child.texts import Texts

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.child import chat, trials
 from mmcalib.engine.messages import BareRequest, RecipeFound
 from mmcalib.texts import tokenizer as files

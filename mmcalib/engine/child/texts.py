@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.child import chat, versions
 from mmcalib.engine.child.causes import root_cause
 from mmcalib.engine.child.media import load
 from mmcalib.engine.messages import BareRequest, Blank, CountTexts, TextsCounted
-from mmcalib.engine.setting import DEFAULT
 from mmcalib.texts.recipe import Uncounted
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.corpus.asking import bare
 from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import BareRequest
 
 # What templates treat in ways of their own: line breaks, tags of thoughts, quotes, other scripts.

@@ -20,7 +20,7 @@ from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 from vllm.transformers_utils.processor import get_video_processor_cls_name
 from vllm.utils.torch_utils import set_default_torch_num_threads
 
-from mmcalib.census.shapes import VideoShape
+from mmcalib.domain.shapes import VideoShape
 
 
 def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:

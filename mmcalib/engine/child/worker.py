@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.child.cuda import peak_above, phase_peaks, stay_on_card
 from mmcalib.engine.child.kept import with_phases, worker_memory
 from mmcalib.engine.child.peak import traced
 from mmcalib.engine.child.versions import encoder_batches, encoder_budget, item_bytes
-from mmcalib.engine.messages import WorkerMemory
 from mmcalib.rehearsal.versions import subtracts_graphs
 
 # vLLM imports this module in each worker, before it looks at the GPU.

@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mmcalib.engine.messages.message import Interim, Reply
+
+FailureKind = Literal["vllm", "not_multimodal", "not_installed"]
+
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Said(Interim):
     """A word on how far the request is: shown beside the progress bar."""
 
     text: str
-    kind: Literal["said"] = "said"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Done(Reply):
     """The request is finished and has no other closing reply."""
 
-    kind: Literal["done"] = "done"
-
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """The request failed; `error` is vLLM's own message on one line, `where` its exception."""
+class Failed(Reply):
+    """The request failed; `error` is vLLM's own message on one line."""
 
     error: str
-    where: str
-    kind: Literal["failed"] = "failed"
+    kind: FailureKind = "vllm"

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.engine.messages.message import Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
-class ParseServeConfig:
-    """Parse what `vllm serve` would be given: a YAML file, flags, or both (flags win)."""
-
-    path: str | None = None
-    flags: tuple[str, ...] = ()
-    kind: Literal["parse_serve_config"] = "parse_serve_config"
-
-
-@dataclass(frozen=True, slots=True)
-class ServeConfig:
+class ServeConfig(Reply):
     """Every engine argument that the file sets, as the engine would see it after parsing; `values`
     are those of all arguments of `vllm serve`, its defaults among them. `reaching` are settings of
     the file, and not of the flags, that import or run what they name, write or connect.
@@ -25,70 +19,32 @@ class ServeConfig:
     engine_args: dict[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
     reaching: tuple[str, ...] = ()
-    kind: Literal["serve_config"] = "serve_config"
 
 
 @dataclass(frozen=True, slots=True)
-class ListServeOptions:
-    """Which options `vllm serve` has."""
+class ParseServeConfig(Request[ServeConfig]):
+    """Parse what `vllm serve` would be given: a YAML file, flags, or both (flags win)."""
 
-    kind: Literal["list_serve_options"] = "list_serve_options"
+    path: str | None = None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ServeOptions:
+class ServeOptions(Reply):
     """Each option of `vllm serve` as it is spelled, without its dashes in front, and the name of
     the argument that it sets.
     """
 
     arguments: dict[str, str]
-    kind: Literal["serve_options"] = "serve_options"
 
 
 @dataclass(frozen=True, slots=True)
-class StartEngine:
-    """Start the real engine with dummy weights and read its memory from inside.
-
-    `profile` runs vLLM's own profile once more under an allocator trace, unless the estimate says
-    that it takes longer than `profile_budget_s`.
-    """
-
-    engine_args: dict[str, Any]
-    true_layers: tuple[int, int]
-    profile_budget_s: float
-    kind: Literal["start_engine"] = "start_engine"
+class ListServeOptions(Request[ServeOptions]):
+    """Which options `vllm serve` has."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerMemory:
-    """What vLLM's CUDA worker measured of its GPU at a start, and decided; bytes. None where the
-    installed release keeps no such figure.
-
-    `kv_cache_bytes` = requested − weights − beside − activation peak − CUDA graphs, as vLLM
-    computed it. `beside_bytes` is what it counts beside the weights, in torch and outside it, and
-    `non_torch_bytes` the part outside. `cudagraph_bytes` is the estimate that was subtracted,
-    `cudagraph_captured_bytes` what the graphs then took. `phases` are peaks of a second profile
-    above its start, by the names that a rehearsal has for them.
-    """
-
-    runner: str
-    total_bytes: int | None = None
-    free_before_bytes: int | None = None
-    requested_bytes: int | None = None
-    weights_bytes: int | None = None
-    activation_peak_bytes: int | None = None
-    phases: dict[str, int] = field(default_factory=dict)
-    beside_bytes: int | None = None
-    non_torch_bytes: int | None = None
-    cudagraph_bytes: int | None = None
-    cudagraph_captured_bytes: int | None = None
-    kv_cache_bytes: int | None = None
-    kv_cache_tokens: int | None = None
-    max_concurrency: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStarted:
+class EngineStarted(Reply):
     """Figures read from inside the worker; bytes and seconds. None where not measured.
 
     `*_full_*` figures are scaled to the true depth: computed where the depth was cut. `gpu` is
@@ -111,7 +67,19 @@ class EngineStarted:
     profiled_items: int
     computed_in: str | None = None
     gpu: WorkerMemory | None = None
-    kind: Literal["engine_started"] = "engine_started"
+
+
+@dataclass(frozen=True, slots=True)
+class StartEngine(Request[EngineStarted]):
+    """Start the real engine with dummy weights and read its memory from inside.
+
+    `profile` runs vLLM's own profile once more under an allocator trace, unless the estimate says
+    that it takes longer than `profile_budget_s`.
+    """
+
+    engine_args: dict[str, Any]
+    true_layers: tuple[int, int]
+    profile_budget_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +95,6 @@ class ReplayPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """Submit all prompts at once to the started engine, as one burst. Those to `admit` only go
-    through its input processing before, and are not answered.
-    """
-
-    prompts: tuple[ReplayPrompt, ...]
-    admit: tuple[ReplayPrompt, ...] = ()
-    kind: Literal["replay"] = "replay"
-
-
-@dataclass(frozen=True, slots=True)
 class Answered:
     """How one replayed prompt went: an error, or the item tokens that the engine counted."""
 
@@ -148,7 +105,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Reply):
     """All answers of one burst, the seconds it took, and its largest encoder step in tokens; and
     what became of the prompts that were admitted only. `peak_bytes` is the most that torch held on
     a GPU above what it held before; None without one.
@@ -159,4 +116,13 @@ class Replayed:
     largest_encoder_step_tokens: int
     admitted: tuple[Answered, ...] = ()
     peak_bytes: int | None = None
-    kind: Literal["replayed"] = "replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay(Request[Replayed]):
+    """Submit all prompts at once to the started engine, as one burst. Those to `admit` only go
+    through its input processing before, and are not answered.
+    """
+
+    prompts: tuple[ReplayPrompt, ...]
+    admit: tuple[ReplayPrompt, ...] = ()

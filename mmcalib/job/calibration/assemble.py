@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.checks import Check, verdict
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import Budget, ModelOpened, Replayed
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
+from mmcalib.engine.messages import Replayed
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.cache import cache_report
@@ -43,7 +45,7 @@ class Findings:
     """What is known so far; later steps fill in more."""
 
     resolved: ResolvedModel
-    opened: ModelOpened
+    opened: ModelInfo
     corpus: Corpus
     decision: Decision
     policy: Policy
@@ -145,7 +147,7 @@ def _memories(known: Findings) -> c.Memories:
     decision = known.decision
 
     def rough(budget: Budget, args: dict[str, Any]) -> c.Memory:
-        path, problem = known.resolved.path, predicted.problem
+        path, problem = known.resolved.path, str(predicted.failure)
         return by_formula(gpu, known.started, budget, args, path, problem)
 
     return c.Memories(

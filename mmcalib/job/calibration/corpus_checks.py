@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.read import Corpus
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import heaviest
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import FIT, Policy
-from mmcalib.engine.messages import Knob, ModelOpened
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.cache import cache_evidence
 from mmcalib.job.decision.decision import Decision
@@ -17,7 +18,7 @@ from mmcalib.report.calibration import Evidence
 
 
 def evidence(
-    decision: Decision, opened: ModelOpened, policy: Policy, gpu: Gpu | None = None
+    decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | None = None
 ) -> Iterator[Evidence]:
     """One entry per emitted value, in the order of the configuration. `gpu` is the one whose
     defaults `opened` has.
@@ -149,7 +150,7 @@ def _context(decision: Decision, policy: Policy) -> Evidence:
     )
 
 
-def _batched(decision: Decision, opened: ModelOpened, policy: Policy, gpu: Gpu | None) -> Evidence:
+def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | None) -> Evidence:
     value = decision.engine_args["max_num_batched_tokens"]
     budget = decision.budget
     most = max(budget.max_tokens_per_item.values(), default=0)

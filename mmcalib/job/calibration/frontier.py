@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmcalib.derive.adequacy import adequacy
 from mmcalib.derive.dominance import Rated, dominated
-from mmcalib.engine.messages import Rehearsed
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored
 from mmcalib.job.memory.figures import memory

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ModelOpened, OpenModel
-from mmcalib.errors import CorpusError, EngineDied, EngineError, ModelError
+from mmcalib.engine.messages import OpenModel
+from mmcalib.errors import CorpusError, EngineDied, EngineError, ModelError, NotMultimodal
 from mmcalib.geometry import ResolvedModel
 from mmcalib.job.read import Corpus
 from mmcalib.progress import Progress
@@ -13,24 +14,24 @@ from mmcalib.progress import Progress
 
 def open_model(
     host: EngineHost, resolved: ResolvedModel, policy: Policy, progress: Progress
-) -> ModelOpened:
+) -> ModelInfo:
     """Open the model in the child; a text-only one ends here."""
     request = OpenModel(resolved.path, policy.context_tokens)
     with progress.step("opening the model in vLLM"):
         try:
-            return host.ask(request, ModelOpened, "opening the model")
+            return host.ask(request, "opening the model").model
         except EngineDied:
             raise
+        except NotMultimodal:
+            raise ModelError(
+                f"{resolved.id} takes no images, video or audio: there is nothing to calibrate",
+                hint="mmcalib models (lists multimodal ones), or --model another",
+            ) from None
         except EngineError as error:
-            if "not a multimodal model" in error.message:
-                raise ModelError(
-                    f"{resolved.id} takes no images, video or audio: there is nothing to calibrate",
-                    hint="mmcalib models (lists multimodal ones), or --model another",
-                ) from None
             raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
 
 
-def served(corpus: Corpus, opened: ModelOpened, policy: Policy) -> tuple[Corpus, dict[str, str]]:
+def served(corpus: Corpus, opened: ModelInfo, policy: Policy) -> tuple[Corpus, dict[str, str]]:
     """The corpus without modalities that will not be served, and why each of those is left out."""
     left_out = {
         str(m): "the model does not take them" if m not in opened.modalities else "--count says 0"

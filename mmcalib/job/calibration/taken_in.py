@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mmcalib.census.encoding import Encoded
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.server import ServerRefusal, needed, server_refuses
-from mmcalib.engine.server import Server
+from mmcalib.domain.encoding import Encoded
+from mmcalib.domain.server import Server
 from mmcalib.errors import CorpusError
 from mmcalib.job.read import Corpus
 from mmcalib.report.server import with_variables

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.throughput import Batch, CpuCost, EncoderCost, cpu_cost, encoder_cost
+from mmcalib.domain.shapes import Modality
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep
 from mmcalib.report import throughput as c

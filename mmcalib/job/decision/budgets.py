@@ -9,9 +9,11 @@ from typing import Any
 from mmcalib.derive import limits
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import AskBudget, Budget, ModelOpened
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import AskBudget
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.media_files import Files, files
 
@@ -26,7 +28,7 @@ class Budgets:
     """
 
     host: EngineHost
-    opened: ModelOpened
+    opened: ModelInfo
     model_path: str
     policy: Policy
     context_tokens: int | None = None
@@ -85,7 +87,7 @@ class Budgets:
         request = AskBudget({"model": self.model_path, **args}, build_dummy)
         for name, value in self._server_defaults():
             request.engine_args.setdefault(name, value)
-        return self.host.ask(request, Budget, "computing the encoder budget")
+        return self.host.ask(request, "computing the encoder budget").budget
 
     def _server_defaults(self) -> Iterator[tuple[str, int]]:
         """What the server would choose where nothing is said: it need not be this machine."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
@@ -22,7 +21,8 @@ from mmcalib.derive.mm_cache import (
     written_gib,
 )
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import ModelOpened
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality, Shape
 
 # As vLLM's renderer collects them (`_resolve_items`, vllm/renderers/chat_utils.py of 0.32).
 _MERGED: tuple[Modality, ...] = ("image", "audio", "video")
@@ -76,7 +76,7 @@ def size_cache(
     table: CostTable,
     counts: Mapping[Modality, Count],
     floor: CacheFloor,
-    opened: ModelOpened,
+    opened: ModelInfo,
     policy: Policy,
 ) -> SizedCache | CappedCache | str:
     """The size for the requests that the limits admit, or why vLLM's default stays.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive import counted
 from mmcalib.derive.costs import CostTable, heaviest
 from mmcalib.derive.counted import SPOTS, Counts
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Count, Counted
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Blank, Count
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.decision.measure import remeasure
 
@@ -64,7 +64,7 @@ def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts
     """By vLLM's code; None unless it counts every shape."""
     blanks = tuple(Blank(shape.modality, shape) for shape in shapes)
     try:
-        answer = host.ask(Count(setting, blanks), Counted, "counting")
+        answer = host.ask(Count(setting, blanks), "counting")
     except EngineDied:
         raise
     except EngineError:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import ModelOpened
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
 
 
 def counts(
-    opened: ModelOpened, policy: Policy, table: CostTable, prompts: PromptCensus
+    opened: ModelInfo, policy: Policy, table: CostTable, prompts: PromptCensus
 ) -> dict[Modality, Count]:
     """Per modality that the model takes: given, from the requests, or one where nothing says."""
     found: dict[Modality, Count] = {}
@@ -28,7 +28,7 @@ def counts(
 
 def _count(
     modality: Modality,
-    opened: ModelOpened,
+    opened: ModelInfo,
     policy: Policy,
     table: CostTable,
     prompts: PromptCensus,

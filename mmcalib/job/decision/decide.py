@@ -10,7 +10,7 @@ from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive import frontier, limits
 from mmcalib.derive.choice import choose, levels
-from mmcalib.engine.setting import Setting
+from mmcalib.domain.setting import Setting
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.counts import counts
 from mmcalib.job.decision.decision import Decision

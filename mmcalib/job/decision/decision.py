@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmcalib.census.shapes import Modality
-from mmcalib.corpus.item import Skipped
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.cache_floor import CacheFloor, cache_floor
 from mmcalib.derive.costs import CostTable
@@ -14,8 +12,11 @@ from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import Count, Hint
-from mmcalib.engine.messages import Budget, Knob
-from mmcalib.engine.setting import Setting
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality
 from mmcalib.job.decision.cache import CappedCache, SizedCache
 from mmcalib.job.decision.explore import Explored
 

@@ -20,7 +20,7 @@ from mmcalib.derive.effects import (
     without,
 )
 from mmcalib.derive.limits import Hint
-from mmcalib.engine.setting import Setting
+from mmcalib.domain.setting import Setting
 from mmcalib.errors import EngineError
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.decision import Decision

@@ -10,7 +10,8 @@ from mmcalib.derive import frontier, values
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.values import Value
-from mmcalib.engine.messages import Budget, Knob
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.knobs import Knob
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.counting import Counter
 from mmcalib.job.decision.measure import remeasure

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Fit, PromptTokens, fit, item_tokens, unsettled
 from mmcalib.derive.limits import Count
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 from mmcalib.job.decision.texts import Texts
 
 # A context is written in whole KV blocks.

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmcalib.census.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.effects import Footprint, SettingPath, Taken, sizes
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import AskBudget, Blank, Budget, Measure, Rehearsed
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import AskBudget, Blank, Measure
 from mmcalib.errors import EngineDied, EngineError
 
 # Items that show what a setting does where the corpus does not, cheapest first: a stamp, a banner,
@@ -81,7 +83,7 @@ class Footprints:
             asked = {**self.serve_defaults, **args, "model": self.model_path}
             try:
                 request = AskBudget(asked, build_dummy, only_profiled=True)
-                budget = self.host.ask(request, Budget, "switching a setting off")
+                budget = self.host.ask(request, "switching a setting off").budget
                 self._budgets[key] = Footprint(budget)
             except EngineDied:
                 raise

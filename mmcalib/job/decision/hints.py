@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive import limits
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count, Hint
+from mmcalib.domain.shapes import Modality
 from mmcalib.job.decision.budgets import Budgets
 
 

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mmcalib.census.census import Census, ShapeCount
-from mmcalib.census.shapes import Modality, Shape, weight
-from mmcalib.corpus.item import Skipped
 from mmcalib.derive.costs import Basis, CostTable, ItemCost, Mismatch, Refusal
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Cost, File, Measure, Measured
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Blank, File, Measure, Measured
 from mmcalib.errors import EngineDied
 from mmcalib.job.media_files import Files, files
 from mmcalib.job.read import shapes_of
@@ -119,7 +120,7 @@ def _costliest(
 
 def _too_large(answer: Measured) -> bool:
     """Whether the stand-in was refused for want of memory: the real one would take as much."""
-    return "GiB of host memory" in answer.refusal
+    return answer.refused_by == "host_memory"
 
 
 def _embeds(answer: Measured) -> int:

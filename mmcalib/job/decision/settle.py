@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import Modality
-from mmcalib.corpus.item import Skipped
 from mmcalib.derive import frontier, limits
 from mmcalib.derive.adequacy import adequacy
 from mmcalib.derive.choice import choose
@@ -17,7 +15,9 @@ from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import FIT
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.shapes import Modality
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored, moves

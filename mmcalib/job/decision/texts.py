@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from mmcalib.census.asked import Asked
 from mmcalib.census.prompts import PromptCount
-from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.corpus.asking import bare, digest
-from mmcalib.corpus.item import Text
 from mmcalib.derive.request import Between, text_tokens
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.items import Text
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.domain.text_bound import TextBound
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     BareRequest,
@@ -22,7 +23,6 @@ from mmcalib.engine.messages import (
     CountTexts,
     FindRecipe,
     RecipeFound,
-    TextBound,
     TextsCounted,
 )
 from mmcalib.errors import EngineDied, EngineError
@@ -60,7 +60,7 @@ class Texts:
     ) -> Texts:
         """With the bound of the model that the host has open."""
         try:
-            bound = host.ask(BoundTexts(tuple(modalities)), TextBound, "reading the chat template")
+            bound = host.ask(BoundTexts(tuple(modalities)), "reading the chat template").bound
         except EngineDied:
             raise
         except EngineError as error:
@@ -72,7 +72,7 @@ class Texts:
         assert self.host is not None
         doing = "counting texts without vLLM"
         try:
-            found = self.host.ask(FindRecipe(tuple(modalities)), RecipeFound, doing)
+            found = self.host.ask(FindRecipe(tuple(modalities)), doing)
         except EngineDied:
             raise
         except EngineError as error:
@@ -115,7 +115,7 @@ class Texts:
         while group := list(islice(left, _BATCH)):
             asks = CountTexts(tuple(request for _, request in group))
             assert self.host is not None
-            found = self.host.ask(asks, TextsCounted, "counting the text of requests")
+            found = self.host.ask(asks, "counting the text of requests")
             self._compare(found)
             for (key, request), tokens, why in zip(
                 group, found.tokens, found.refusals, strict=True

@@ -47,7 +47,7 @@ def ask() -> Asked:
     started = time.monotonic()
     try:
         with EngineHost(silence_s=SILENCE_S) as host:
-            looked = host.ask(Look(), Looked, "importing it")
+            looked = host.ask(Look(), "importing it")
     except EngineError as error:
         return Asked(None, error.message, error.hint, time.monotonic() - started)
     return Asked(looked, "", "", time.monotonic() - started)

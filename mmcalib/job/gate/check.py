@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mmcalib.census.encoding import Encoded
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.item import Item, Prompt, Skipped
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
+from mmcalib.domain.encoding import Encoded
+from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.media.ending import examine_whole
 from mmcalib.media.probe import NOT_MEDIA
 from mmcalib.report.admission import Checked

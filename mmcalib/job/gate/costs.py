@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.costs import ItemCost, Mismatch
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import TextBound
+from mmcalib.domain.shapes import Modality
+from mmcalib.domain.text_bound import TextBound
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.texts import Texts
 from mmcalib.job.gate.rules import Proven

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.bounds import Area
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 
 # Larger blanks take longer than they tell.
 _MOST_PX = 16_000_000

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive.bounds import (
     Area,
     Bound,
@@ -24,9 +23,13 @@ from mmcalib.derive.bounds import (
     Sampling,
 )
 from mmcalib.derive.costs import CostTable
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Cost, Knob, Measure, ModelOpened
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate import probes
@@ -54,7 +57,7 @@ Observed = Mapping[Shape, Cost | str]
 
 
 def prove_rules(
-    host: EngineHost, opened: ModelOpened, decision: Decision, progress: Progress
+    host: EngineHost, opened: ModelInfo, decision: Decision, progress: Progress
 ) -> dict[Modality, Proven]:
     """The proven rule of each modality that is served and that the corpus has; none is no error."""
     served = [m for m in decision.table.modalities() if decision.counts[m].value]
@@ -77,7 +80,7 @@ def prove_rules(
 @dataclass(frozen=True, slots=True)
 class _Seeker:
     host: EngineHost
-    opened: ModelOpened
+    opened: ModelInfo
     decision: Decision
     modality: Modality
 
@@ -98,8 +101,11 @@ class _Seeker:
         """Blank items of these shapes. What only this machine's memory forbids is left out."""
         subjects = tuple(Blank(self.modality, shape) for shape in shapes)
         answers = self.host.measure(Measure(self.setting, subjects), "bounding unseen shapes")
-        found = {s: a.cost or a.refusal for s, a in zip(shapes, answers, strict=True)}
-        return {s: v for s, v in found.items() if not (isinstance(v, str) and "GiB" in v)}
+        return {
+            shape: answer.cost or answer.refusal
+            for shape, answer in zip(shapes, answers, strict=True)
+            if answer.refused_by != "host_memory"
+        }
 
     def _image(self) -> Proven | None:
         area = self._area()
@@ -124,7 +130,8 @@ class _Seeker:
         for side_px, aspect in probes.DOMAINS:
             corners = probes.corners(side_px, aspect)
             edge = self.observe(corners)
-            if all(isinstance(edge.get(s), Cost) and edge[s].embeds <= most for s in corners):  # type: ignore[union-attr]
+            seen = [edge.get(s) for s in corners]
+            if all(isinstance(cost, Cost) and cost.embeds <= most for cost in seen):
                 rule = Ceiling(max(cost.tokens for cost in costs), most, side_px, aspect)
                 return _kept(rule, {**self._seen(tried), **edge}, exact=False)
         return None
@@ -163,7 +170,7 @@ class _Seeker:
         rate = self.opened.audio_rate_hz
         if rate is None:
             return None
-        longest = max(s.duration_s for s in self.decision.table.costs if s.modality == "audio")  # type: ignore[union-attr]
+        longest = max(s.duration_s for s in self.decision.table.costs if s.modality == "audio")
         rungs: list[Rung] = []
         for shape in probes.sounds(rate, longest):
             cost = self.observe([shape]).get(shape)

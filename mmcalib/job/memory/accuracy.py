@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mmcalib.engine.messages import EngineStarted, Rehearsed, WorkerMemory
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.engine.messages import EngineStarted
 
 # What a prediction must keep to be worth planning with: the KV pool off by no more than this share
 # either way, promised beyond the real one by no more than that, and the encoder's peak.

@@ -9,7 +9,8 @@ from mmcalib.derive.adequacy import RESERVED
 from mmcalib.derive.checks import Check, Status
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, Shortfall, WorstStep
 from mmcalib.derive.encoder_input import input_reserved
-from mmcalib.engine.messages import EngineStarted, Rehearsed
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.engine.messages import EngineStarted
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.accuracy import Component, components, misses
 from mmcalib.job.memory.cross_check import disagreement
@@ -40,7 +41,7 @@ def memory_checks(
     """
     name, after = f"memory on {predicted.gpu.name}", predicted.calibrated
     if after is None:
-        detail = f"not rehearsed: {predicted.problem}"
+        detail = f"not rehearsed: {predicted.failure}"
         return [Check(name, "skip", detail, "mmcalib rehearse --help")]
     if after.kv_cache_tokens is None:
         remedy = "--max-model-len fit or less, --gpu a larger one, or what `mmcalib plan` finds"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from mmcalib.engine.messages import Budget, Rehearsed
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.geometry import read_config
 from mmcalib.geometry.encoder import encoder_of
 from mmcalib.report.words import gib

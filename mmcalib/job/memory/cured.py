@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from mmcalib.derive.cures import Engine, larger, smaller
 from mmcalib.derive.demand import Shortfall
-from mmcalib.engine.messages import Budget, EncoderStep, Rehearsed
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.job.configuration import Configuration, Configured
 from mmcalib.job.memory.worst_steps import configurations, encoder_steps, shortfall
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.cross_check import estimate_bytes
 from mmcalib.job.proof.startup import Started

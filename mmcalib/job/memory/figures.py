@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mmcalib.census.shapes import MODALITIES, Modality
 from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.residency import residencies
-from mmcalib.engine.messages import Budget, Rehearsed
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.cross_check import disagreement, estimate_bytes

@@ -8,9 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.closing import Closing
-from mmcalib.engine.messages import EncoderStep, ModelOpened, Rehearsed
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.shapes import Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.decision.decide import Unsuited
@@ -29,7 +30,7 @@ class Predicted:
     """What rehearsals on one GPU found. `points` runs along the decision's explored points; `steps`
     has the worst step of each served modality, and `calibrated` steps of the corpus' own items.
 
-    A figure is None where its rehearsal ended early; `problem` is the first reason.
+    A figure is None where its rehearsal ended early; `failure` is the first.
     """
 
     gpu: Gpu
@@ -37,7 +38,7 @@ class Predicted:
     calibrated: Rehearsed | None = None
     points: tuple[Rehearsed | None, ...] = ()
     steps: Mapping[Modality, Rehearsed] = field(default_factory=dict)
-    problem: str = ""
+    failure: MmcalibError | None = None
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Predictor(Closing):
         """Rehearse the default configuration; returns at once."""
         self._default = self._ask(args)
 
-    def serve_defaults(self, opened: ModelOpened) -> ModelOpened:
+    def serve_defaults(self, opened: ModelInfo) -> ModelInfo:
         """The opened model with the defaults that `vllm serve` would have on that GPU."""
         rehearsed, _ = _answer(self._default)
         return on_gpu(opened, rehearsed)
@@ -113,7 +114,7 @@ class Predictor(Closing):
             for future in asked:
                 answers.append(_answer(future))
                 task.advance()
-        problems = [words for _, words in answers if words]
+        failures = (failure for _, failure in answers if failure)
         default, calibrated, *others = [result for result, _ in answers]
         steps = zip(self._steps, others, strict=False)
         return Predicted(
@@ -122,7 +123,7 @@ class Predictor(Closing):
             calibrated=calibrated,
             points=tuple(others[len(self._steps) :]),
             steps={modality: step for modality, step in steps if step is not None},
-            problem=problems[0] if problems else "",
+            failure=next(failures, None),
         )
 
     def more(self, every: Sequence[Mapping[str, Any]], first: Steps = ()) -> list[Rehearsed | None]:
@@ -151,11 +152,11 @@ class Predictor(Closing):
         self._rehearsals.close()
 
 
-def _answer(future: Future[Rehearsed]) -> tuple[Rehearsed | None, str]:
+def _answer(future: Future[Rehearsed]) -> tuple[Rehearsed | None, MmcalibError | None]:
     try:
-        return future.result(), ""
+        return future.result(), None
     except MmcalibError as error:
-        return None, error.message
+        return None, error
 
 
 def _profile(explored: Explored) -> tuple[Any, ...]:

@@ -9,17 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.closing import Closing
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import (
-    Done,
-    EncoderStep,
-    Imagine,
-    ModelOpened,
-    ParseServeConfig,
-    Rehearse,
-    Rehearsed,
-    ServeConfig,
-)
+from mmcalib.engine.messages import Imagine, ParseServeConfig, Rehearse
 from mmcalib.errors import UsageError
 from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.gpus import catalogue, present
@@ -53,10 +46,10 @@ class Rehearsals(Closing):
         flags may.
         """
         # vLLM's parser asks for the platform, which must be the imaginary one by then.
-        self._host.ask(Imagine(self.gpu), Done, f"imagining a {self.gpu.name}")
+        self._host.ask(Imagine(self.gpu), f"imagining a {self.gpu.name}")
         path = None if config is None else str(config)
         request = ParseServeConfig(path, tuple(flags))
-        parsed = self._host.ask(request, ServeConfig, "reading the configuration")
+        parsed = self._host.ask(request, "reading the configuration")
         return trusted(parsed, config).engine_args
 
     def rehearse(
@@ -66,7 +59,7 @@ class Rehearsals(Closing):
         where the startup ends early.
         """
         request = Rehearse(dict(engine_args), self.gpu, steps)
-        return self._host.ask(request, Rehearsed, f"rehearsing on {self.gpu.name}")
+        return self._host.ask(request, f"rehearsing on {self.gpu.name}").rehearsed
 
     def close(self) -> None:
         self._host.close()
@@ -86,7 +79,7 @@ def gpu_of(name: str) -> Gpu:
     return gpu
 
 
-def on_gpu(opened: ModelOpened, rehearsed: Rehearsed | None) -> ModelOpened:
+def on_gpu(opened: ModelInfo, rehearsed: Rehearsed | None) -> ModelInfo:
     """The opened model with the defaults that `vllm serve` has on the GPU of a rehearsal."""
     if rehearsed is None or rehearsed.budget is None:
         return opened

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.checks import Check
 from mmcalib.derive.encoder_sizes import Batch
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.accuracy import ENCODER_OFF, same_gpu
 from mmcalib.job.memory.predict import Predicted, Predictor

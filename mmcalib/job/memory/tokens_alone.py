@@ -34,7 +34,7 @@ def not_rehearsed(predicted: Predicted, command: str) -> Unrehearsed:
     """Of rehearsals that ended early; `command` is the `mmcalib rehearse` that shows one."""
     gpu = predicted.gpu.name
     # Its first sentence: `memory on ...` has the whole, and the command shows more.
-    reason = predicted.problem.partition(" (vLLM, while")[0].partition(". ")[0]
+    reason = predicted.failure.reason.partition(". ")[0] if predicted.failure else ""
     reason = reason or "the profile holds nothing of the encoder"
     return Unrehearsed(
         f"rehearsals on {gpu} ended early, the first with: {reason}",

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.demand import (
     Demand,
     LanguageStep,
@@ -18,7 +17,8 @@ from mmcalib.derive.demand import (
     worst_step,
 )
 from mmcalib.derive.encoder_input import Excess, excesses
-from mmcalib.engine.messages import EncoderStep, Rehearsed
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.shapes import Modality
 from mmcalib.job.configuration import Configuration
 
 # Phases of the profile that a step of the language model is made of.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from mmcalib.derive.fixes import Fix, Outcome, changed
 from mmcalib.derive.goal import Goal
-from mmcalib.engine.messages import EncoderStep, Rehearsed
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import EngineError
 
 
@@ -23,7 +23,7 @@ class Rehearses(Protocol):
 
 @dataclass(slots=True)
 class Bench:
-    """`count` is how many configurations were rehearsed, each once; `problem` is why the first of
+    """`count` is how many configurations were rehearsed, each once; `failure` is why the first of
     `every` that could not be was not.
     """
 
@@ -31,8 +31,8 @@ class Bench:
     engine_args: Mapping[str, Any]
     goal: Goal
     count: int = 0
-    problem: str = ""
-    _answers: dict[str, Rehearsed | str] = field(default_factory=dict)
+    failure: EngineError | None = None
+    _answers: dict[str, Rehearsed | EngineError] = field(default_factory=dict)
 
     def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
         """What the fixes make of the engine arguments that they change."""
@@ -60,13 +60,13 @@ class Bench:
             try:
                 answer = self.rehearse(fixes)
             except EngineError as error:
-                answer = error.message
-        if isinstance(answer, str):
-            return Outcome(False, 0, answer)
+                answer = error
+        if isinstance(answer, EngineError):
+            return Outcome(False, 0, answer.message)
         length = answer.budget.max_model_len if answer.budget else 0
         return Outcome(self.goal.reached(answer), self.goal.lacking_bytes(answer, length))
 
-    def found(self, fixes: tuple[Fix, ...]) -> Rehearsed | str | None:
+    def found(self, fixes: tuple[Fix, ...]) -> Rehearsed | EngineError | None:
         """The answer for these fixes, vLLM's refusal, or None where nobody has asked."""
         return self._answers.get(_key(self.args(fixes)))
 
@@ -74,7 +74,7 @@ class Bench:
         try:
             return self._ask(args, steps)
         except EngineError as error:
-            self.problem = self.problem or error.message
+            self.failure = self.failure or error
             return None
 
     def _ask(self, args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()) -> Rehearsed:
@@ -86,11 +86,10 @@ class Bench:
             try:
                 answer = self.rehearsals.rehearse(args, steps)
             except EngineError as error:
-                self._answers[key] = error.message
-                raise
+                answer = error
             self._answers[key] = answer
-        if isinstance(answer, str):
-            raise EngineError(answer)
+        if isinstance(answer, EngineError):
+            raise answer
         return answer
 
 

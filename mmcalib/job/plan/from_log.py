@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mmcalib.derive.logs import GpuOccupied, OutOfMemory, StartupLog, read_log
 from mmcalib.documents import open_document
-from mmcalib.engine.messages import Rehearsed
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu

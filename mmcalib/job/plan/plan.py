@@ -12,9 +12,11 @@ from mmcalib.derive.cheapest import Found, cheapest
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fixes import Fix, Outcome
 from mmcalib.derive.goal import parse_goal
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ModelOpened, OpenModel, Rehearsed
-from mmcalib.errors import EngineError, ModelError, UsageError
+from mmcalib.engine.messages import OpenModel
+from mmcalib.errors import ModelError, NotMultimodal, UsageError
 from mmcalib.geometry import ResolvedModel, read_config, resolve
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.figures import memory
@@ -136,18 +138,16 @@ def _resolved(args: dict[str, Any], read: from_log.Read | None) -> ResolvedModel
         ) from None
 
 
-def _opened(resolved: ResolvedModel, progress: Progress) -> ModelOpened:
+def _opened(resolved: ResolvedModel, progress: Progress) -> ModelInfo:
     """What vLLM says of the model in a child of its own, which finds the processor's options."""
     with (
         progress.step("opening the model in vLLM"),
         EngineHost(on_said=progress.note, on_log=progress.log) as host,
     ):
         try:
-            return host.ask(OpenModel(resolved.path), ModelOpened, "opening the model")
-        except EngineError as error:
-            if "not a multimodal model" in error.message:
-                raise _takes_no_media(resolved) from None
-            raise
+            return host.ask(OpenModel(resolved.path), "opening the model").model
+        except NotMultimodal:
+            raise _takes_no_media(resolved) from None
 
 
 def _takes_no_media(resolved: ResolvedModel) -> ModelError:
@@ -157,7 +157,7 @@ def _takes_no_media(resolved: ResolvedModel) -> ModelError:
     )
 
 
-def _facts(base: Rehearsed, opened: ModelOpened, resolved: ResolvedModel) -> Facts:
+def _facts(base: Rehearsed, opened: ModelInfo, resolved: ResolvedModel) -> Facts:
     budget = base.budget
     if budget is None:
         raise _takes_no_media(resolved)

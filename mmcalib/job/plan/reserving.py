@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from mmcalib.census.shapes import MODALITIES
 from mmcalib.derive.cheapest import Found
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable
@@ -18,8 +17,10 @@ from mmcalib.derive.limits import Count
 from mmcalib.derive.traps.limits import LIMIT
 from mmcalib.derive.traps.reserve import embeddings_alone
 from mmcalib.derive.traps.reserve import reserved_check as tokens_check
-from mmcalib.engine.messages import Budget, Rehearsed
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import MODALITIES
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.configuration import Configured
 from mmcalib.job.memory.checks import predicted_shortfall, reserved_check
@@ -65,7 +66,7 @@ def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
     every = list(configurations(configuration))
     found = bench.every([args for _, args in every])
     steps = {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
-    predicted = Predicted(gpu, None, answer, steps=steps, problem=bench.problem)
+    predicted = Predicted(gpu, None, answer, steps=steps, failure=bench.failure)
     check = reserved_check(predicted, configuration, allow_under_reserve=False)
     if check is None:
         command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])

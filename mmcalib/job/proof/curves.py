@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.encoder_curve import Curve, fit, residuals
+from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.memory.sizes import RehearsedSizes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mmcalib.engine.messages import Replayed, WorkerMemory
+from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.engine.messages import Replayed
 from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.replay import mismatched, rejected
 from mmcalib.job.proof.startup import Started

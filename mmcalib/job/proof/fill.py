@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mmcalib.census.shapes import Modality, VideoShape
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
+from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.engine.messages import ReplayPrompt
 from mmcalib.job.proof.burst import Burst, prompt_of
 from mmcalib.media.blank import write_blank

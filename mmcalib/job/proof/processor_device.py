@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.checks import Check
 from mmcalib.derive.processed import differences
+from mmcalib.domain.processed import Processed
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import (
-    CompareDevices,
-    DevicesCompared,
-    File,
-    ModelOpened,
-    OpenModel,
-    Processed,
-)
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import CompareDevices, DevicesCompared, File, OpenModel
 from mmcalib.errors import EngineError
 from mmcalib.job.decision.measure import Sample
 from mmcalib.job.device import Beside
@@ -79,7 +73,7 @@ def compare(
             for modality, path, file in chosen:
                 warm = modality not in found.pairs
                 request = CompareDevices(setting, File(modality, file), beside.device, warm)
-                answer = host.ask(request, DevicesCompared, f"processing on {beside.device}")
+                answer = host.ask(request, f"processing on {beside.device}")
                 _keep(found, modality, path, answer)
                 task.advance()
         except EngineError as error:
@@ -114,7 +108,7 @@ def compare_apart(
     with EngineHost(on_said=progress.note, on_log=progress.log) as host:
         try:
             again = OpenModel(path, max_model_len, tries=False)
-            host.ask(again, ModelOpened, "opening the model again")
+            host.ask(again, "opening the model again")
         except EngineError as error:
             return Comparison(beside, ended=error.message)
         return compare(host, beside, setting, sample, progress, files)

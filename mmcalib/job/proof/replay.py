@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.item import Skipped
 from mmcalib.derive.checks import Check
+from mmcalib.domain.items import Skipped
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
 from mmcalib.job.configuration import Configuration
@@ -51,7 +51,7 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
         return Replayed((), 0.0, 0)
     with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
         request = Replay(chosen.prompts, chosen.admit)
-        return host.ask(request, Replayed, "replaying prompts")
+        return host.ask(request, "replaying prompts")
 
 
 def with_files(chosen: Burst, files: Files) -> Burst:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mmcalib.derive.checks import Check
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.errors import EngineError
 
 
@@ -16,7 +16,7 @@ def round_trip(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -
     """Whether `vllm serve --config` reads the file as it was meant (R9), field by field."""
     name = "config round trip"
     try:
-        parsed = host.ask(ParseServeConfig(str(path)), ServeConfig, "parsing the config file")
+        parsed = host.ask(ParseServeConfig(str(path)), "parsing the config file")
     except EngineError as error:
         return Check(name, "fail", error.message, "report this as a bug of mmcalib")
     differing = [

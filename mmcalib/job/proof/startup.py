@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.derive.checks import Check
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Budget, EngineStarted, StartEngine, WorkerMemory
+from mmcalib.engine.messages import EngineStarted, StartEngine
 from mmcalib.geometry import cut_checkpoint, depths, read_config
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.decision.decision import Decision
@@ -58,7 +60,7 @@ def start(
         args.pop("gpu_memory_utilization", None)
     request = StartEngine(args, (true.text_layers, true.encoder_layers), budget_s)
     with progress.step("starting the engine"):
-        figures = host.ask(request, EngineStarted, "starting the engine")
+        figures = host.ask(request, "starting the engine")
     return Started(
         figures,
         (here.text_layers, here.encoder_layers),

@@ -7,19 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.census.shapes import Modality, Shape
 from mmcalib.derive.checks import Check
 from mmcalib.derive.encoder_curve import costlier_together
 from mmcalib.derive.encoder_sizes import Batch, Sized, batches, candidates, sizes
+from mmcalib.domain.encoder_run import EncoderRun
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import (
-    Blank,
-    Encode,
-    Encoded,
-    EncoderRun,
-    Measure,
-    ModelOpened,
-)
+from mmcalib.engine.messages import BatchEncoded, Blank, Encode, Measure
 from mmcalib.errors import EngineError
 from mmcalib.job.decision.counting import count
 from mmcalib.job.decision.decision import Decision
@@ -51,7 +46,7 @@ class Sweep:
 
 def sweep(
     host: EngineHost,
-    opened: ModelOpened,
+    opened: ModelInfo,
     decision: Decision,
     budget_s: float,
     progress: Progress,
@@ -70,7 +65,7 @@ def sweep(
 
 def _sweep(
     host: EngineHost,
-    opened: ModelOpened,
+    opened: ModelInfo,
     decision: Decision,
     found: Sweep,
     until_s: float,
@@ -115,9 +110,9 @@ def _rates(done: Sequence[Swept]) -> tuple[float, float]:
 
 def _encode(
     host: EngineHost, decision: Decision, modality: Modality, batch: Batch, expected_bytes: int
-) -> Encoded:
+) -> BatchEncoded:
     request = Encode(decision.setting, modality, batch.sized.shape, batch.items, expected_bytes)
-    return host.ask(request, Encoded, "sweeping the encoder")
+    return host.ask(request, "sweeping the encoder")
 
 
 def cap_tokens(decision: Decision, modality: Modality) -> int:
@@ -130,7 +125,7 @@ def cap_tokens(decision: Decision, modality: Modality) -> int:
 
 
 def _planned(
-    host: EngineHost, opened: ModelOpened, decision: Decision, modality: Modality
+    host: EngineHost, opened: ModelInfo, decision: Decision, modality: Modality
 ) -> list[Batch]:
     """Sizes up to the cap: of vLLM's own largest item, and the corpus' costliest."""
     cap, tried = cap_tokens(decision, modality), []

@@ -10,7 +10,7 @@ from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.traps import limits, prompts, reserve
 from mmcalib.derive.traps.processor_cache import cache_findings
 from mmcalib.derive.traps.spelling import line
-from mmcalib.engine.messages import Budget
+from mmcalib.domain.budget import Budget
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.validate.memory import Foresight
 from mmcalib.job.validate.subject import Subject, accepts, takes_context

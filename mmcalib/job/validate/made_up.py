@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.corpus.parts import text_part, url_part
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
+from mmcalib.domain.budget import Dummy
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Cost, Dummy, Measure
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Blank, Measure
 from mmcalib.job.validate.subject import Subject
 from mmcalib.media.blank import write_blank
 

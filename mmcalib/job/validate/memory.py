@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.checks import Check
 from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.derive.traps.limits import LIMIT
 from mmcalib.derive.traps.reserve import Room
 from mmcalib.derive.traps.spelling import line
 from mmcalib.derive.traps.trap import Figures
-from mmcalib.engine.messages import EncoderStep, Rehearsed
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.shapes import Modality
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.geometry import read_config, vocab_size
 from mmcalib.gpus.gpu import Gpu
@@ -40,7 +40,7 @@ from mmcalib.report.words import gib
 
 @dataclass(slots=True)
 class Foresight:
-    """One imaginary GPU; what cannot be rehearsed on it is None, and `problem` the first reason."""
+    """One imaginary GPU; what cannot be rehearsed on it is None, `failure` the first such."""
 
     gpu: Gpu
     model_path: str
@@ -48,7 +48,7 @@ class Foresight:
     config: Rehearsed | None = None
     default: Rehearsed | None = None
     steps: dict[Modality, Rehearsed] = field(default_factory=dict)
-    problem: str = ""
+    failure: EngineError | None = None
     _rehearsals: Rehearsals = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Foresight:
         except EngineDied:
             raise
         except EngineError as error:
-            self.problem = self.problem or error.message
+            self.failure = self.failure or error
             return None
 
     def gain(self, subject: Subject) -> str:
@@ -120,7 +120,7 @@ class Foresight:
 
     def _predicted(self) -> Predicted:
         return Predicted(
-            self.gpu, self.default, self.config, steps=self.steps, problem=self.problem
+            self.gpu, self.default, self.config, steps=self.steps, failure=self.failure
         )
 
     def room(self, subject: Subject) -> Room | None:

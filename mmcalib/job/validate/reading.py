@@ -14,7 +14,7 @@ from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.file import ROUND_TRIP, Written, file_findings
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig, ServeOptions
+from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.config_file import read_config_text, trusted
 from mmcalib.job.validate.words import refusal
@@ -50,7 +50,7 @@ def read_config(
             model or "",
             (Check(ROUND_TRIP, "fail", broken, "write one `option: value` on each line"),),
         )
-    options = host.ask(ListServeOptions(), ServeOptions, "listing the options of vllm serve")
+    options = host.ask(ListServeOptions(), "listing the options of vllm serve")
     written = Written(settings, twice, tuple(flags), options.arguments)
     named = () if model is None and "model" in settings else (model or _UNNAMED,)
     words = (*named, *flags)
@@ -111,7 +111,7 @@ def _parsed(host: EngineHost, path: Path, flags: Sequence[str]) -> tuple[ServeCo
     """What vLLM's parser makes of the file, or the words in which it refuses it."""
     request = ParseServeConfig(str(path), tuple(flags))
     try:
-        parsed = host.ask(request, ServeConfig, "reading the configuration")
+        parsed = host.ask(request, "reading the configuration")
     except EngineDied:
         raise
     except EngineError as error:

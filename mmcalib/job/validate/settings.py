@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.checks import Check
 from mmcalib.derive.effects import settings
 from mmcalib.derive.traps import kwargs as traps
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.decision.effects import effects

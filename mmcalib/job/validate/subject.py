@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmcalib.census.shapes import Modality
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable
@@ -14,10 +13,13 @@ from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.traps import limits, reserve
 from mmcalib.derive.traps.spelling import line
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Budget, ModelOpened, OpenModel
-from mmcalib.engine.setting import DEFAULT, Setting
-from mmcalib.errors import EngineDied, EngineError, ModelError
+from mmcalib.engine.messages import OpenModel
+from mmcalib.errors import EngineDied, EngineError, ModelError, NotMultimodal
 from mmcalib.geometry import ResolvedModel
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.validate.words import refusal
@@ -53,7 +55,7 @@ class Subject:
     """
 
     resolved: ResolvedModel
-    opened: ModelOpened
+    opened: ModelInfo
     engine_args: dict[str, Any]
     counts: dict[Modality, Count]
     budget: Budget
@@ -83,7 +85,7 @@ def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
 
 def open_model(
     host: EngineHost, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
-) -> ModelOpened | Check:
+) -> ModelInfo | Check:
     """The model as this configuration opens it, or vLLM's refusal as a finding.
 
     Raises ModelError for one that takes no media.
@@ -92,15 +94,15 @@ def open_model(
     request = OpenModel(resolved.path, wanted if wanted and wanted > 0 else None)
     with progress.step("opening the model in vLLM"):
         try:
-            opened = host.ask(request, ModelOpened, "opening the model")
+            opened = host.ask(request, "opening the model").model
         except EngineDied:
             raise
+        except NotMultimodal:
+            raise ModelError(
+                f"{resolved.id} takes no images, video or audio: there is nothing to judge",
+                hint="mmcalib models (lists multimodal ones)",
+            ) from None
         except EngineError as error:
-            if "not a multimodal model" in error.message:
-                raise ModelError(
-                    f"{resolved.id} takes no images, video or audio: there is nothing to judge",
-                    hint="mmcalib models (lists multimodal ones)",
-                ) from None
             return Check(STARTS, "fail", refusal(error), "change the setting that it names")
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
@@ -174,5 +176,5 @@ def _roomy(asks: Budgets, args: Mapping[str, Any]) -> int | None:
     return max(budget.max_tokens_per_item.values(), default=0) or None
 
 
-def asking(host: EngineHost, opened: ModelOpened, resolved: ResolvedModel) -> Budgets:
+def asking(host: EngineHost, opened: ModelInfo, resolved: ResolvedModel) -> Budgets:
     return Budgets(host, opened, resolved.path, Policy())

@@ -13,5 +13,4 @@ _FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
 
 def refusal(error: EngineError) -> str:
     """Why vLLM refuses, without what it was doing."""
-    words = error.message.partition(" (vLLM, while")[0]
-    return _FUNCTION.sub("JSON", _ADDRESS.sub("", words))
+    return _FUNCTION.sub("JSON", _ADDRESS.sub("", error.reason))

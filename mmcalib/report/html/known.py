@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import AudioShape, Shape
+from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.report.calibration import Calibration
 
 

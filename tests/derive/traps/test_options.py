@@ -10,7 +10,7 @@ import pytest
 
 from mmcalib.derive.traps.options import option_traps
 from mmcalib.derive.traps.trap import Figures, Taken, Trap
-from mmcalib.engine.messages import Budget, Dummy
+from mmcalib.domain.budget import Budget, Dummy
 
 GIB = 2**30
 IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})

@@ -6,10 +6,10 @@ import pytest
 from corpora import corpus, decide, path_of
 from fake_host import INERT, KNOBS, opened
 
-from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive.checks import Check, verdict
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import ModelOpened
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.job.calibration.evidence import evidence
 from mmcalib.job.calibration.findings import findings
 from mmcalib.job.read import Corpus
@@ -25,7 +25,7 @@ ANY_PIXEL = 10**9
 def checks(
     read: Corpus,
     policy: Policy | None = None,
-    model: ModelOpened | None = None,
+    model: ModelInfo | None = None,
     files: dict[str, Any] | None = None,
     left_out: dict[str, str] | None = None,
 ) -> dict[str, Check]:

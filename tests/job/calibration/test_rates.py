@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from corpora import corpus, decide
 
-from mmcalib.census.shapes import ImageShape, Shape
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.encoder_sizes import Batch, Sized
-from mmcalib.engine.messages import EncoderRun, EngineStarted
+from mmcalib.domain.encoder_run import EncoderRun
+from mmcalib.domain.shapes import ImageShape, Shape
+from mmcalib.engine.messages import EngineStarted
 from mmcalib.job.calibration.throughput import throughput
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep, Swept
@@ -36,7 +37,7 @@ def swept(shape: Shape = PAGE) -> Sweep:
 
 def started(device: str, depth: int, true_depth: int) -> Started:
     none = dict.fromkeys(EngineStarted.__slots__, 0)
-    figures = EngineStarted(**{**none, "device": device, "kind": "engine_started"})  # type: ignore[arg-type]
+    figures = EngineStarted(**{**none, "device": device})  # type: ignore[arg-type]
     return Started(figures, (2, depth), (36, true_depth))
 
 

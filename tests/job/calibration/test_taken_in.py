@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mmcalib.census.census import Census
-from mmcalib.census.encoding import Encoding
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shapes import AudioShape, VideoShape
-from mmcalib.corpus.item import Prompt
-from mmcalib.engine.server import Server
+from mmcalib.domain.encoding import Encoding
+from mmcalib.domain.items import Prompt
+from mmcalib.domain.server import Server
+from mmcalib.domain.shapes import AudioShape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.job.calibration.taken_in import environment, server_checks, taken_in
 from mmcalib.job.read import Corpus

@@ -10,12 +10,12 @@ from fake_host import UNIT, budget, cost, opened
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape, Shape, VideoShape
 from mmcalib.derive.cache_floor import largest_item_bytes
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, PROCESSES
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.job.calibration.cache import cache_checks, cache_evidence, cache_report
 from mmcalib.job.decision.cache import SizedCache
 from mmcalib.job.decision.decision import Decision

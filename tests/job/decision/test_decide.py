@@ -21,8 +21,8 @@ from fake_host import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.job.decision.decision import Decision
 
 EDGES = st.integers(1, 4200)

@@ -13,10 +13,12 @@ from fake_host import FRAMES, FakeHost, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape, VideoShape
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import AskBudget, Budget, Dummy, Measure, Measured, ModelOpened
+from mmcalib.domain.budget import Dummy
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.engine.messages import AskBudget, BudgetFound, Measure, Measured
 from mmcalib.errors import EngineError
 from mmcalib.job.calibration.evidence import evidence, with_effects
 from mmcalib.job.calibration.findings import findings
@@ -35,7 +37,7 @@ FRAMES_KEPT = "media_io_kwargs.video.num_frames"
 def calibrated(
     read: Corpus,
     policy: Policy | None = None,
-    model: ModelOpened | None = None,
+    model: ModelInfo | None = None,
     host: type[FakeHost] = FakeHost,
 ) -> Decision:
     policy, model = policy or Policy(), model or opened()
@@ -185,13 +187,14 @@ def test_settings_that_only_memory_shows_are_shown_by_a_rehearsal() -> None:
 class EitherHost(FakeHost):
     """Whose dummy is small with either of two options: what no item shows, both together do."""
 
-    def ask(self, request: AskBudget, reply: type[Budget], doing: str) -> Budget:
-        found = super().ask(request, reply, doing)
+    def ask(self, request: Any, doing: str) -> Any:
+        answer = super().ask(request, doing)
         if not isinstance(request, AskBudget):
-            return found
+            return answer
+        found = answer.budget
         small = request.engine_args.get("media_io_kwargs", {})
         sizes = {m: Dummy(9 if small else d.embeds, 0, {}) for m, d in found.dummies.items()}
-        return replace(found, dummies=sizes)
+        return BudgetFound(replace(found, dummies=sizes))
 
 
 def test_what_goes_is_asked_for_together_once_more() -> None:

@@ -11,7 +11,7 @@ from fake_host import KNOBS, FakeHost, Miscounting, VolumeHost, area_knob, opene
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Count, Counted, Measure, Measured
 from mmcalib.errors import EngineError
 

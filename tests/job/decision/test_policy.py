@@ -12,10 +12,10 @@ from fake_host import UNIT, VolumeHost, area_knob, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.census.shapes import ImageShape, Shape, VideoShape
 from mmcalib.derive.adequacy import ADEQUATE
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import Knob
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.job.calibration.findings import findings
 from mmcalib.job.decision.decision import Decision
 

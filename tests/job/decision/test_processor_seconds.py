@@ -10,10 +10,10 @@ from corpora import corpus, path_of, pretended
 from fake_host import FakeHost, opened
 
 from mmcalib.census.sample import choose
-from mmcalib.census.shapes import ImageShape, Modality, VideoShape
-from mmcalib.corpus.item import Skipped
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import File, Measure, Measured
-from mmcalib.engine.setting import DEFAULT
 from mmcalib.errors import EngineDied
 from mmcalib.job.decision.measure import measure
 from mmcalib.progress import Silent

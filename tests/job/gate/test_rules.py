@@ -10,10 +10,12 @@ import pytest
 from corpora import corpus, decide, path_of
 from fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.messages import Blank, Cost, Measure, Measured, ModelOpened
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.engine.messages import Blank, Measure, Measured
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.gate.costs import costs
 from mmcalib.job.gate.rules import Proven, prove_rules
@@ -79,7 +81,7 @@ class Falling(FakeHost):
 
 
 def proven(
-    shapes: list[Shape], host: type[FakeHost], model: ModelOpened | None = None
+    shapes: list[Shape], host: type[FakeHost], model: ModelInfo | None = None
 ) -> dict[Modality, Proven]:
     model = model or opened()
     files = {path_of(shape): shape for shape in shapes}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rehearsals import GIB, rehearsed
 
-from mmcalib.engine.messages import EngineStarted, WorkerMemory
+from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.engine.messages import EngineStarted
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.accuracy import components
 from mmcalib.job.memory.checks import memory_checks

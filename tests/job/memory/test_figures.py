@@ -8,6 +8,7 @@ import pytest
 from rehearsals import BUDGET, GIB, rehearsed
 
 from mmcalib.engine.messages import EngineStarted
+from mmcalib.errors import EngineError
 from mmcalib.geometry import find, materialise
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.checks import memory_checks
@@ -79,7 +80,9 @@ def test_a_calibrated_configuration_that_would_not_start_fails(model: str) -> No
 
 def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason(model: str) -> None:
     (check,) = memory_checks(
-        Predicted(L4, None, None, problem="_C::foo has no fake implementation"), None, model
+        Predicted(L4, None, None, failure=EngineError("_C::foo has no fake implementation")),
+        None,
+        model,
     )
     assert (check.status, "_C::foo" in check.detail) == ("skip", True)
 

@@ -11,7 +11,6 @@ import pytest
 from rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality
 from mmcalib.derive.adequacy import RESERVED, Adequacy
 from mmcalib.derive.checks import Check, verdict
 from mmcalib.derive.costs import CostTable, ItemCost
@@ -20,14 +19,11 @@ from mmcalib.derive.demand import LanguageStep, Merge, WorstStep
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.traps.reserve import embeddings_alone
-from mmcalib.engine.messages import (
-    Budget,
-    EncoderStep,
-    Outputs,
-    Rehearsed,
-    StepPeak,
-)
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import EncoderStep, Outputs, Rehearsed, StepPeak
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality
+from mmcalib.errors import EngineError
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
 from mmcalib.job.calibration.reserving import in_bytes
@@ -256,9 +252,11 @@ def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
 
 
 def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
-    words = "NotImplementedError: no kernel. Ask for another (vLLM, while rehearsing on L4)"
-    failed = Predicted(GPU, None, None, problem=words)
-    partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, problem="it asserts")
+    words = "NotImplementedError: no kernel. Ask for another"
+    failure = EngineError(f"{words} (vLLM, while rehearsing on L4)", reason=words)
+    failed = Predicted(GPU, None, None, failure=failure)
+    other = EngineError("it asserts")
+    partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, failure=other)
     for at, reason in ((failed, "no kernel"), (partly, "it asserts")):
         assert predicted_shortfall(at, FOUR) is None
         (check,) = in_bytes([TOKENS], at, FOUR, Policy(), NOBODY, Accesses(), "mmcalib rehearse")

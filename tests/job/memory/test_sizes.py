@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.census.shapes import ImageShape
 from mmcalib.derive.checks import Check
 from mmcalib.derive.encoder_sizes import Batch, Sized
-from mmcalib.engine.messages import EncoderRun
+from mmcalib.domain.encoder_run import EncoderRun
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.job.memory.sizes import sizes_check
 from mmcalib.job.proof.sweep import Sweep, Swept
 

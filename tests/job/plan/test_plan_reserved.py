@@ -11,7 +11,7 @@ from rehearsals import GIB, deepstack, limits
 from mmcalib.derive.cheapest import Found
 from mmcalib.derive.fixes import Fix
 from mmcalib.derive.goal import Goal
-from mmcalib.engine.messages import EncoderStep, Rehearsed
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import EngineError
 from mmcalib.gpus import catalogue
 from mmcalib.gpus.gpu import described

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corpora import corpus, decide
 
-from mmcalib.census.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
 from mmcalib.job.proof.burst import Burst, burst
 from mmcalib.job.proof.fill import filled

@@ -8,9 +8,10 @@ import pytest
 from corpora import pretended
 from fake_host import FakeHost, opened
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Shape
-from mmcalib.engine.messages import CompareDevices, DevicesCompared, Form, Processed
-from mmcalib.engine.setting import DEFAULT
+from mmcalib.domain.processed import Form, Processed
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
+from mmcalib.engine.messages import CompareDevices, DevicesCompared
 from mmcalib.errors import EngineDied
 from mmcalib.job.device import Beside
 from mmcalib.job.proof.processor_device import (
@@ -41,7 +42,7 @@ class Gpu(FakeHost):
         super().__init__(opened())
         self.warmed: list[bool] = []
 
-    def ask(self, request: CompareDevices, reply: type[Any], doing: str) -> Any:  # type: ignore[override]
+    def ask(self, request: CompareDevices, doing: str) -> Any:  # type: ignore[override]
         self.warmed.append(request.warm)
         cpu = processed(100, 0.5)
         match request.subject.path.removesuffix(".jpg"):  # type: ignore[union-attr]

@@ -9,8 +9,10 @@ from typing import Any
 from corpora import corpus, decide
 from fake_host import FakeHost, cost, opened
 
-from mmcalib.census.shapes import ImageShape
-from mmcalib.engine.messages import Dummy, Encode, Encoded, EncoderRun
+from mmcalib.domain.budget import Dummy
+from mmcalib.domain.encoder_run import EncoderRun
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.engine.messages import BatchEncoded, Encode
 from mmcalib.errors import EngineDied
 from mmcalib.gpus import catalogue
 from mmcalib.job.decision.decision import Decision
@@ -31,19 +33,19 @@ class Encoder(FakeHost):
         super().__init__(opened())
         self._seconds_per_token, self._most, self._last = seconds_per_token, most, last
 
-    def ask(self, request: Any, reply: type[Any], doing: str) -> Any:
+    def ask(self, request: Any, doing: str) -> Any:
         if not isinstance(request, Encode):
-            return super().ask(request, reply, doing)
+            return super().ask(request, doing)
         embeds = cost(request.shape, request.setting.mm_processor_kwargs).embeds
         tokens = embeds * request.items
         if tokens > self._last:
             raise EngineDied("the engine process was killed by SIGKILL", hint="its log")
         if tokens > self._most:
-            return Encoded(None, "out of memory")
+            return BatchEncoded(None, "out of memory")
         time.sleep(tokens * self._seconds_per_token)
         taken = 8000 * request.items if self.padded else tokens
         sizes = (tokens * WIDTH_BYTES, tokens * INPUT_BYTES, taken * PEAK_BYTES)
-        return Encoded(EncoderRun(embeds, *sizes, tokens * self._seconds_per_token))
+        return BatchEncoded(EncoderRun(embeds, *sizes, tokens * self._seconds_per_token))
 
 
 class Padding(Encoder):
@@ -147,5 +149,5 @@ def _started() -> Any:
     from mmcalib.job.proof.startup import Started
 
     none = dict.fromkeys(EngineStarted.__slots__, 0)
-    figures = EngineStarted(**{**none, "device": "cpu", "kind": "engine_started"})
+    figures = EngineStarted(**{**none, "device": "cpu"})
     return Started(figures, (2, 2), (36, 32))

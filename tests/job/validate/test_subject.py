@@ -9,7 +9,7 @@ from rehearsals import BUDGET, GIB, rehearsed
 from mmcalib.derive.checks import Check
 from mmcalib.derive.limits import Count
 from mmcalib.derive.traps import reserve
-from mmcalib.engine.messages import ModelOpened
+from mmcalib.domain.model import ModelInfo
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.checks import reserved_check
@@ -19,7 +19,7 @@ from mmcalib.job.memory.worst_steps import configurations
 from mmcalib.job.validate.subject import Subject, here
 from mmcalib.job.validate.validate import in_bytes
 
-OPENED = ModelOpened(
+OPENED = ModelInfo(
     architecture="PretendVL",
     modalities={"image": None},
     max_model_len=32_768,

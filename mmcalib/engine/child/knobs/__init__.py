@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.setting import Setting
 from mmcalib.engine.child.knobs.areas import areas
 from mmcalib.engine.child.knobs.crops import crops
 from mmcalib.engine.child.knobs.edges import edges
@@ -11,8 +13,6 @@ from mmcalib.engine.child.knobs.frames import frames
 from mmcalib.engine.child.knobs.tiles import tiles, tiles_images
 from mmcalib.engine.child.knobs.trial import Trial
 from mmcalib.engine.child.processor import Processor
-from mmcalib.engine.messages import Knob
-from mmcalib.engine.setting import Setting
 
 __all__ = ["find_knobs", "tiles_images"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.child.knobs.trial import Spelling, Trial
-from mmcalib.engine.messages import Knob
 
 # An edge length is at most some thousands of pixels, a pixel area at least some tens of thousands
 # (the smallest default area known is Qwen3-VL's 65,536): the two meanings of `longest_edge`.

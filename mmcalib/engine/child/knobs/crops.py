@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mmcalib.domain.knobs import Knob
 from mmcalib.engine.child.knobs.trial import Trial
-from mmcalib.engine.messages import Knob
 
 _SWITCH, _CROPS = "do_pan_and_scan", "pan_and_scan_max_num_crops"
 # A slim image is cut into no fewer; one crop alone would be the image again.

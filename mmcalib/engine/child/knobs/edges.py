@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmcalib.domain.knobs import Knob
 from mmcalib.engine.child.knobs.areas import SMALLEST_AREA_PX
 from mmcalib.engine.child.knobs.trial import Trial
-from mmcalib.engine.messages import Knob
 
 
 def edges(trial: Trial) -> Iterator[Knob]:

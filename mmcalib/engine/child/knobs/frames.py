@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.census.shapes import VideoShape
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.child.knobs.trial import Trial
 from mmcalib.engine.child.media import load
 from mmcalib.engine.child.processor import Processor
-from mmcalib.engine.messages import Blank, Knob
-from mmcalib.engine.setting import Setting
+from mmcalib.engine.messages import Blank
 
 # A clip that every sampler has to thin out: half a minute at 30 frames a second.
 _CLIP = VideoShape(num_frames=900, fps=30.0, duration_s=30.0, width_px=64, height_px=64)

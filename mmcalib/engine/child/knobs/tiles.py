@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mmcalib.domain.knobs import Knob
 from mmcalib.engine.child.knobs.trial import Trial
-from mmcalib.engine.messages import Knob
 
 # InternVL and its heirs, Phi, MiniCPM-V, Llama 4 and Cohere: any of them only if it moves items.
 _NAMES = ("max_dynamic_patch", "num_crops", "max_slice_nums", "max_patches")

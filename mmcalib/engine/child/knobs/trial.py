@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from mmcalib.census.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.child.costs import cost
 from mmcalib.engine.child.processor import Processor
 from mmcalib.engine.messages import Blank
-from mmcalib.engine.setting import DEFAULT, Setting
 
 # Large enough for several tiles and slim enough for pan-and-scan; larger ones only take longer.
 _PROBES: Mapping[Modality, Shape] = {

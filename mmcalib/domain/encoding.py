@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmcalib.census.shapes import Modality, Shape
+from mmcalib.domain.shapes import Modality, Shape
 
 MIB = 1 << 20
 

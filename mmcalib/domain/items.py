@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from mmcalib.census.asked import Asked
-from mmcalib.census.shapes import Modality
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.shapes import Modality
 
 
 @dataclass(frozen=True, slots=True)

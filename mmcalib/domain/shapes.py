@@ -1,9 +1,12 @@
-"""A shape is what decides an item's cost: pixels, frames and time, samples."""
+"""A shape is what decides an item's cost: pixels, frames and time, samples; `modality` tells them
+apart.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 Modality = Literal["image", "video", "audio"]
 MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
@@ -13,12 +16,9 @@ MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
 class ImageShape:
     """Width and height in pixels as a viewer shows them, EXIF rotation applied."""
 
+    modality: ClassVar[Literal["image"]] = "image"
     width_px: int
     height_px: int
-
-    @property
-    def modality(self) -> Modality:
-        return "image"
 
     def __str__(self) -> str:
         return f"{self.width_px}×{self.height_px}"
@@ -28,15 +28,12 @@ class ImageShape:
 class VideoShape:
     """The video stream as stored: all its frames, frames per second, seconds, pixels."""
 
+    modality: ClassVar[Literal["video"]] = "video"
     num_frames: int
     fps: float
     duration_s: float
     width_px: int
     height_px: int
-
-    @property
-    def modality(self) -> Modality:
-        return "video"
 
     def __str__(self) -> str:
         frames = f"{self.num_frames} frames, {self.duration_s:.1f} s"
@@ -47,12 +44,9 @@ class VideoShape:
 class AudioShape:
     """Samples per channel at the file's own rate."""
 
+    modality: ClassVar[Literal["audio"]] = "audio"
     num_samples: int
     sample_rate_hz: int
-
-    @property
-    def modality(self) -> Modality:
-        return "audio"
 
     @property
     def duration_s(self) -> float:
@@ -63,6 +57,13 @@ class AudioShape:
 
 
 Shape = ImageShape | VideoShape | AudioShape
+
+
+SHAPES: Mapping[Modality, type[Shape]] = {
+    "image": ImageShape,
+    "video": VideoShape,
+    "audio": AudioShape,
+}
 
 
 def weight(shape: Shape) -> float:

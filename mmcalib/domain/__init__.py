@@ -1,0 +1,1 @@
+"""Values of the domain, all frozen: nothing here reads, asks or knows of a wire."""

@@ -1,0 +1,24 @@
+"""What one item costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What vLLM's processor makes of one item.
+
+    `tokens` is the length of its placeholder in the prompt, `embeds` its entries in the encoder
+    cache, `tensor_bytes` the processed tensors sent to the encoder. `sampled` is what the loader
+    handed over: (width, height), (frames, width, height) or (samples, rate). `load_s` and
+    `process_s` are of the wall clock, `cpu_s` the processor seconds of both, of all threads.
+    """
+
+    tokens: int
+    embeds: int
+    tensor_bytes: int
+    load_s: float
+    process_s: float
+    sampled: tuple[int, ...]
+    cpu_s: float = 0.0
