@@ -44,7 +44,7 @@ class Judge:
     """
 
     def __init__(self, subject: Subject, calibrated: Calibrated, pool: Pool, log: Path) -> None:
-        self._subject, self._calibrated, self._pool = subject, calibrated, pool
+        self._subject, self._calibrated, self.pool = subject, calibrated, pool
         self._log = log
         self._lock = threading.Lock()
         self._starts = 0
@@ -95,14 +95,14 @@ class Judge:
     def _line(self, request: Request) -> bytes:
         """What is given to `check`: a request's body, or the path of what is transcribed."""
         if self._subject.transcribes:
-            return os.fsencode(self._pool[request.items[0].medium].path)
+            return os.fsencode(self.pool[request.items[0].medium].path)
         return json.dumps(self.sent(request)).encode()
 
     def gate(self, line: bytes) -> tuple[str, str]:
         """What `mmcalib check --stdin` says to one line, and why."""
         try:
             answers = check(
-                self._calibrated.calibration, lines=[line], allowed_root=self._pool.folder
+                self._calibrated.calibration, lines=[line], allowed_root=self.pool.folder
             )
             (found,) = list(answers)
         except MmcalibError as error:
@@ -114,7 +114,7 @@ class Judge:
     def sent(self, request: Request) -> dict[str, Any]:
         """The body; where it is to fill the context, the server's own count of it comes first."""
         port = self._web.server_address[1]
-        plain = body(request, self._pool, f"http://127.0.0.1:{port}")
+        plain = body(request, self.pool, f"http://127.0.0.1:{port}")
         if request.room is None:
             return plain
         counted = self._asked(request, lambda server: server.chat(plain)).prompt_tokens
@@ -141,7 +141,7 @@ class Judge:
         if self._starts > _MOST_STARTS:
             raise ServerDiedError(f"{self._subject.key}: the server has died {_MOST_STARTS} times")
         made = self._calibrated
-        return Server(made.engine_yaml, made.checkpoint, self._pool.folder, self._log)
+        return Server(made.engine_yaml, made.checkpoint, self.pool.folder, self._log)
 
 
 class _Quiet(SimpleHTTPRequestHandler):

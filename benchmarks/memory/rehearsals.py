@@ -11,14 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from memory.cases import Case
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import REPLY, Rehearse
+from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import MmcalibError
 from mmcalib.geometry import find, materialise
 from mmcalib.gpus import catalogue
 
+_REHEARSED: TypeAdapter[Rehearsed] = TypeAdapter(Rehearsed)
 _RELEASE = "import importlib.metadata as m; print(m.version('vllm'))"
 
 
@@ -38,9 +41,7 @@ class Answers:
             return None
         if "failed" in raw:
             return str(raw["failed"])
-        answer = REPLY.validate_python(raw["answer"])
-        assert isinstance(answer, Rehearsed)
-        return answer
+        return _REHEARSED.validate_python(raw["answer"])
 
     def put(self, case: Case, answer: Rehearsed | str) -> None:
         """Keep it on disk at once."""

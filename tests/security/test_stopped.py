@@ -126,13 +126,13 @@ SILENT = """
 import os, signal, sys, time
 from pathlib import Path
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ModelInfo, OpenModel
+from mmcalib.engine.messages import OpenModel
 from mmcalib.errors import EngineSilent
 with EngineHost(log=Path(sys.argv[1]), silence_s=1.0) as host:
     time.sleep(3)
     os.kill(host.pid, signal.SIGSTOP)
     try:
-        host.ask(OpenModel("x" * (1 << 23)), ModelInfo, "opening the model")
+        host.ask(OpenModel("x" * (1 << 23)), "opening the model")
     except EngineSilent:
         print(2)
 """
