@@ -15,12 +15,12 @@ REASONS: Sequence[tuple[str, str]] = (
 )
 
 AGAIN = (
-    "answered by 5xx at first, after one of their order that vLLM had refused, and served when "
-    "they were sent again. vLLM enters a medium in the API server's half of its processor cache "
-    "before it refuses the request for its length or its answer, so the engine's half never gets "
-    "it; the next request of that medium goes without its data, and the engine asks for it by an "
-    "`Internal server error` (`_handle_mm_cache_miss`, vllm/v1/engine/core.py, 0.32). Without a "
-    "cache it does not happen, nor where what `check` refuses is not sent."
+    "answered by 5xx at first, and served when they were sent again, as vLLM asks for: the "
+    "engine's half of its processor cache lacks a medium that the API server's half has, and the "
+    "answer is called retryable (`_handle_mm_cache_miss`, vllm/v1/engine/core.py, 0.32). The API "
+    "server enters a medium before it refuses the request for its length or its answer, so that "
+    "the engine never gets it; and where requests come at once, the halves may push out in "
+    "different orders. Without a cache it does not happen."
 )
 
 

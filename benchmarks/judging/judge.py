@@ -62,15 +62,26 @@ class Judge:
 
     def lets_in(self, order: Order) -> bool:
         """Whether `check` lets every request in, as far as it can be asked before the server."""
-        return all(one.room is None and self.gate(self._line(one))[0] == "fits" for one in order)
+        return all(map(self._lets_in, order))
+
+    def _lets_in(self, request: Request) -> bool:
+        return request.room is None and self.gate(self._line(request))[0] == "fits"
 
     def forget(self) -> None:
         """The server has seen no medium; no request may be on its way."""
         self._server.forget_media()
 
     def in_order(self, order: Order) -> list[Verdict]:
-        """Each request's, asked one after the other."""
-        return [self._verdict(request) for request in order]
+        """Each request's: one after the other those that `check` lets in, as a server behind it has
+        them, then each of the others of a fresh server.
+        """
+        let_in = [self._lets_in(request) for request in order]
+        found = {i: self._verdict(one) for i, one in enumerate(order) if let_in[i]}
+        for i, one in enumerate(order):
+            if not let_in[i]:
+                self.forget()
+                found[i] = self._verdict(one)
+        return [found[i] for i in range(len(order))]
 
     def _verdict(self, request: Request) -> Verdict:
         """What the server fails at is sent again, since vLLM answers 5xx to ask for that

@@ -62,7 +62,7 @@ class Server:
             *(sys.executable, "-P", str(_SERVE), "serve", self.model),
             *("--config", str(engine_yaml), "--host", "127.0.0.1", "--port", str(self.port)),
             *("--load-format", "dummy", "--enforce-eager", "--dtype", "float32"),
-            *("--mm-processor-cache-gb", str(2 * _cache_gb(engine_yaml))),
+            *_twice_the_cache(engine_yaml),
             *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
             *("--allowed-local-media-path", str(media)),
         ]
@@ -176,9 +176,11 @@ class Server:
                 return Answer(0, f"{type(error).__name__}: {error}")
 
 
-def _cache_gb(engine_yaml: Path) -> float:
+def _twice_the_cache(engine_yaml: Path) -> list[str]:
+    """Flags; none where the file says nothing: an encoder-decoder has no cache."""
+    named = "mm-processor-cache-gb"
     settings = yaml.safe_load(engine_yaml.read_text("utf-8"))
-    return float(settings["mm-processor-cache-gb"])
+    return [f"--{named}", str(2 * float(settings[named]))] if named in settings else []
 
 
 def _first(response: http.client.HTTPResponse) -> Answer:
