@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.conformance.against import agree, judging, params
+from tests.conformance.against import agree, params
 
 # isort: split
 from judging.judge import Judge
@@ -12,12 +10,6 @@ from judging.request import Order
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 MODEL = "qwen2-audio"
-
-
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    with judging(MODEL, tmp_path_factory.mktemp(MODEL)) as judge:
-        yield judge
 
 
 @pytest.mark.parametrize("order", params(MODEL))

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.against import judging
+
+# isort: split
+from judging.judge import Judge
+
+
+@pytest.fixture(scope="module")
+def judge(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Judge]:
+    """Of the module's MODEL."""
+    model: str = request.module.MODEL
+    with judging(model, tmp_path_factory.mktemp(model)) as judge:
+        yield judge
