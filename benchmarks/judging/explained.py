@@ -15,12 +15,12 @@ REASONS: Sequence[tuple[str, str]] = (
 )
 
 AGAIN = (
-    "answered by 5xx at first, and served when they were sent again, as vLLM asks for: the "
-    "engine's half of its processor cache lacks a medium that the API server's half has, and the "
-    "answer is called retryable (`_handle_mm_cache_miss`, vllm/v1/engine/core.py, 0.32). The API "
-    "server enters a medium before it refuses the request for its length or its answer, so that "
-    "the engine never gets it; and where requests come at once, the halves may push out in "
-    "different orders. Without a cache it does not happen."
+    "*served again*: at the second attempt, which vLLM asks for: its first answer was 5xx. The "
+    "engine's half of its processor cache lacks a medium that the API server's half has "
+    "(`_handle_mm_cache_miss`, vllm/v1/engine/core.py, 0.32). The API server enters a medium "
+    "before it refuses the request for its length or its answer, so that the engine never gets "
+    "it; and where requests come at once, the halves may push out in different orders. Without a "
+    "cache it does not happen."
 )
 
 

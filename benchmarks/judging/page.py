@@ -57,8 +57,8 @@ def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> st
         *about,
         "",
         f"**{len(rows):,} requests: {let_in:,} let in, of which the server refused "
-        f"{kinds['broken promise']}; {kinds['failure']} answered by 5xx or not at all that it did "
-        "not refuse; "
+        f"{kinds['broken promise']} and served {kinds['served again']} at the second attempt; "
+        f"{kinds['failure']} answered by 5xx or not at all that it did not refuse; "
         f"{kinds['false refusal']} false refusals ({share:.1%}); {kinds['unknown']} unknown "
         f"({kinds['unknown'] / max(1, len(rows)):.1%}).**",
         "",
@@ -70,9 +70,8 @@ def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> st
         "",
         *_matrix(rows),
     ]
-    again = [r for r in rows if r.verdict.kind == "served again"]
-    if again:
-        lines += ["", f"{len(again)} were {AGAIN}"]
+    if kinds["served again"]:
+        lines += ["", AGAIN]
     lines += _groups("Disagreements", [r for r in rows if r.verdict.disagrees], explain=True)
     unknown = [r for r in rows if r.verdict.kind == "unknown"]
     lines += _groups("Unknown, by what `check` says", unknown, explain=False)
