@@ -12,9 +12,9 @@ from pathlib import Path
 
 from mmcalib.census import cache_file
 from mmcalib.census.executors.executor import Answer, Order
-from mmcalib.census.outcome import is_sound, may_pass
 from mmcalib.closing import Closing
-from mmcalib.corpus.locations.location import BEHIND
+from mmcalib.domain.seen import is_sound, may_pass
+from mmcalib.locations.location import BEHIND
 
 # Raised with every change to what a probe says of the same bytes.
 PROBE = 2

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from mmcalib.census.executors.executor import Named, Order
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.corpus.locations.location import Location
-from mmcalib.corpus.locations.opening import open_item
 from mmcalib.domain.items import Item, without_data
+from mmcalib.locations.location import Location
+from mmcalib.locations.opening import open_item
 from mmcalib.progress import Progress, Silent
 
 _BLOCK_BYTES = 1 << 20

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
-from mmcalib.census.outcome import decode
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.survey import Survey
 from mmcalib.corpus.shard import Part
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.encoding import Encoded, encoded
 from mmcalib.domain.items import Item, Prompt, Skipped, without_data
+from mmcalib.domain.seen import decode
+from mmcalib.wording import one_line
 
 # What is known of an item once it was looked at.
 _Known = Encoded | Skipped

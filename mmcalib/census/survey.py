@@ -35,7 +35,7 @@ class Survey:
     progress: Progress = field(default_factory=Silent)
 
     def each(self, batches: Iterable[tuple[T, Sequence[Item]]]) -> Iterator[tuple[T, list[str]]]:
-        """Per batch, in order, what it came with and a line (`census.outcome`) per item.
+        """Per batch, in order, what it came with and a line (`domain.seen`) per item.
 
         Batches are taken ahead of the answers. Raises MmcalibError where nothing can be looked at.
         """

@@ -13,10 +13,10 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.survey import Survey
 from mmcalib.corpus.shard import Part
 from mmcalib.corpus.source import Source
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes
 from mmcalib.errors import CorpusError
 from mmcalib.progress import Progress, Silent
+from mmcalib.wording import one_line
 
 _Prompts = list[Prompt | Skipped]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-from mmcalib.corpus.locations.disk import version_of
 from mmcalib.domain.items import Item
+from mmcalib.locations.disk import version_of
 
 # A file may change again within one tick of the clock that its time is taken from: of the kernel,
 # some milliseconds; of file systems that keep whole seconds, two.

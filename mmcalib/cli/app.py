@@ -23,9 +23,9 @@ from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
 from mmcalib.cli.teaching import lesson
 from mmcalib.cli.validate import validate
-from mmcalib.corpus.wording import plain
 from mmcalib.errors import MmcalibError
 from mmcalib.version import __version__
+from mmcalib.wording import plain
 
 INTERRUPTED = 130
 

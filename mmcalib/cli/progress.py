@@ -20,8 +20,8 @@ from rich.progress import (
 from rich.progress import Task as Bar
 from rich.text import Text
 
-from mmcalib.corpus.wording import plain
 from mmcalib.progress import Task
+from mmcalib.wording import plain
 
 # Where nobody watches a bar, a line this often shows that a long step is alive.
 EVERY_S = 30.0

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple, cast
 
 from mmcalib.closing import Closing
-from mmcalib.corpus.locations.location import is_here
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import MmcalibError
+from mmcalib.locations.location import is_here
 from mmcalib.processes import spawn
 from mmcalib.processes.pipe import patient_pipe
 

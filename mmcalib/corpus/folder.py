@@ -9,9 +9,9 @@ from pathlib import Path
 from mmcalib.corpus.archives import items_of, prompts_of
 from mmcalib.corpus.source import at_least_one
 from mmcalib.corpus.walk import walk
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
+from mmcalib.wording import one_line
 
 
 class FolderSource:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from mmcalib.corpus.archives import items_of, prompts_of
 from mmcalib.corpus.source import at_least_one
 from mmcalib.corpus.walk import Folders, is_listed_file, walk
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
+from mmcalib.wording import one_line
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY_FOLDERS = "**"

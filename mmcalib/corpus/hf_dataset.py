@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from mmcalib.corpus.locations.hf_dataset import Query, open_dataset
-from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
+from mmcalib.locations.hf_dataset import Query, open_dataset
+from mmcalib.locations.location import BEHIND, Location
 from mmcalib.media.failure import reason
+from mmcalib.wording import one_line
 
 # What `datasets` calls a file of a dataset that lies there.
 _HUB = "hf://"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from mmcalib.corpus.locations.remote import held
 from mmcalib.domain.items import Held
+from mmcalib.locations.remote import held
 
 # Object stores hold more; what lists them holds all names of a folder in memory.
 MOST_LISTED = 10_000_000

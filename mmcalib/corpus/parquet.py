@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from mmcalib.corpus.locations.foreign import need
-from mmcalib.corpus.locations.location import Location
-from mmcalib.corpus.locations.parquet import batch_rows, open_table
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
 from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.locations.foreign import need
+from mmcalib.locations.location import Location
+from mmcalib.locations.parquet import batch_rows, open_table
 from mmcalib.media.failure import reason
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from mmcalib.corpus.archives import items_of, prompts_of
-from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.source import at_least_one
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, OutputError
+from mmcalib.locations.location import Location
+from mmcalib.wording import one_line
 
 # Linux takes paths of up to 4 KiB, object stores names of up to 1 KiB.
 _LONGEST_LINE_BYTES = 1 << 16

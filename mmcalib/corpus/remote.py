@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.listing import Entry, TooMany, entries
-from mmcalib.corpus.locations.disk import NOT_REGULAR
-from mmcalib.corpus.locations.foreign import need, plain_errors
-from mmcalib.corpus.locations.location import BEHIND, Location, member_name
-from mmcalib.corpus.locations.remote import extra_of, file_system
 from mmcalib.corpus.source import Source, at_least_one
-from mmcalib.corpus.wording import one_line
 from mmcalib.corpus.zip_archive import ZipSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, UsageError
+from mmcalib.locations.disk import NOT_REGULAR
+from mmcalib.locations.foreign import need, plain_errors
+from mmcalib.locations.location import BEHIND, Location, member_name
+from mmcalib.locations.remote import extra_of, file_system
 from mmcalib.media.failure import reason
+from mmcalib.wording import one_line
 
 # Deeper trees are links that lead back, or no corpus.
 _MOST_LEVELS = 128

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mmcalib.corpus.asking import asked
 from mmcalib.corpus.chat import MODALITY_OF, BadRequest, Message, UrlType, parse_line
-from mmcalib.corpus.locations.location import Location, url_of
 from mmcalib.corpus.parts import url_part
 from mmcalib.corpus.urls import (
     FRAMES_SUFFIX,
@@ -20,9 +19,10 @@ from mmcalib.corpus.urls import (
     remote_url,
     sent_frames,
 )
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import UsageError
+from mmcalib.locations.location import Location, url_of
+from mmcalib.wording import one_line
 
 
 class RequestLines:

@@ -13,9 +13,9 @@ from mmcalib.corpus.asking import asked, bare
 from mmcalib.corpus.chat import LONGEST_LINE_BYTES, MODALITY_OF, BadRequest, parse_line
 from mmcalib.corpus.request_line import RequestLines, exists
 from mmcalib.corpus.urls import Unresolved
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item, Prompt, Skipped, Text
 from mmcalib.errors import CorpusError
+from mmcalib.wording import one_line
 
 _BLOCK_BYTES = 1 << 16
 

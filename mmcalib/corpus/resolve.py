@@ -12,11 +12,11 @@ from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.glob import GlobSource, is_pattern
-from mmcalib.corpus.locations.location import Location
 from mmcalib.corpus.paths import ListFile, PathsSource, StreamLines
 from mmcalib.corpus.source import Source
-from mmcalib.corpus.wording import one_line
 from mmcalib.errors import UsageError
+from mmcalib.locations.location import Location
+from mmcalib.wording import one_line
 
 STDIN = "-"
 _LIST = "@"

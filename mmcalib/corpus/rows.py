@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from mmcalib.corpus.locations.cell import Cell
-from mmcalib.corpus.locations.location import inside, url_of
 from mmcalib.corpus.parts import text_part, url_part
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Held, Item, Prompt, Skipped, without_data
 from mmcalib.domain.shapes import Modality
+from mmcalib.locations.cell import Cell
+from mmcalib.locations.location import inside, url_of
 from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
+from mmcalib.wording import one_line
 
 # A table with a column of one of these names, holding strings, is a table of prompts.
 TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "instruction"))

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mmcalib.corpus.locations.location import BEHIND, Location
 from mmcalib.errors import UsageError
+from mmcalib.locations.location import BEHIND, Location
 
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from mmcalib.corpus.keep import keep
-from mmcalib.corpus.locations.location import BEHIND
+from mmcalib.locations.keep import keep
+from mmcalib.locations.location import BEHIND
 from mmcalib.media.sniff import FRAMES
 
 REMOTE = "remote URL: not fetched without --allow-url"

@@ -7,9 +7,9 @@ import os
 import stat
 from collections.abc import Iterator
 
-from mmcalib.corpus.locations.disk import NOT_REGULAR
-from mmcalib.corpus.wording import NO_ACCESS, NO_FILE, NO_PERMISSION
 from mmcalib.domain.items import Skipped
+from mmcalib.locations.disk import NOT_REGULAR
+from mmcalib.wording import NO_ACCESS, NO_FILE, NO_PERMISSION
 
 
 def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from tarfile import TarInfo
 
 from mmcalib.corpus.chat import UrlType
-from mmcalib.corpus.locations.disk import NOT_REGULAR
-from mmcalib.corpus.locations.location import inside
 from mmcalib.corpus.parts import text_part, url_part
-from mmcalib.corpus.tarball import Damaged, Tar, is_file
 from mmcalib.corpus.walk import is_hidden, why
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Held, Item, Prompt, Skipped
+from mmcalib.locations.disk import NOT_REGULAR
+from mmcalib.locations.location import inside
+from mmcalib.locations.tarball import Damaged, Tar, is_file
 from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
+from mmcalib.wording import one_line
 
 # Endings of the fields that webdataset/autodecode.py (1.0) decodes, and of what else models take.
 _IMAGES = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mmcalib.corpus.locations.foreign import need
-from mmcalib.corpus.locations.location import inside
-from mmcalib.corpus.locations.zip import open_archive
 from mmcalib.corpus.walk import is_hidden
 from mmcalib.domain.items import Held, Item, Prompt, Skipped
+from mmcalib.locations.foreign import need
+from mmcalib.locations.location import inside
+from mmcalib.locations.zip import open_archive
 from mmcalib.media.failure import reason
 
 

@@ -8,11 +8,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.corpus.wording import one_line
 from mmcalib.errors import ModelError
 from mmcalib.geometry.cut_config import cut_depth
 from mmcalib.geometry.depth import Depths, depths
 from mmcalib.geometry.folder import whole_folder
+from mmcalib.wording import one_line
 
 # Files of weights: their layers would not fit the cut config, and dummy weights need none.
 WEIGHT_SUFFIXES = frozenset(

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from mmcalib.corpus.wording import one_line
 from mmcalib.geometry import fetch
 from mmcalib.geometry.fetch import Order
 from mmcalib.processes.environment import safe_environment
+from mmcalib.wording import one_line
 
 # The hub client's own default; HF_ENDPOINT moves it.
 DEFAULT_ENDPOINT = "https://huggingface.co"

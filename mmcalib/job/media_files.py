@@ -11,13 +11,13 @@ from urllib.parse import unquote
 
 from mmcalib.census.executors.executor import Named, Order
 from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
-from mmcalib.census.outcome import decode
 from mmcalib.corpus.chat import MODALITY_OF
-from mmcalib.corpus.locations.location import Location, is_here
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.seen import decode
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import OutputError
+from mmcalib.locations.location import Location, is_here
 from mmcalib.scratch import Scratch
 
 Message = dict[str, object]

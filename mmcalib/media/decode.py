@@ -13,9 +13,9 @@ import soundfile
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from mmcalib.corpus.locations.opening import open_item
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.locations.opening import open_item
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures, reason

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import BinaryIO
 
-from mmcalib.corpus.locations.opening import open_item
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
+from mmcalib.locations.opening import open_item
 from mmcalib.media.failure import failures
 from mmcalib.media.probe import examine
 

@@ -8,7 +8,7 @@ import zlib
 
 from PIL import Image
 
-from mmcalib.corpus.wording import NO_ACCESS, NO_ANSWER, NO_FILE, NO_PERMISSION, one_line
+from mmcalib.wording import NO_ACCESS, NO_ANSWER, NO_FILE, NO_PERMISSION, one_line
 
 
 class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Skipped` by `probe`

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmcalib.census.outcome import encode
-from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.seen import encode
+from mmcalib.locations.opening import local_copy
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import failures, reason
 

@@ -8,12 +8,12 @@ import stat
 from dataclasses import replace
 from typing import BinaryIO, cast
 
-from mmcalib.corpus.locations.disk import NOT_REGULAR
-from mmcalib.corpus.locations.location import BEHIND, Location
-from mmcalib.corpus.locations.opening import Opened, open_item
 from mmcalib.domain.encoding import MIB, PLAIN, Encoded, mib
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.locations.disk import NOT_REGULAR
+from mmcalib.locations.location import BEHIND, Location
+from mmcalib.locations.opening import Opened, open_item
 from mmcalib.media.bounded import (
     MOST_DECODED_BYTES,
     MOST_DECODING_READS,

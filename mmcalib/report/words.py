@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from mmcalib.corpus.wording import plain as plain
 from mmcalib.report.cache import ProcessorCache
 from mmcalib.report.calibration import (
     Calibration,
@@ -16,6 +15,7 @@ from mmcalib.report.calibration import (
     Memories,
     Memory,
 )
+from mmcalib.wording import plain as plain
 
 GIB = 1 << 30
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from mmcalib.census.executors.answering import answer
 from mmcalib.census.executors.executor import Inline, Look, Order
-from mmcalib.census.outcome import Seen, decode
 from mmcalib.census.survey import Survey
 from mmcalib.census.versions import version
 from mmcalib.domain.items import Item
+from mmcalib.domain.seen import Seen, decode
 from mmcalib.job.read import DECODED_FILES
 from mmcalib.media.probe import probe
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.census import EXEMPLARS, Census, ShapeCount
-from mmcalib.census.outcome import decode, encode, is_sound
 from mmcalib.domain.encoding import Encoded, Encoding
+from mmcalib.domain.seen import decode, encode, is_sound
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 SMALL = st.integers(1, 3)

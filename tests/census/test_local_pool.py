@@ -13,9 +13,9 @@ from mmcalib.census.executors.executor import Inline, Named, Order
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed
-from mmcalib.census.outcome import Seen, decode
 from mmcalib.census.versions import version
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.seen import Seen, decode
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 from tests.census.decoders import behave

@@ -9,10 +9,10 @@ import pytest
 
 from mmcalib.census.take import take
 from mmcalib.corpus.hf_dataset import HfDatasetSource
-from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
+from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
 from tests.census.looking import survey
 from tests.corpus.media import png

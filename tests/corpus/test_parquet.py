@@ -9,11 +9,11 @@ import pytest
 
 from mmcalib.census.take import take
 from mmcalib.corpus import rows
-from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
 from tests.census.looking import survey
 from tests.corpus.media import png, wav

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmcalib.corpus.locations import bounds, web
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Held, Item, Skipped
 from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.locations import bounds, web
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 from tests.corpus.media import png

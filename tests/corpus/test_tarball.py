@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tars import png, tar
 
-from mmcalib.corpus.tarball import Damaged, Tar
+from mmcalib.locations.tarball import Damaged, Tar
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

@@ -12,10 +12,10 @@ import soundfile
 from tars import png, samples, tar
 
 from mmcalib.census.take import take
-from mmcalib.corpus.locations.opening import local_copy, open_item
 from mmcalib.corpus.webdataset import WebDatasetSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.locations.opening import local_copy, open_item
 from mmcalib.media.probe import probe
 from tests.census.looking import survey
 

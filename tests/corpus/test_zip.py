@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from mmcalib.census.take import take
-from mmcalib.corpus.locations.opening import local_copy
 from mmcalib.corpus.zip_archive import ZipSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.locations.opening import local_copy
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 from tests.census.looking import survey

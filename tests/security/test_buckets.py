@@ -14,11 +14,11 @@ import pytest
 
 from mmcalib.census.take import take
 from mmcalib.corpus import listing as listings
-from mmcalib.corpus.locations.remote import held, open_url
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError
+from mmcalib.locations.remote import held, open_url
 from tests.census.looking import survey
 from tests.corpus.media import png
 

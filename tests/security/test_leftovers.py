@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.corpus.keep import keep
 from mmcalib.errors import OutputError
+from mmcalib.locations.keep import keep
 from mmcalib.scratch import Scratch
 from tests.docs.refresh import EXAMPLE
 

@@ -13,12 +13,12 @@ from hostile import named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.corpus.wording import one_line, plain
 from mmcalib.errors import OutputError, UsageError
 from mmcalib.report.calibration import Calibration, CheckResult
 from mmcalib.report.emit import FORMS
 from mmcalib.report.html.redact import _PATHS, redacted
 from mmcalib.report.html.report import Report
+from mmcalib.wording import one_line, plain
 
 T = "UNDISCLOSED"
 NAMES = {

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.corpus.locations import bounds
-from mmcalib.corpus.locations.opening import local_copy
-from mmcalib.corpus.locations.remote import open_url
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.locations import bounds
+from mmcalib.locations.opening import local_copy
+from mmcalib.locations.remote import open_url
 from mmcalib.media.probe import probe
 from tests.corpus.media import png
 from tests.security.servers import Connection, Server, server
@@ -215,7 +215,7 @@ def test_archives_of_such_servers_end_too(tmp_path: Path) -> None:
 PATIENT = """
 import resource
 from mmcalib.cli import main
-from mmcalib.corpus.locations import bounds
+from mmcalib.locations import bounds
 bounds.TIMEOUT_S = 0.4
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, resource.RLIM_INFINITY))
 main()

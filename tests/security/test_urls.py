@@ -19,10 +19,10 @@ from tests.security.servers import Connection, server
 pytest.importorskip("aiohttp")
 pytest.importorskip("fsspec")
 
-from mmcalib.corpus.locations import web as subject
-from mmcalib.corpus.locations.reach import Reach, is_known_here, reach_of
-from mmcalib.corpus.locations.web import Web
-from mmcalib.corpus.locations.web_file import WebFile
+from mmcalib.locations import web as subject
+from mmcalib.locations.reach import Reach, is_known_here, reach_of
+from mmcalib.locations.web import Web
+from mmcalib.locations.web_file import WebFile
 
 PICTURE = png(40, 24)
 

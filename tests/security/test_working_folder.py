@@ -13,8 +13,8 @@ from PIL import Image
 
 from mmcalib.census.executors.executor import Named, Order
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.census.outcome import decode
 from mmcalib.domain.items import Item
+from mmcalib.domain.seen import decode
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.processes.environment import safe_environment
 from tests.conftest import ROOT

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from mmcalib.census.executors.executor import Answer, Look, Order
-from mmcalib.census.outcome import Seen, encode
 from mmcalib.census.versions import in_unicode, is_settled, version
-from mmcalib.corpus.locations.location import is_here
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.seen import Seen, encode
 from mmcalib.errors import MmcalibError
+from mmcalib.locations.location import is_here
+from mmcalib.wording import one_line
 
 CHANGING = "changes while it is read"
 NAMELESS = "its name is not valid UTF-8"

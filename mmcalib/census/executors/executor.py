@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
-from mmcalib.census.outcome import Seen
 from mmcalib.closing import Closing
 from mmcalib.domain.items import Item
+from mmcalib.domain.seen import Seen
 
 Look = Callable[[Item], Seen | str]
 """Says what an item is, or something else of it in a line of its own; never raises for what is

@@ -12,9 +12,9 @@ from multiprocessing.connection import wait
 from mmcalib.census.executors.executor import Answer, Look, Order, Ticket, fitting
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed, unpacked_answer
-from mmcalib.census.outcome import encode
 from mmcalib.closing import Closing
 from mmcalib.domain.items import Skipped, carried_bytes
+from mmcalib.domain.seen import encode
 from mmcalib.errors import MmcalibError
 
 # The longest that a real file took: a video of two hours without an index, from a network drive.

@@ -19,8 +19,8 @@ from mmcalib.census.executors import ray_watch
 from mmcalib.census.executors.executor import Answer, Look, Order
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.worker import Packed, PackedAnswer, packed_answer, unpacked
-from mmcalib.corpus.locations.location import Location
 from mmcalib.errors import MmcalibError
+from mmcalib.locations.location import Location
 from mmcalib.processes.environment import safe_environment
 
 # A pool that waits longer than a slow driver takes between two chunks has been left behind.

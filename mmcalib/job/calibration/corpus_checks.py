@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.read import Corpus
+from mmcalib.wording import one_line
 
 _SHOWN = 3
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.server import ServerRefusal, needed, server_refuses
 from mmcalib.domain.encoding import Encoded
@@ -14,6 +13,7 @@ from mmcalib.domain.server import Server
 from mmcalib.errors import CorpusError
 from mmcalib.job.read import Corpus
 from mmcalib.report.server import with_variables
+from mmcalib.wording import one_line
 
 _SHOWN = 3
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.corpus.locations.location import url_of
 from mmcalib.corpus.parts import text_part, url_part
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import ReplayPrompt
+from mmcalib.locations.location import url_of
 
 # Without requests: so many of a modality's heaviest items are enough to fill a step.
 _TOP = 16

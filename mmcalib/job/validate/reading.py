@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from mmcalib.corpus.wording import one_line
 from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.file import ROUND_TRIP, Written, file_findings
 from mmcalib.engine.host import EngineHost
@@ -18,6 +17,7 @@ from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeCon
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.config_file import read_config_text, trusted
 from mmcalib.job.validate.words import refusal
+from mmcalib.wording import one_line
 
 _UNNAMED = "unnamed"
 

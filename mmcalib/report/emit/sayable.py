@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.corpus.wording import plain
 from mmcalib.engine.reaching import reaching
 from mmcalib.errors import OutputError
+from mmcalib.wording import plain
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 

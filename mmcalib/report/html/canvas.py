@@ -18,7 +18,7 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup, escape
 
-from mmcalib.corpus.wording import plain
+from mmcalib.wording import plain
 
 Layer = dict[str, Any]
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from mmcalib.corpus.locations.location import Location, is_here, member_name
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
+from mmcalib.locations.location import Location, is_here, member_name
 from mmcalib.report.calibration import Calibration
 from mmcalib.report.html.known import Costed, costed
 from mmcalib.report.html.pictures import pictures

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from mmcalib.census.executors.executor import Named, Order
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.corpus.locations.location import Location
 from mmcalib.domain.items import Item
+from mmcalib.locations.location import Location
 
 # The seconds that one picture may take, and after which no further one is waited for.
 _PATIENCE_S = 10.0

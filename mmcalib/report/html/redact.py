@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any, get_args
 
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.report import words
 from mmcalib.report.calibration import Calibration, Label
+from mmcalib.wording import one_line
 
 WITHHELD = "(path withheld)"
 

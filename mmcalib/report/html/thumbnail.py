@@ -10,9 +10,9 @@ from typing import cast
 
 from PIL import Image, ImageOps
 
-from mmcalib.corpus.locations.opening import Opened, open_item
 from mmcalib.domain.items import Item
 from mmcalib.errors import UsageError
+from mmcalib.locations.opening import Opened, open_item
 from mmcalib.media.bounded import bounded
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
-from mmcalib.corpus.locations.bounds import Patience
-from mmcalib.corpus.wording import one_line
 from mmcalib.errors import MmcalibError, UsageError
+from mmcalib.locations.bounds import Patience
+from mmcalib.wording import one_line
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError)
 

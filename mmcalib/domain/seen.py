@@ -8,10 +8,10 @@ from dataclasses import asdict, astuple, fields
 from functools import lru_cache
 from typing import cast
 
-from mmcalib.corpus.wording import PASSING, one_line
 from mmcalib.domain.encoding import PLAIN, Encoded, Encoding, encoded
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import SHAPES, ImageShape, Shape
+from mmcalib.wording import PASSING, one_line
 
 Seen = Shape | Encoded | Skipped
 

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
-from mmcalib.corpus.locations.cell import Cell, Cursor
-from mmcalib.corpus.locations.disk import regular_version
-from mmcalib.corpus.locations.foreign import need, plain_errors
-from mmcalib.corpus.locations.location import Location
-from mmcalib.corpus.locations.opening import Opened
 from mmcalib.domain.items import Item
+from mmcalib.locations.cell import Cell, Cursor
+from mmcalib.locations.disk import regular_version
+from mmcalib.locations.foreign import need, plain_errors
+from mmcalib.locations.location import Location
+from mmcalib.locations.opening import Opened
 
 # Pages are read as they are needed, not a row group at once.
 _BUFFER_BYTES = 1 << 20
@@ -60,7 +60,7 @@ def _open(path: str) -> tuple[str, BinaryIO]:
     if Location.of(path).is_file:
         version = regular_version(path)
         return version, cast("BinaryIO", open(path, "rb"))
-    from mmcalib.corpus.locations.remote import open_url, version_of
+    from mmcalib.locations.remote import open_url, version_of
 
     return version_of(path), open_url(path)[0]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl, urlsplit
 
-from mmcalib.corpus.locations.cell import Cell, Cursor
-from mmcalib.corpus.locations.foreign import need, plain_errors
-from mmcalib.corpus.locations.location import BEHIND, Location
-from mmcalib.corpus.locations.opening import Opened
-from mmcalib.corpus.wording import one_line
 from mmcalib.domain.items import Item
 from mmcalib.errors import UsageError
+from mmcalib.locations.cell import Cell, Cursor
+from mmcalib.locations.foreign import need, plain_errors
+from mmcalib.locations.location import BEHIND, Location
+from mmcalib.locations.opening import Opened
+from mmcalib.wording import one_line
 
 SCHEME = "hf-dataset"
 _KEYS = ("name", "split", "data_dir", "data_files", "revision")

@@ -9,10 +9,10 @@ from contextlib import suppress
 from functools import lru_cache
 from tarfile import TarInfo
 
-from mmcalib.corpus.locations.location import Location, member_name
-from mmcalib.corpus.locations.opening import Opened
-from mmcalib.corpus.tarball import Archive, Damaged, Tar, is_file
 from mmcalib.domain.items import Item
+from mmcalib.locations.location import Location, member_name
+from mmcalib.locations.opening import Opened
+from mmcalib.locations.tarball import Archive, Damaged, Tar, is_file
 
 # A compressed member can only be sought in memory.
 MOST_INFLATED_BYTES = 1 << 28

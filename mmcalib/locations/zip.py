@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
-from mmcalib.corpus.locations.disk import NOT_REGULAR, regular_version
-from mmcalib.corpus.locations.foreign import foreign, plain_errors
-from mmcalib.corpus.locations.location import Location, member_name
-from mmcalib.corpus.locations.opening import Opened
-from mmcalib.corpus.locations.window import Window
 from mmcalib.domain.items import Item
+from mmcalib.locations.disk import NOT_REGULAR, regular_version
+from mmcalib.locations.foreign import foreign, plain_errors
+from mmcalib.locations.location import Location, member_name
+from mmcalib.locations.opening import Opened
+from mmcalib.locations.window import Window
 
 # A member's name takes some 100 bytes of the archive's directory, and 1 KiB of memory.
 MOST_DIRECTORY_BYTES = 1 << 26
@@ -67,7 +67,7 @@ def open_archive(path: str, version: str | None = None) -> Archive:
     """
     if Location.of(path).is_file:
         return _open(path, regular_version(path))
-    from mmcalib.corpus.locations.remote import version_of
+    from mmcalib.locations.remote import version_of
 
     return _open(path, version or version_of(path))
 
@@ -77,7 +77,7 @@ def _open(path: str, version: str) -> Archive:
     if Location.of(path).is_file:
         file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed with the archive
     else:
-        from mmcalib.corpus.locations.remote import open_url
+        from mmcalib.locations.remote import open_url
 
         file, _ = open_url(path)
     with plain_errors():

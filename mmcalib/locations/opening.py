@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from mmcalib.closing import Closing
-from mmcalib.corpus.keep import keep
-from mmcalib.corpus.locations.location import BEHIND, Location
-from mmcalib.corpus.locations.window import Window
 from mmcalib.domain.items import Item
+from mmcalib.locations.keep import keep
+from mmcalib.locations.location import BEHIND, Location
+from mmcalib.locations.window import Window
 
 # Of a medium that is no file of its own; vLLM itself fetches 256 MB at most. Any server can say
 # that it has more, and send it for ever.
@@ -44,12 +44,12 @@ class _Opener(Protocol):
 
 # The module that reads each scheme. Any other scheme is one of fsspec's file systems.
 _OPENERS: Mapping[str, str] = {
-    "tar": "mmcalib.corpus.locations.tar",
-    "zip": "mmcalib.corpus.locations.zip",
-    "parquet": "mmcalib.corpus.locations.parquet",
-    "hf-dataset": "mmcalib.corpus.locations.hf_dataset",
+    "tar": "mmcalib.locations.tar",
+    "zip": "mmcalib.locations.zip",
+    "parquet": "mmcalib.locations.parquet",
+    "hf-dataset": "mmcalib.locations.hf_dataset",
 }
-_ANY = "mmcalib.corpus.locations.remote"
+_ANY = "mmcalib.locations.remote"
 
 
 def open_item(item: Item) -> Opened:

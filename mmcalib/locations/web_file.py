@@ -6,9 +6,9 @@ import errno
 import io
 from typing import BinaryIO, cast
 
-from mmcalib.corpus.locations.bounds import BLOCK_BYTES, Patience
-from mmcalib.corpus.locations.foreign import plain_errors
-from mmcalib.corpus.locations.web import Part, Web, the_web
+from mmcalib.locations.bounds import BLOCK_BYTES, Patience
+from mmcalib.locations.foreign import plain_errors
+from mmcalib.locations.web import Part, Web, the_web
 
 
 class WebFile(io.RawIOBase):

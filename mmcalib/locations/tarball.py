@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import IO, BinaryIO, cast
 
 from mmcalib.closing import Closing
-from mmcalib.corpus.locations.disk import NOT_REGULAR, version_of
-from mmcalib.corpus.locations.location import Location
-from mmcalib.corpus.locations.window import Window
-from mmcalib.corpus.wording import one_line
+from mmcalib.locations.disk import NOT_REGULAR, version_of
+from mmcalib.locations.location import Location
+from mmcalib.locations.window import Window
+from mmcalib.wording import one_line
 
 # What `tarfile` raises on damaged headers, its own errors apart.
 _ERRORS = (
@@ -140,7 +140,7 @@ class Archive:
         self.file: BinaryIO | None = None
         self._reader: type[_Part | _RemotePart] = _Part
         if not Location.of(path).is_file:
-            from mmcalib.corpus.locations import remote
+            from mmcalib.locations import remote
 
             self._reader, self.version = _RemotePart, remote.version_of(path)
             self.file, self.size_bytes = remote.open_url(path)

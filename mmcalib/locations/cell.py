@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from mmcalib.corpus.locations.location import member_name
+from mmcalib.locations.location import member_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from aiohttp.abc import AbstractResolver
 from fsspec.asyn import get_loop
 from yarl import URL
 
-from mmcalib.corpus.locations.bounds import CONNECT_TIMEOUT_S, MOST_WHOLE_BYTES
-from mmcalib.corpus.locations.reach import Reach, is_known_here, reach_of
-from mmcalib.corpus.wording import one_line
+from mmcalib.locations.bounds import CONNECT_TIMEOUT_S, MOST_WHOLE_BYTES
+from mmcalib.locations.reach import Reach, is_known_here, reach_of
+from mmcalib.wording import one_line
 
 T = TypeVar("T")
 

@@ -8,18 +8,18 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from mmcalib.corpus.locations.bounds import (
+from mmcalib.domain.items import Held, Item
+from mmcalib.errors import UsageError
+from mmcalib.locations.bounds import (
     BLOCK_BYTES,
     CONNECT_TIMEOUT_S,
     MOST_WHOLE_BYTES,
     TIMEOUT_S,
 )
-from mmcalib.corpus.locations.disk import NOT_REGULAR
-from mmcalib.corpus.locations.foreign import foreign, missing, need, plain_errors
-from mmcalib.corpus.locations.location import BEHIND, Location
-from mmcalib.corpus.locations.opening import Opened
-from mmcalib.domain.items import Held, Item
-from mmcalib.errors import UsageError
+from mmcalib.locations.disk import NOT_REGULAR
+from mmcalib.locations.foreign import foreign, missing, need, plain_errors
+from mmcalib.locations.location import BEHIND, Location
+from mmcalib.locations.opening import Opened
 
 _ON_DISK = ("file", "local")
 
@@ -73,7 +73,7 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
 def _open_web(url: str) -> tuple[BinaryIO, int, str]:
     for module in ("fsspec", "aiohttp"):
         need(module, "remote")
-    from mmcalib.corpus.locations.web_file import open_web
+    from mmcalib.locations.web_file import open_web
 
     return open_web(url)
 

@@ -1,0 +1,37 @@
+"""Writes docs/packages.md: which package of mmcalib imports which, as the source has it.
+
+python tests/docs/packages.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.test_house import ORDER, edges  # noqa: E402
+
+PAGE = ROOT / "docs" / "packages.md"
+_HEAD = """# Who imports whom
+
+Each arrow is at least one import. A package imports from those below it; modules that everybody
+may import (`errors`, `progress`, ...) are left out. Written by `python tests/docs/packages.py`;
+`tests/test_house.py` fails where the source is otherwise.
+"""
+
+
+def page() -> str:
+    drawn = sorted(edges(), key=lambda edge: tuple(map(_place, edge)))
+    arrows = [f"    {importer} --> {imported}" for importer, imported in drawn]
+    return "\n".join([_HEAD, "```mermaid", "graph TD", *arrows, "```", ""])
+
+
+def _place(package: str) -> tuple[int, str]:
+    return next(i for i, group in enumerate(ORDER) if package in group), package
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
