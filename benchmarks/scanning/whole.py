@@ -16,7 +16,7 @@ from PIL import Image
 from mmcalib.census.cache import Cache
 from mmcalib.census.executors.executor import Executor, Inline
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.census.survey import Survey
+from mmcalib.census.prober import Prober
 from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.media.probe import probe
@@ -77,11 +77,11 @@ def _processor_s(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def _scan(tree: Path, items: int, executor: Executor, cache: Cache | None = None) -> None:
-    survey = Survey(executor, cache)
+    prober = Prober(executor, cache)
     try:
-        taken = take([FolderSource(tree)], survey, in_order=False)
+        taken = take([FolderSource(tree)], prober, in_order=False)
     finally:
-        survey.close()
+        prober.close()
     if taken.census.items() != items:
         raise ValueError(f"{taken.census.items()} of {items} items were measured")
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
+from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.survey import Survey
 from mmcalib.corpus.shard import Part
 from mmcalib.domain.encoding import Encoded, encoded
 from mmcalib.domain.items import Item, Prompt, Skipped, without_data
@@ -31,7 +31,7 @@ class Counter:
     Paths that may come again are remembered by their hashes, of 64 bits.
     """
 
-    survey: Survey
+    prober: Prober
     part: Part | None
     log: AccessLog | None
     contents: Contents | None = None
@@ -154,7 +154,7 @@ class Counter:
     def _seen(self, item: Item) -> _Known:
         seen = self.known.get(item)
         if seen is None:
-            seen = self.known[item] = self._noted(item, *self.survey.now([item]))
+            seen = self.known[item] = self._noted(item, *self.prober.now([item]))
         return seen
 
     def _noted(self, item: Item, line: str) -> _Known:

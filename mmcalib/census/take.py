@@ -9,8 +9,8 @@ from mmcalib.census.accesses import Accesses, AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
 from mmcalib.census.counter import Counter
+from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.survey import Survey
 from mmcalib.corpus.shard import Part
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes
@@ -41,14 +41,14 @@ class Taken:
 
 def take(
     sources: Iterable[Source],
-    survey: Survey,
+    prober: Prober,
     *,
     progress: Progress | None = None,
     part: Part | None = None,
     in_order: bool = True,
     repeats: bool = False,
 ) -> Taken:
-    """Look at every file once and count; `survey` says what each is.
+    """Look at every file once and count; `prober` says what each is.
 
     An item counts once per mention in a usable prompt, so that traffic weighs. Every other file
     counts once: files in folders that no usable prompt mentions (by path or by link), and good
@@ -67,14 +67,14 @@ def take(
     """
     sources = list(sources)
     contents = Contents() if repeats else None
-    counter = Counter(survey, part, AccessLog() if in_order else None, contents)
+    counter = Counter(prober, part, AccessLog() if in_order else None, contents)
     with (progress or Silent()).step("reading the corpus") as task:
         for source in sources:
-            for prompts, lines in survey.each(_wanted(counter, source)):
+            for prompts, lines in prober.each(_wanted(counter, source)):
                 counter.prompts_seen(prompts, lines)
                 task.advance(len(lines))
         for source in sources:
-            for items, lines in survey.each(_unseen(counter, source)):
+            for items, lines in prober.each(_unseen(counter, source)):
                 counter.items_seen(items, lines)
                 task.advance(len(lines))
     if part is None and not counter.census.items():
@@ -92,7 +92,7 @@ def _wanted(
     prompts: _Prompts = []
     items: list[Item] = []
     carried = 0
-    executor = counter.survey.executor
+    executor = counter.prober.executor
     for prompt in source.prompts():
         prompts.append(prompt)
         items += counter.unseen(prompt)
@@ -108,7 +108,7 @@ def _unseen(counter: Counter, source: Source) -> Iterator[tuple[list[Item], list
     """The files that are still to be looked at, in groups."""
     items: list[Item] = []
     carried = 0
-    executor = counter.survey.executor
+    executor = counter.prober.executor
     for item in source.items():
         if isinstance(item, Skipped):
             counter.listed(item)

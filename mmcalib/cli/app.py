@@ -13,7 +13,6 @@ import typer
 from mmcalib.cli.check import check
 from mmcalib.cli.doctor import doctor
 from mmcalib.cli.merge import merge
-from mmcalib.cli.mistakes import Unparsed, flush, unexpected, unparsed
 from mmcalib.cli.models import models
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
@@ -21,8 +20,9 @@ from mmcalib.cli.report import report
 from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
-from mmcalib.cli.teaching import lesson
+from mmcalib.cli.usage_errors import Unparsed, flush, unexpected, unparsed
 from mmcalib.cli.validate import validate
+from mmcalib.cli.welcome import welcome
 from mmcalib.errors import MmcalibError
 from mmcalib.version import __version__
 from mmcalib.wording import plain
@@ -71,7 +71,7 @@ def _root(
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media
     """
     if context.invoked_subcommand is None:
-        print(lesson({name: purpose for name, (_, purpose) in COMMANDS.items()}))
+        print(welcome({name: purpose for name, (_, purpose) in COMMANDS.items()}))
 
 
 def main() -> None:

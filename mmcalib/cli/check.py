@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from mmcalib.cli.shared import AllowedRoot, Requests
+from mmcalib.cli.options import AllowedRoot, Requests
 
 T = TypeVar("T")
 

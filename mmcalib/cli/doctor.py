@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import Quiet
+from mmcalib.cli.options import Quiet
 
 
 def doctor(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import Force, Out, Quiet, Strict
+from mmcalib.cli.options import Force, Out, Quiet, Strict
 
 
 def merge(

@@ -10,7 +10,7 @@ import typer
 
 from mmcalib.cli.completion import one_of
 from mmcalib.cli.emit import Emit, emit_again
-from mmcalib.cli.shared import Quiet
+from mmcalib.cli.options import Quiet
 
 NoThumbnails = Annotated[
     bool,

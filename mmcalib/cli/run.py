@@ -9,8 +9,7 @@ import typer
 
 from mmcalib.cli.completion import gpu_names, model_ids, one_of
 from mmcalib.cli.emit import EmitToo
-from mmcalib.cli.report import NoThumbnails, RedactPaths
-from mmcalib.cli.shared import (
+from mmcalib.cli.options import (
     AllowedRoot,
     AllowUrl,
     Data,
@@ -26,6 +25,7 @@ from mmcalib.cli.shared import (
     Verbose,
     Workers,
 )
+from mmcalib.cli.report import NoThumbnails, RedactPaths
 
 
 def run(
@@ -201,10 +201,10 @@ def run(
 
     from rich.console import Console
 
-    from mmcalib.cli.options import job_of
     from mmcalib.cli.output import claim, finish, save
+    from mmcalib.cli.probe_options import probe_options_of
     from mmcalib.cli.progress import Terminal
-    from mmcalib.cli.surveying import surveying_of
+    from mmcalib.cli.run_options import job_of
     from mmcalib.job.calibration.run import run as run_job
     from mmcalib.job.spec import Outcome
     from mmcalib.progress import Silent
@@ -215,7 +215,7 @@ def run(
         requests=requests or [],
         allowed_root=allowed_local_media_path,
         allow_url=allow_url,
-        surveying=surveying_of(
+        probe=probe_options_of(
             executor=executor,
             workers=workers,
             item_timeout=item_timeout,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import (
+from mmcalib.cli.options import (
     AllowedRoot,
     AllowUrl,
     Data,
@@ -58,8 +58,8 @@ def scan(
 
     from mmcalib.cli.census import leave
     from mmcalib.cli.output import claim
+    from mmcalib.cli.probe_options import probe_options_of
     from mmcalib.cli.progress import Terminal
-    from mmcalib.cli.surveying import surveying_of
     from mmcalib.corpus.shard import Shard
     from mmcalib.errors import UsageError
     from mmcalib.job.scan import scan as scan_all
@@ -68,7 +68,7 @@ def scan(
     if not data and not requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
     part = Shard.parse(shard) if shard is not None else None
-    how = surveying_of(
+    how = probe_options_of(
         executor=executor,
         workers=workers,
         item_timeout=item_timeout,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.shared import VllmFlags
+from mmcalib.cli.options import VllmFlags
 
 
 def serve(

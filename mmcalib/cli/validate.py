@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.completion import gpu_names, model_ids, one_of
-from mmcalib.cli.shared import AllowedRoot, Quiet, Requests, Verbose, VllmFlags
+from mmcalib.cli.options import AllowedRoot, Quiet, Requests, Verbose, VllmFlags
 
 
 def validate(

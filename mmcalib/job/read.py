@@ -19,7 +19,7 @@ from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Skipped, Text
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.job.media_files import Files, files
-from mmcalib.job.survey import DEFAULT, Surveying, surveying
+from mmcalib.job.probing import DEFAULT, ProbeOptions, probing
 from mmcalib.progress import Progress
 
 # A header cannot show that the end of a file is missing, so the first files are also decoded to
@@ -64,7 +64,7 @@ def read(
     allow_url: bool = False,
     cache: Path,
     progress: Progress,
-    how: Surveying = DEFAULT,
+    how: ProbeOptions = DEFAULT,
 ) -> Corpus:
     """Read all sources; `data` as `resolve` takes it.
 
@@ -78,8 +78,8 @@ def read(
         allow_url=allow_url,
         scratch=cache / "inline",
     )
-    with surveying(how, cache, progress, whole=DECODED_FILES) as survey:
-        taken = take(sources, survey, progress=progress)
+    with probing(how, cache, progress, whole=DECODED_FILES) as prober:
+        taken = take(sources, prober, progress=progress)
     return Corpus(
         taken.census,
         taken.prompts,

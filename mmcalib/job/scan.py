@@ -11,9 +11,9 @@ from mmcalib.census.take import take
 from mmcalib.corpus.shard import Part, Shard
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
+from mmcalib.job.probing import DEFAULT, ProbeOptions, probing
 from mmcalib.job.read import not_requests, resolved, sources_of
 from mmcalib.job.spec import cache_dir
-from mmcalib.job.survey import DEFAULT, Surveying, surveying
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.census import CensusDocument, merged
 from mmcalib.report.skipped import read_skipped_jsonl
@@ -37,7 +37,7 @@ def scan(
     allow_url: bool = False,
     shard: Shard | None = None,
     repeats: bool = False,
-    how: Surveying = DEFAULT,
+    how: ProbeOptions = DEFAULT,
     progress: Progress | None = None,
 ) -> Scanned:
     """Read the headers of all sources, or of what `shard` has of them; `data` as for `resolve`.
@@ -56,10 +56,10 @@ def scan(
     )
     roots = [one.root for one in found]
     progress = progress or Silent()
-    with surveying(how, cache_dir(), progress) as survey:
+    with probing(how, cache_dir(), progress) as prober:
         taken = take(
             sources,
-            survey,
+            prober,
             progress=progress,
             part=_part(shard, roots, requests, allowed_root, scratch) if shard else None,
             in_order=False,

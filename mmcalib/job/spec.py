@@ -14,7 +14,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.survey import DEFAULT, Surveying
+from mmcalib.job.probing import DEFAULT, ProbeOptions
 from mmcalib.report.calibration import Calibration
 
 Validate = Literal["none", "budget", "startup", "replay"]
@@ -47,7 +47,7 @@ class Job:
     cache_dir: Path | None = None
     gpu: Gpu | None = None
     allow_url: bool = False
-    surveying: Surveying = DEFAULT
+    probe: ProbeOptions = DEFAULT
     encoder_sweep: bool = False
     device: Device = "auto"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmcalib.census.executors.answering import answer
 from mmcalib.census.executors.executor import Inline, Look, Order
-from mmcalib.census.survey import Survey
+from mmcalib.census.prober import Prober
 from mmcalib.census.versions import version
 from mmcalib.domain.items import Item
 from mmcalib.domain.seen import Seen, decode
@@ -12,9 +12,9 @@ from mmcalib.job.read import DECODED_FILES
 from mmcalib.media.probe import probe
 
 
-def survey(look: Look = probe) -> Survey:
+def prober(look: Look = probe) -> Prober:
     """By headers, and the first files whole, as `mmcalib run` reads a corpus."""
-    return Survey(Inline(look), whole=DECODED_FILES)
+    return Prober(Inline(look), whole=DECODED_FILES)
 
 
 def looked(item: Item, look: Look = probe) -> Seen:

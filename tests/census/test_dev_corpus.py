@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmcalib.census.executors.executor import Inline
-from mmcalib.census.survey import Survey
+from mmcalib.census.prober import Prober
 from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item
@@ -56,7 +56,7 @@ def test_header_and_decoding_agree_with_the_manifest(truth: dict[str, Any]) -> N
 
 
 def test_the_whole_corpus() -> None:
-    taken = take([FolderSource(DEV)], Survey(Inline(probe)))
+    taken = take([FolderSource(DEV)], Prober(Inline(probe)))
     assert taken.skipped == []
     kinds = [truth["kind"] for truth in manifest()]
     assert taken.files == len(kinds) == 88

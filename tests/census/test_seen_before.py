@@ -10,7 +10,7 @@ from mmcalib.census import cache as cache_module
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.answering import answer
 from mmcalib.census.executors.executor import Answer, Inline, Order
-from mmcalib.census.survey import Survey
+from mmcalib.census.prober import Prober
 from mmcalib.census.versions import is_settled, version
 from mmcalib.domain.items import Held, Item
 from mmcalib.progress import Silent
@@ -153,11 +153,11 @@ class Notes(Silent):
 def test_a_cache_that_breaks_meanwhile_costs_one_line(tmp_path: Path, file: Path) -> None:
     notes = Notes()
     cache = Cache(tmp_path / "c")
-    survey = Survey(Inline(behave), cache, progress=notes)
+    prober = Prober(Inline(behave), cache, progress=notes)
     cache._db.execute("DROP TABLE seen")
-    assert survey.now([Item(str(file))]) == ['["image",5,1]']
-    assert survey.now([Item(str(file))]) == ['["image",5,1]']
-    survey.close()
+    assert prober.now([Item(str(file))]) == ['["image",5,1]']
+    assert prober.now([Item(str(file))]) == ['["image",5,1]']
+    prober.close()
     assert notes.said == ["not remembered for another time: no such table: seen"]
 
 
@@ -169,9 +169,9 @@ def test_a_second_survey_looks_at_nothing(tmp_path: Path, file: Path) -> None:
         return behave(item)
 
     for _ in range(2):
-        survey = Survey(Inline(look), Cache(tmp_path / "c"))
-        assert survey.now([Item(str(file))]) == ['["image",5,1]']
-        survey.close()
+        prober = Prober(Inline(look), Cache(tmp_path / "c"))
+        assert prober.now([Item(str(file))]) == ['["image",5,1]']
+        prober.close()
     assert looked == [str(file)]
 
 

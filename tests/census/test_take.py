@@ -15,8 +15,8 @@ from PIL import Image
 
 from mmcalib.census.census import Census
 from mmcalib.census.executors.executor import Inline, Order, Ticket
+from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.survey import Survey
 from mmcalib.census.take import Taken
 from mmcalib.census.take import take as take_with
 from mmcalib.corpus.folder import FolderSource
@@ -30,7 +30,7 @@ from mmcalib.progress import Silent
 
 
 def take(sources, look=probe, **options) -> Taken:
-    return take_with(sources, Survey(Inline(look)), **options)
+    return take_with(sources, Prober(Inline(look)), **options)
 
 
 A, B, C, D = (ImageShape(10 * n, 8) for n in (1, 2, 3, 4))
@@ -206,7 +206,7 @@ def test_few_large_items_are_under_way_at_once(size_bytes: int, together: int) -
             return super().submit(orders)
 
     sizes: list[int] = []
-    take_with([Carried(size_bytes)], Survey(Noting(lambda item: A)))
+    take_with([Carried(size_bytes)], Prober(Noting(lambda item: A)))
     assert sizes == [together] * (12 // together)
 
 

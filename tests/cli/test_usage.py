@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.cli.options import job_of, policy_of
+from mmcalib.cli.run_options import job_of, policy_of
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS, Policy
 from mmcalib.errors import MmcalibError, UsageError
 

@@ -14,7 +14,7 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
-from tests.census.looking import survey
+from tests.census.looking import prober
 from tests.corpus.media import png
 
 datasets = pytest.importorskip("datasets")
@@ -55,7 +55,7 @@ def test_metadata_with_words_makes_prompts(folder: Path) -> None:
     first = next(source.prompts())
     assert first.text == "What is 0?"
     assert first.items == (Item(str(folder / "train" / "0.png")),)
-    taken = take([source], survey())
+    taken = take([source], prober())
     assert (taken.prompts.prompts(), taken.census.items(), taken.skipped) == (3, 3, [])
 
 

@@ -16,7 +16,7 @@ from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.media.probe import probe
 from mmcalib.report.skipped import skipped_jsonl
-from tests.census.looking import survey
+from tests.census.looking import prober
 
 GOOD = ImageShape(9, 8)
 
@@ -29,7 +29,7 @@ def photo(path: Path) -> Path:
 
 def read(root: Path, look: Callable[[Item], Shape | Skipped] = probe) -> Taken:
     """The census of `root`, after checks that hold for every corpus."""
-    taken = take([FolderSource(root)], survey(look))
+    taken = take([FolderSource(root)], prober(look))
     assert taken.census.items() + len(taken.skipped) == taken.files
     assert all(entry.shape == GOOD for entry in taken.census.shapes())
     assert all(0 < len(s.reason) <= 200 and s.reason.isprintable() for s in taken.skipped)

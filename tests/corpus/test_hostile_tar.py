@@ -16,7 +16,7 @@ from mmcalib.census.take import Taken, take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.webdataset import WebDatasetSource
 from mmcalib.domain.items import Item, Prompt, Skipped
-from tests.census.looking import looked, survey
+from tests.census.looking import looked, prober
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def good(tmp_path: Path) -> None:
 
 def read(shard: Path) -> Taken:
     before = sorted(path for path in shard.parent.parent.rglob("*"))
-    taken = take([FolderSource(shard.parent)], survey())
+    taken = take([FolderSource(shard.parent)], prober())
     assert sorted(path for path in shard.parent.parent.rglob("*")) == before
     assert taken.census.items() + len(taken.skipped) == taken.files
     assert all(0 < len(s.reason) <= 200 and s.reason.isprintable() for s in taken.skipped)

@@ -21,7 +21,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
-from tests.census.looking import survey
+from tests.census.looking import prober
 from tests.corpus.media import png, wav
 from tests.corpus.tars import tar
 
@@ -146,7 +146,7 @@ def test_files_by_url_like_files_by_path(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "link.png").symlink_to("a.png")
     (tmp_path / "dangling.png").symlink_to("none.png")
-    taken = take([RemoteSource(f"file://{tmp_path}")], survey())
+    taken = take([RemoteSource(f"file://{tmp_path}")], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert {os.path.basename(s.path): s.reason for s in taken.skipped} == {
         "dangling.png": "not a regular file",

@@ -11,7 +11,7 @@ from mmcalib.census.take import take
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import ImageShape
-from tests.census.looking import survey
+from tests.census.looking import prober
 from tests.corpus.media import png
 from tests.corpus.serving import serving
 
@@ -61,7 +61,7 @@ def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     with serving() as served:
         good = served.put("a.png", png(40, 24))
-        taken = take([requests(tmp_path, good, f"{served.url}/none.png")], survey())
+        taken = take([requests(tmp_path, good, f"{served.url}/none.png")], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert taken.prompts.prompts() == 1
     assert [skipped.path for skipped in taken.skipped] == [

@@ -17,7 +17,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.locations.opening import local_copy
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
-from tests.census.looking import survey
+from tests.census.looking import prober
 from tests.corpus.media import png, wav
 
 MIB = 1 << 20
@@ -84,7 +84,7 @@ def test_a_damaged_member_is_skipped_and_the_others_are_not(tmp_path: Path) -> N
     data = bytearray(Path(path).read_bytes())
     data[start : start + 20] = b"\xff" * 20
     Path(path).write_bytes(data)
-    taken = take([ZipSource(path)], survey())
+    taken = take([ZipSource(path)], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert len(taken.skipped) == 1
     assert taken.skipped[0].reason.startswith("damaged: ")

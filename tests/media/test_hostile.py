@@ -123,7 +123,7 @@ import json, sys
 from pathlib import Path
 from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
-from tests.census.looking import looked, survey
+from tests.census.looking import looked, prober
 from tests.census.looking import looked
 
 seen = {}
@@ -132,7 +132,7 @@ def look(item):
     seen[Path(item.path).name] = repr(found)
     return found
 
-taken = take([FolderSource(sys.argv[1])], survey(look))
+taken = take([FolderSource(sys.argv[1])], prober(look))
 peak = [line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line]
 print(json.dumps({
     "seen": seen,

@@ -14,7 +14,7 @@ import pytest
 
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.executor import Answer, Inline, Order
-from mmcalib.census.survey import Survey
+from mmcalib.census.prober import Prober
 from mmcalib.census.versions import version
 from mmcalib.domain.items import Held, Item
 from mmcalib.progress import Silent
@@ -49,11 +49,11 @@ def cache(tmp_path: Path) -> Path:
 def scanned(cache: Path, file: Path) -> tuple[list[str], list[str]]:
     """What a scan sees of the file, which it must, and what it notes."""
     notes = Notes()
-    survey = Survey(Inline(behave), Cache(cache), progress=notes)
+    prober = Prober(Inline(behave), Cache(cache), progress=notes)
     try:
-        return survey.now([Item(str(file))]), notes.said
+        return prober.now([Item(str(file))]), notes.said
     finally:
-        survey.close()
+        prober.close()
 
 
 def is_known(cache: Path, file: Path) -> bool:

@@ -61,7 +61,7 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
             allow_url=job.allow_url,
             cache=cache,
             progress=progress,
-            how=job.surveying,
+            how=job.probe,
         )
         outcome.skipped.extend(corpus.skipped)
         outcome.now(None)
@@ -105,7 +105,7 @@ def _calibrate(
     corpus, left_out = served(corpus, opened, job.policy)
     too = beside(job.device, host, opened, list(corpus.census.modalities()))
     sample = choose(corpus.census, job.sample, job.seed)
-    handed = files_of(corpus, job.surveying.timeout_s)
+    handed = files_of(corpus, job.probe.timeout_s)
     budgets = Budgets(host, opened, resolved.path, job.policy, files=handed)
     unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
     texts = Texts.of(host, opened.modalities, corpus.texts)

@@ -42,7 +42,7 @@ def prove(job: Job, known: Findings, scratch: Path, host: EngineHost, progress: 
                 known.started,
                 job.startup_budget_s,
                 scratch,
-                files_of(known.corpus, job.surveying.timeout_s),
+                files_of(known.corpus, job.probe.timeout_s),
             )
             known.replayed = replay.replay(host, known.burst, progress)
             known.checks.append(

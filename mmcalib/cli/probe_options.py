@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 from mmcalib.errors import UsageError
-from mmcalib.job.survey import EXECUTORS, Surveying, Where
+from mmcalib.job.probing import EXECUTORS, ProbeOptions, Where
 
 
-def surveying_of(
+def probe_options_of(
     *,
     executor: str,
     workers: int | None,
     item_timeout: float,
     ray_address: str | None,
     no_cache: bool,
-) -> Surveying:
+) -> ProbeOptions:
     """Check what the parser cannot. Raises UsageError."""
     where: Where | None = next((known for known in EXECUTORS if known == executor), None)
     if where is None:
@@ -30,4 +30,4 @@ def surveying_of(
         )
     if ray_address is not None and where != "ray":
         raise UsageError("--ray-address is of a Ray cluster", hint="--executor ray")
-    return Surveying(where, workers, item_timeout, ray_address, remembered=not no_cache)
+    return ProbeOptions(where, workers, item_timeout, ray_address, remembered=not no_cache)

@@ -16,7 +16,7 @@ NEXT = """\
 mmcalib COMMAND --help shows its options, mmcalib doctor what is missing here."""
 
 
-def lesson(commands: Mapping[str, str]) -> str:
+def welcome(commands: Mapping[str, str]) -> str:
     """The text, with a line for each command and what it is for."""
     width = max(map(len, commands))
     table = "\n".join(f"  {name:<{width}}  {purpose}" for name, purpose in commands.items())

@@ -11,7 +11,7 @@ from typing import Literal
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.executor import Executor, Named
 from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
-from mmcalib.census.survey import Survey
+from mmcalib.census.prober import Prober
 from mmcalib.corpus.apart import end_readers
 from mmcalib.progress import Progress
 
@@ -25,7 +25,7 @@ _PROBE = Named("mmcalib.media.probe", "examine")
 
 
 @dataclass(frozen=True, slots=True)
-class Surveying:
+class ProbeOptions:
     """`workers` processes here, or on every node of a Ray cluster (default: one per CPU); what they
     see is `remembered` below the cache folder.
     """
@@ -37,11 +37,13 @@ class Surveying:
     remembered: bool = True
 
 
-DEFAULT = Surveying()
+DEFAULT = ProbeOptions()
 
 
 @contextmanager
-def surveying(how: Surveying, folder: Path, progress: Progress, whole: int = 0) -> Iterator[Survey]:
+def probing(
+    how: ProbeOptions, folder: Path, progress: Progress, whole: int = 0
+) -> Iterator[Prober]:
     """Looks at items, the first `whole` decoded to their end; remembers them below `folder`."""
     cache = None
     if how.remembered:
@@ -49,15 +51,15 @@ def surveying(how: Surveying, folder: Path, progress: Progress, whole: int = 0) 
             cache = Cache(folder / CACHE)
         except CacheBroken as error:
             progress.note(f"nothing is remembered of this corpus: {error}")
-    survey = Survey(_executor(how), cache, whole, progress)
+    prober = Prober(_executor(how), cache, whole, progress)
     try:
-        yield survey
+        yield prober
     finally:
-        survey.close()
+        prober.close()
         end_readers()
 
 
-def _executor(how: Surveying) -> Executor:
+def _executor(how: ProbeOptions) -> Executor:
     if how.executor == "ray":
         from mmcalib.census.executors.ray import RayExecutor
 

@@ -1,4 +1,4 @@
-"""Looking at many items: what is known from before, what others must look at, and the order."""
+"""Probing many items: what is known from before, what others must look at, and the order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Batch:
 
 
 @dataclass(slots=True)
-class Survey:
+class Prober:
     """Says what items are. The first `whole` are decoded too, in the order that they come."""
 
     executor: Executor

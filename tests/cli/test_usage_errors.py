@@ -12,7 +12,7 @@ import pytest
 from example import calibration
 from PIL import Image
 
-from mmcalib.cli.mistakes import unexpected
+from mmcalib.cli.usage_errors import unexpected
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
