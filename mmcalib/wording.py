@@ -19,6 +19,11 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def first_sentence(text: str) -> str:
+    """`text` up to the end of its first sentence, without the full stop."""
+    return text.partition(". ")[0]
+
+
 def one_line(text: str) -> str:
     """`text` with every run of whitespace and control characters as one space, cut to 200."""
     printable = "".join(char if char.isprintable() else " " for char in text)

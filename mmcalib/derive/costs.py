@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mmcalib.domain.cost import RefusedBy
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 
@@ -37,12 +38,13 @@ class ItemCost:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """vLLM refuses every item of this shape, for this reason."""
+    """Every item of this shape is refused, for this reason."""
 
     shape: Shape
     count: int
     exemplar: str
     reason: str
+    by: RefusedBy = "vllm"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+# Who says no to an item: vLLM, or this machine, which has no memory for it.
+RefusedBy = Literal["vllm", "host_memory"]
 
 
 @dataclass(frozen=True, slots=True)

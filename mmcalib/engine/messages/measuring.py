@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from mmcalib.domain.cost import Cost
+from mmcalib.domain.cost import Cost, RefusedBy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality, Shape
@@ -65,7 +64,7 @@ class Measured(Interim):
     index: int
     cost: Cost | None
     refusal: str = ""
-    refused_by: Literal["vllm", "host_memory"] = "vllm"
+    refused_by: RefusedBy = "vllm"
 
 
 @dataclass(frozen=True, slots=True)

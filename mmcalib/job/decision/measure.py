@@ -139,10 +139,14 @@ def remeasure(
     for shape, answer in zip(shapes, answers, strict=True):
         before = costs.pop(shape)
         if answer.cost is None:
-            refusals.append(Refusal(shape, before.count, before.exemplar, answer.refusal))
+            refusals.append(_refusal(shape, before.count, before.exemplar, answer))
         else:
             costs[shape] = _cost(shape, before.count, before.exemplar, answer.cost, "blank")
     return CostTable(setting, costs, tuple(refusals))
+
+
+def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refusal:
+    return Refusal(shape, count, exemplar, answer.refusal, answer.refused_by)
 
 
 def _table(
@@ -159,7 +163,7 @@ def _table(
     for shape, entry in counts.items():
         answer = by_shape[shape]
         if answer.cost is None:
-            refusals.append(Refusal(shape, entry.count, entry.exemplars[0], answer.refusal))
+            refusals.append(_refusal(shape, entry.count, entry.exemplars[0], answer))
         else:
             costs[shape] = _cost(shape, entry.count, entry.exemplars[0], answer.cost, "blank")
     compared = 0

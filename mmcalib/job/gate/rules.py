@@ -224,7 +224,7 @@ def _of_table(table: CostTable) -> dict[Shape, Cost | str]:
         s: Cost(c.tokens, c.embeds, c.tensor_bytes, 0.0, c.process_s, c.sampled)
         for s, c in table.costs.items()
     }
-    return costs | {r.shape: r.reason for r in table.refusals if "GiB" not in r.reason}
+    return costs | {r.shape: r.reason for r in table.refusals if r.by == "vllm"}
 
 
 def _given(setting: Setting, knob: Knob, path: Sequence[str], default: Any) -> Any:

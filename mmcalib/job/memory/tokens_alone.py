@@ -10,6 +10,7 @@ from mmcalib.derive.adequacy import RESERVED
 from mmcalib.derive.checks import Check
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.predict import Predicted
+from mmcalib.wording import first_sentence
 
 _UNKNOWN: Final = (
     "bytes are not known of padded or tiled items, cached outputs that keep their batch, their "
@@ -33,8 +34,8 @@ def no_gpu(command: str) -> Unrehearsed:
 def not_rehearsed(predicted: Predicted, command: str) -> Unrehearsed:
     """Of rehearsals that ended early; `command` is the `mmcalib rehearse` that shows one."""
     gpu = predicted.gpu.name
-    # Its first sentence: `memory on ...` has the whole, and the command shows more.
-    reason = predicted.failure.reason.partition(". ")[0] if predicted.failure else ""
+    # `memory on ...` has the whole, and the command shows more.
+    reason = first_sentence(predicted.failure.reason) if predicted.failure else ""
     reason = reason or "the profile holds nothing of the encoder"
     return Unrehearsed(
         f"rehearsals on {gpu} ended early, the first with: {reason}",
