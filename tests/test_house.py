@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,19 +122,21 @@ def rank(name: str) -> int:
     raise AssertionError(f"{name} has no place in ORDER; give it one here")
 
 
-def package(name: str) -> str:
-    """The uppermost of a module's packages, empty for the modules beside them."""
-    top = [*name.split("."), ""][1]
-    return top if is_package(f"mmcalib.{top}") else ""
+def package(name: str, inside: str = "mmcalib") -> str:
+    """The package directly in `inside` that a module is in, empty for the modules beside them."""
+    depth = len(inside.split("."))
+    parts = name.split(".")
+    if not within(name, inside) or len(parts) <= depth:
+        return ""
+    return parts[depth] if is_package(".".join(parts[: depth + 1])) else ""
 
 
-def edges() -> set[tuple[str, str]]:
-    """(importer, imported) of packages, without the modules beside them."""
+def edges(inside: str = "mmcalib") -> set[tuple[str, str]]:
+    """(importer, imported) of the packages directly in `inside`, without modules beside them."""
     found = {
-        (package(name), package(target))
+        (package(name, inside), package(target, inside))
         for name in modules()
         for target, _ in imports(name)
-        if within(target, "mmcalib")
     }
     return {(a, b) for a, b in found if a and b and a != b and b != "processes"}
 
@@ -145,6 +148,14 @@ CYCLES = {("engine", "rehearsal")}
 def test_packages_do_not_import_each_other() -> None:
     found = edges()
     assert {(a, b) for a, b in found if (b, a) in found and a < b} == CYCLES
+
+
+def test_the_parts_of_the_job_are_in_no_cycle() -> None:
+    """Nor in one over several."""
+    above: dict[str, set[str]] = {}
+    for importer, imported in edges("mmcalib.job"):
+        above.setdefault(imported, set()).add(importer)
+    assert tuple(TopologicalSorter(above).static_order())
 
 
 def test_the_picture_of_packages_is_true() -> None:

@@ -6,6 +6,7 @@ python tests/docs/packages.py
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,10 +23,22 @@ may import (`errors`, `progress`, ...) are left out. Written by `python tests/do
 """
 
 
+_JOB = """
+## Inside the job
+
+What `run`, `validate`, `plan`, `check` and `doctor` are made of; no cycle among them.
+"""
+
+
 def page() -> str:
-    drawn = sorted(edges(), key=lambda edge: tuple(map(_place, edge)))
-    arrows = [f"    {importer} --> {imported}" for importer, imported in drawn]
-    return "\n".join([_HEAD, "```mermaid", "graph TD", *arrows, "```", ""])
+    packages = sorted(edges(), key=lambda edge: tuple(map(_place, edge)))
+    parts = sorted(edges("mmcalib.job"))
+    return "\n".join([_HEAD, *_graph(packages), _JOB, *_graph(parts), ""])
+
+
+def _graph(arrows: Iterable[tuple[str, str]]) -> list[str]:
+    drawn = [f"    {importer} --> {imported}" for importer, imported in arrows]
+    return ["```mermaid", "graph TD", *drawn, "```"]
 
 
 def _place(package: str) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from mmcalib.engine.messages import Replayed
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.cache import cache_report
+from mmcalib.job.calibration.encoder_sweep import encoder_sweep
 from mmcalib.job.calibration.evidence import evidence, with_effects
 from mmcalib.job.calibration.frontier import frontier_points
 from mmcalib.job.calibration.throughput import throughput
@@ -29,7 +30,6 @@ from mmcalib.job.memory.figures import encoder_budget, memory
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.sizes import RehearsedSizes
 from mmcalib.job.proof.burst import Burst
-from mmcalib.job.proof.curves import encoder_sweep
 from mmcalib.job.proof.figures import measured_memory, startup_figures
 from mmcalib.job.proof.processor_device import Comparison, processor_device
 from mmcalib.job.proof.startup import Started

@@ -29,9 +29,12 @@ from mmcalib.job.memory.checks import memory_checks
 from mmcalib.job.memory.predict import Predictor
 from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
 from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
+from mmcalib.job.proof.default import start_default
 from mmcalib.job.proof.processor_device import compare_apart, compared_check
-from mmcalib.job.proof.prove import prove, start_default
+from mmcalib.job.proof.prove import ReplaySource, prove
 from mmcalib.job.proof.round_trip import round_trip
+from mmcalib.job.proof.startup import Launch
+from mmcalib.job.proof.sweep import sweep, sweep_check
 from mmcalib.job.read import Corpus, files_of, read
 from mmcalib.job.spec import VALIDATIONS, Job, Outcome, cache_dir
 from mmcalib.progress import Progress
@@ -149,10 +152,33 @@ def _calibrate(
         config = engine_config(resolved, decision.engine_args)
         known.checks.append(round_trip(host, path, config))
     if job.validate in ("startup", "replay"):
-        prove(job, known, scratch, host, progress)
+        launch = Launch(
+            Path(resolved.path),
+            decision.engine_args,
+            decision.budget,
+            opened.device,
+            scratch,
+            job.startup_budget_s,
+        )
+        source = ReplaySource(corpus.prompts, handed) if job.validate == "replay" else None
+        remedy = "--validate budget starts nothing"
+        proof = prove(host, launch, decision, source, progress, remedy=remedy)
+        known.started, known.burst, known.replayed = proof.started, proof.burst, proof.replayed
+        known.checks += proof.checks
+        if job.encoder_sweep and proof.failure is None:
+            known.sweep = sweep(host, opened, decision, job.startup_budget_s, progress)
+            known.checks.append(sweep_check(known.sweep))
         outcome.now(assemble(known))
         host.close()
-        known.checks.append(start_default(job, known, scratch, progress))
+        default = replace(
+            launch,
+            engine_args={"max_model_len": opened.max_model_len},
+            budget=decision.default_budget,
+            scratch=scratch / "default",
+        )
+        compared = start_default(default, known.started, decision, progress)
+        known.default_started = compared.started
+        known.checks.append(compared.check)
     else:
         detail = f"not asked for: --validate {job.validate}"
         known.checks.append(Check("engine start", "skip", detail, "--validate replay"))

@@ -32,33 +32,39 @@ class Started:
     true_depths: tuple[int, int]
 
 
-def start(
-    host: EngineHost,
-    model_path: Path,
-    engine_args: Mapping[str, Any],
-    budget: Budget,
-    scratch: Path,
-    budget_s: float,
-    device: str,
-    progress: Progress,
-) -> Started:
-    """Start the real engine with this configuration, whose budget was computed; raises EngineError
-    where it does not start.
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A configuration whose budget was computed, and where and how long it may be tried: files in
+    `scratch`, seconds for the profile.
+    """
+
+    model_path: Path
+    engine_args: Mapping[str, Any]
+    budget: Budget
+    device: str
+    scratch: Path
+    budget_s: float
+
+
+def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
+    """Start the real engine; raises EngineError where it does not start.
 
     Weights are dummies: memory does not care for values. Without a GPU the depth is cut and
     kernels run eagerly.
     """
-    args = {**_batch(budget), **engine_args, "model": str(model_path), "load_format": "dummy"}
-    here = true = depths(read_config(model_path))
-    if device == "cpu":
+    path = launch.model_path
+    args = {**_batch(launch.budget), **launch.engine_args, "model": str(path)}
+    args["load_format"] = "dummy"
+    here = true = depths(read_config(path))
+    if launch.device == "cpu":
         cut = cut_checkpoint(
-            model_path, scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
+            path, launch.scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
         )
         here = cut.depths
         args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
         # It would be a share of this machine's memory, whose KV cache another setting sizes.
         args.pop("gpu_memory_utilization", None)
-    request = StartEngine(args, (true.text_layers, true.encoder_layers), budget_s)
+    request = StartEngine(args, (true.text_layers, true.encoder_layers), launch.budget_s)
     with progress.step("starting the engine"):
         figures = host.ask(request, "starting the engine")
     return Started(

@@ -11,10 +11,10 @@ from mmcalib.derive.checks import Check
 from mmcalib.derive.traps.trap import Taken
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.proof.prove import Proof
 from mmcalib.job.spec import STARTUP_BUDGET_S
 from mmcalib.job.validate.items import Media
 from mmcalib.job.validate.memory import Foresight
-from mmcalib.job.validate.prove import Proof
 from mmcalib.job.validate.subject import Subject
 
 Depth = Literal["budget", "startup", "replay"]

@@ -20,17 +20,18 @@ from mmcalib.geometry import resolve
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.rehearse import gpu_of, on_gpu
 from mmcalib.job.memory.tokens_alone import Unrehearsed, in_tokens, no_gpu
-from mmcalib.job.read import Corpus
+from mmcalib.job.proof.prove import ReplaySource, prove
+from mmcalib.job.proof.startup import Launch
+from mmcalib.job.read import Corpus, files_of
 from mmcalib.job.spec import STARTUP_BUDGET_S, cache_dir
 from mmcalib.job.validate.document import document
 from mmcalib.job.validate.findings import findings
 from mmcalib.job.validate.found import DEPTHS, Asked, Depth, Found
 from mmcalib.job.validate.items import Media, made_up, measured, probed, read_media
 from mmcalib.job.validate.memory import Foresight, figures
-from mmcalib.job.validate.prove import prove
 from mmcalib.job.validate.reading import read_config
 from mmcalib.job.validate.settings import setting_checks
-from mmcalib.job.validate.subject import BATCH, asking, budgeted, open_model
+from mmcalib.job.validate.subject import BATCH, asking, budgeted, here, open_model
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.validation import Validation
 from mmcalib.scratch import Scratch
@@ -169,10 +170,20 @@ def _judge(
         if corpus is None and asked.depth == "replay":
             corpus = made_up(subject, host, scratch / "media", progress)
             found.items = "made up" if corpus else "none"
-        replayed = corpus if asked.depth == "replay" else None
-        found.checks += prove(
-            found.proof, subject, replayed, host, scratch, asked.startup_budget_s, progress
+        source = None
+        if asked.depth == "replay" and corpus is not None:
+            source = ReplaySource(corpus.prompts, files_of(corpus))
+        launch = Launch(
+            Path(resolved.path),
+            here(subject.engine_args, opened.device),
+            subject.budget,
+            opened.device,
+            scratch,
+            asked.startup_budget_s,
         )
+        remedy = "change what vLLM names"
+        found.proof = prove(host, launch, subject, source, progress, remedy=remedy)
+        found.checks += found.proof.checks
     if foresight is not None:
         accesses = corpus.accesses if corpus is not None else Accesses()
         config = str(asked.config)

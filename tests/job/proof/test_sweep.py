@@ -15,8 +15,8 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import BatchEncoded, Encode
 from mmcalib.errors import EngineDied
 from mmcalib.gpus import catalogue
+from mmcalib.job.calibration.encoder_sweep import encoder_sweep
 from mmcalib.job.decision.decision import Decision
-from mmcalib.job.proof.curves import encoder_sweep
 from mmcalib.job.proof.sweep import Sweep, sweep, sweep_check
 from mmcalib.progress import Silent
 
