@@ -10,13 +10,14 @@ from pathlib import Path
 from mmcalib.census.sample import choose
 from mmcalib.derive.checks import Check
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
-from mmcalib.errors import UsageError
+from mmcalib.errors import EngineDied, EngineError, ModelError, UsageError
 from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.job.calibration.assemble import Findings, assemble, engine_config
 from mmcalib.job.calibration.findings import findings
-from mmcalib.job.calibration.opening import open_model, served
 from mmcalib.job.calibration.reserving import in_bytes
+from mmcalib.job.calibration.served import served
 from mmcalib.job.calibration.taken_in import environment, server_checks, taken_in
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.cache import size_cache
@@ -29,6 +30,7 @@ from mmcalib.job.memory.checks import memory_checks
 from mmcalib.job.memory.predict import Predictor
 from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
 from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
+from mmcalib.job.opening import open_model, takes_no_media
 from mmcalib.job.proof.default import start_default
 from mmcalib.job.proof.processor_device import compare_apart, compared_check
 from mmcalib.job.proof.prove import ReplaySource, prove
@@ -90,6 +92,20 @@ def _given(policy: Policy) -> dict[str, int | float]:
     return {name: value for name, value in said.items() if value is not None}
 
 
+def _open(
+    host: EngineHost, resolved: ResolvedModel, policy: Policy, progress: Progress
+) -> ModelInfo:
+    """Raises ModelError where vLLM refuses it, or has nothing to calibrate."""
+    text_only = takes_no_media(resolved, ": there is nothing to calibrate")
+    tokens = policy.context_tokens
+    try:
+        return open_model(host, resolved, progress, context_tokens=tokens, text_only=text_only)
+    except EngineDied:
+        raise
+    except EngineError as error:
+        raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
+
+
 def _calibrate(
     job: Job,
     outcome: Outcome,
@@ -100,7 +116,7 @@ def _calibrate(
     host: EngineHost,
     predictor: Predictor | None,
 ) -> Calibration:
-    opened = open_model(host, resolved, job.policy, progress)
+    opened = _open(host, resolved, job.policy, progress)
     if predictor:
         opened = predictor.serve_defaults(opened)
     items = corpus.census.items()

@@ -15,12 +15,12 @@ from mmcalib.derive.goal import parse_goal
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import OpenModel
-from mmcalib.errors import ModelError, NotMultimodal, UsageError
+from mmcalib.errors import ModelError, UsageError
 from mmcalib.geometry import ResolvedModel, read_config, resolve
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.figures import memory
 from mmcalib.job.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of
+from mmcalib.job.opening import open_model, takes_no_media
 from mmcalib.job.plan import from_log
 from mmcalib.job.plan.bench import Bench
 from mmcalib.job.plan.planned import combination, reserved, tried
@@ -140,27 +140,14 @@ def _resolved(args: dict[str, Any], read: from_log.Read | None) -> ResolvedModel
 
 def _opened(resolved: ResolvedModel, progress: Progress) -> ModelInfo:
     """What vLLM says of the model in a child of its own, which finds the processor's options."""
-    with (
-        progress.step("opening the model in vLLM"),
-        EngineHost(on_said=progress.note, on_log=progress.log) as host,
-    ):
-        try:
-            return host.ask(OpenModel(resolved.path), "opening the model").model
-        except NotMultimodal:
-            raise _takes_no_media(resolved) from None
-
-
-def _takes_no_media(resolved: ResolvedModel) -> ModelError:
-    return ModelError(
-        f"{resolved.id} takes no images, video or audio",
-        hint="mmcalib models (lists multimodal ones), or --model another",
-    )
+    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+        return open_model(host, resolved, progress)
 
 
 def _facts(base: Rehearsed, opened: ModelInfo, resolved: ResolvedModel) -> Facts:
     budget = base.budget
     if budget is None:
-        raise _takes_no_media(resolved)
+        raise takes_no_media(resolved)
     config = read_config(Path(resolved.path))
     return Facts(
         largest_items=budget.max_tokens_per_item,

@@ -18,10 +18,10 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import OpenModel
-from mmcalib.errors import EngineDied, EngineError, ModelError, NotMultimodal
+from mmcalib.errors import EngineDied, EngineError
 from mmcalib.geometry import ResolvedModel
 from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.opening import LISTS_MODELS, open_model, takes_no_media
 from mmcalib.job.validate.words import refusal
 from mmcalib.progress import Progress
 
@@ -83,7 +83,7 @@ def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
     return {name: value for name, value in engine_args.items() if name not in left_out}
 
 
-def open_model(
+def opened_as(
     host: EngineHost, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
 ) -> ModelInfo | Check:
     """The model as this configuration opens it, or vLLM's refusal as a finding.
@@ -91,19 +91,14 @@ def open_model(
     Raises ModelError for one that takes no media.
     """
     wanted = engine_args.get("max_model_len")
-    request = OpenModel(resolved.path, wanted if wanted and wanted > 0 else None)
-    with progress.step("opening the model in vLLM"):
-        try:
-            opened = host.ask(request, "opening the model").model
-        except EngineDied:
-            raise
-        except NotMultimodal:
-            raise ModelError(
-                f"{resolved.id} takes no images, video or audio: there is nothing to judge",
-                hint="mmcalib models (lists multimodal ones)",
-            ) from None
-        except EngineError as error:
-            return Check(STARTS, "fail", refusal(error), "change the setting that it names")
+    tokens = wanted if wanted and wanted > 0 else None
+    text_only = takes_no_media(resolved, ": there is nothing to judge", LISTS_MODELS)
+    try:
+        opened = open_model(host, resolved, progress, context_tokens=tokens, text_only=text_only)
+    except EngineDied:
+        raise
+    except EngineError as error:
+        return Check(STARTS, "fail", refusal(error), "change the setting that it names")
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     return opened

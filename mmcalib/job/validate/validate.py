@@ -31,7 +31,7 @@ from mmcalib.job.validate.items import Media, made_up, measured, probed, read_me
 from mmcalib.job.validate.memory import Foresight, figures
 from mmcalib.job.validate.reading import read_config
 from mmcalib.job.validate.settings import setting_checks
-from mmcalib.job.validate.subject import BATCH, asking, budgeted, here, open_model
+from mmcalib.job.validate.subject import BATCH, asking, budgeted, here, opened_as
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.validation import Validation
 from mmcalib.scratch import Scratch
@@ -134,7 +134,7 @@ def _judge(
     resolved, args, foresight = found.resolved, found.engine_args, found.foresight
     if resolved is None or args is None:
         return
-    opened = open_model(host, resolved, args, progress)
+    opened = opened_as(host, resolved, args, progress)
     if isinstance(opened, Check):
         found.checks.append(opened)
         return

@@ -1,34 +1,11 @@
-"""The model opened in vLLM, and the corpus as far as that model will serve it."""
+"""The corpus as far as the opened model will serve it."""
 
 from __future__ import annotations
 
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
-from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import OpenModel
-from mmcalib.errors import CorpusError, EngineDied, EngineError, ModelError, NotMultimodal
-from mmcalib.geometry import ResolvedModel
+from mmcalib.errors import CorpusError
 from mmcalib.job.read import Corpus
-from mmcalib.progress import Progress
-
-
-def open_model(
-    host: EngineHost, resolved: ResolvedModel, policy: Policy, progress: Progress
-) -> ModelInfo:
-    """Open the model in the child; a text-only one ends here."""
-    request = OpenModel(resolved.path, policy.context_tokens)
-    with progress.step("opening the model in vLLM"):
-        try:
-            return host.ask(request, "opening the model").model
-        except EngineDied:
-            raise
-        except NotMultimodal:
-            raise ModelError(
-                f"{resolved.id} takes no images, video or audio: there is nothing to calibrate",
-                hint="mmcalib models (lists multimodal ones), or --model another",
-            ) from None
-        except EngineError as error:
-            raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
 
 
 def served(corpus: Corpus, opened: ModelInfo, policy: Policy) -> tuple[Corpus, dict[str, str]]:
