@@ -18,6 +18,6 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from mmcalib.engine.child.serve import main
+    from mmcalib.child.serve import main
 
     main()

@@ -74,7 +74,7 @@ class EngineHost(Closing):
         self._pipe, child_end = patient_pipe(self._silence_s)
         with self._log.path.open("ab") as sink:
             self._process = subprocess.Popen(
-                [self._python, "-P", "-m", "mmcalib.engine.child", str(child_end.fileno())],
+                [self._python, "-P", "-m", "mmcalib.child", str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,

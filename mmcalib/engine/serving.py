@@ -12,7 +12,7 @@ from typing import NoReturn
 from mmcalib.engine.environment import shimmed_environment
 from mmcalib.engine.wheels import vllm_serves
 
-_MODULE = "mmcalib.engine.child.serve"
+_MODULE = "mmcalib.child.serve"
 
 
 def serve_command(config: Path) -> str:

@@ -144,8 +144,8 @@ def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
 
 _ONLY_FLAT = """
 import json, sys
-from mmcalib.engine.child.knobs.trial import Trial
-from mmcalib.engine.child.model import OpenedModel
+from mmcalib.child.knobs.trial import Trial
+from mmcalib.child.model import OpenedModel
 from mmcalib.engine.messages import OpenModel
 from mmcalib.domain.setting import DEFAULT
 

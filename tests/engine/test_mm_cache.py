@@ -268,8 +268,8 @@ from types import SimpleNamespace
 from vllm.multimodal.cache import LruKeyReplicatedSenderCache
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
-from mmcalib.engine.child.media import load
-from mmcalib.engine.child.model import OpenedModel
+from mmcalib.child.media import load
+from mmcalib.child.model import OpenedModel
 from mmcalib.engine.messages import File, OpenModel
 from mmcalib.domain.setting import DEFAULT
 

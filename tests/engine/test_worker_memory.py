@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.engine.child.kept import graphs_as_captured, with_phases, worker_memory
+from mmcalib.child.worker_attributes import graphs_as_captured, with_phases, worker_memory
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcalib.child.rehearsal.device.allocator import MIB, CachingAllocator, parse_settings
 from mmcalib.errors import UsageError
-from mmcalib.rehearsal.device.allocator import MIB, CachingAllocator, parse_settings
 
 KIB = 1 << 10
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mmcalib.child.rehearsal.device.allocator import MIB
+from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.gpus.catalogue import find
-from mmcalib.rehearsal.device.allocator import MIB
-from mmcalib.rehearsal.device.machine import Machine
 
 torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
 
-from mmcalib.rehearsal.device.errors import NoFakeImplementation  # noqa: E402
-from mmcalib.rehearsal.device.imaginary import LARGE_HOST_BYTES, ImaginaryGpu  # noqa: E402
-from mmcalib.rehearsal.device.ledger import Ledger  # noqa: E402
-from mmcalib.rehearsal.device.workspace import Workspaces  # noqa: E402
+from mmcalib.child.rehearsal.device.errors import NoFakeImplementation  # noqa: E402
+from mmcalib.child.rehearsal.device.imaginary import LARGE_HOST_BYTES, ImaginaryGpu  # noqa: E402
+from mmcalib.child.rehearsal.device.ledger import Ledger  # noqa: E402
+from mmcalib.child.rehearsal.device.workspace import Workspaces  # noqa: E402
 
 pytestmark = pytest.mark.engine
 

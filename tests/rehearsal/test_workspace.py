@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mmcalib.rehearsal.device.allocator import MIB, CachingAllocator
-from mmcalib.rehearsal.device.workspace import (
+from mmcalib.child.rehearsal.device.allocator import MIB, CachingAllocator
+from mmcalib.child.rehearsal.device.workspace import (
     KIB,
     Workspaces,
     cublas_workspace_bytes,

@@ -6,18 +6,18 @@ import json
 import sys
 from dataclasses import asdict
 
+from mmcalib.child.rehearsal.install import install
 from mmcalib.gpus.catalogue import find
-from mmcalib.rehearsal.install import install
 
 stage = install(find("H100-80G"))
 
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402 - only after the stand-ins
 
-from mmcalib.engine.child.cuda import phase_peaks  # noqa: E402
-from mmcalib.engine.child.kept import worker_memory  # noqa: E402
-from mmcalib.engine.child.worker import Figures  # noqa: E402
-from mmcalib.rehearsal import versions  # noqa: E402
-from mmcalib.rehearsal.startup import brought_up  # noqa: E402
+from mmcalib.child.cuda import phase_peaks  # noqa: E402
+from mmcalib.child.rehearsal import versions  # noqa: E402
+from mmcalib.child.rehearsal.startup import brought_up  # noqa: E402
+from mmcalib.child.worker import Figures  # noqa: E402
+from mmcalib.child.worker_attributes import worker_memory  # noqa: E402
 
 config = EngineArgs(
     model=sys.argv[1],

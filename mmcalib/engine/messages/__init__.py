@@ -1,7 +1,7 @@
 """What the parent asks of the child that owns vLLM, and what it answers, on a pipe.
 
 A request is answered by any number of `Interim`s, then by its `Reply` or by `Failed`. A new one is
-a class here, and a case in `mmcalib.engine.child.service`.
+a class here, and a case in `mmcalib.child.service`.
 """
 
 from mmcalib.engine.messages.budget import AskBudget, BudgetFound

@@ -1,0 +1,24 @@
+"""The child's loop: read a request, hand it to vLLM, answer. Ends when the parent goes away."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.connection import Connection
+
+from mmcalib.processes.confine import belong_to_parent
+
+
+def main() -> None:
+    belong_to_parent()
+    pipe: Connection = Connection(int(sys.argv[1]))
+    from mmcalib.child.service import serve
+
+    serve(pipe)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

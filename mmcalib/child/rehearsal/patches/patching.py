@@ -1,0 +1,52 @@
+"""Where a stand-in takes the place of something: one way to do it, which notices a moved target."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from mmcalib.child.rehearsal.release import Release
+
+
+class TargetMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
+    """What a stand-in should replace is not where it was: another version of vLLM or torch."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(
+            f"the rehearsal replaces {target}, which the installed version does not have"
+        )
+
+
+def find(target: str) -> tuple[Any, str]:
+    """The object that holds the last name of a dotted target, and that name.
+
+    Raises TargetMoved when it is not there.
+    """
+    parts = target.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            holder: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:-1]:
+            holder = getattr(holder, part, None)
+        if holder is None or not hasattr(holder, parts[-1]):
+            break
+        return holder, parts[-1]
+    raise TargetMoved(target)
+
+
+def replace(target: str, value: Any, *, since: Release | None = None) -> Any:
+    """Put `value` where the dotted target is, and return what was there.
+
+    A release before `since` may lack the target: nothing is replaced then, and None returned.
+    """
+    try:
+        holder, name = find(target)
+    except TargetMoved:
+        if since is None or since.reached:
+            raise
+        return None
+    before = getattr(holder, name)
+    setattr(holder, name, value)
+    return before

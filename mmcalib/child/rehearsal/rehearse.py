@@ -1,0 +1,155 @@
+"""One rehearsal: engine arguments in, every figure of the startup out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from vllm.engine.arg_utils import EngineArgs
+from vllm.usage.usage_lib import UsageContext
+
+from mmcalib.child.rehearsal import serving, versions
+from mmcalib.child.rehearsal.device.ledger import Phase
+from mmcalib.child.rehearsal.graphs import Graphs, estimate
+from mmcalib.child.rehearsal.install import Stage
+from mmcalib.child.rehearsal.kv_cache import lay_out
+from mmcalib.child.rehearsal.overhead import non_torch_bytes
+from mmcalib.child.rehearsal.patches import compilation
+from mmcalib.child.rehearsal.release import TRIED, installed
+from mmcalib.child.rehearsal.startup import Brought, brought_up
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
+from mmcalib.engine.messages import Rehearse
+from mmcalib.gpus.gpu import Gpu
+
+
+def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
+    """Bring vLLM's worker up on the stage's GPU and read what it found.
+
+    Raises whatever vLLM raises for arguments that it refuses.
+    """
+    started = time.perf_counter()
+    config = _config(request.engine_args)
+    _check(config)
+    graphs = estimate(config, config.scheduler_config.max_num_seqs, versions.subtracts_graphs())
+    compilation.prepare(config)
+    ranks = config.parallel_config.world_size
+    outside = non_torch_bytes(ranks, counts_nccl=versions.counts_nccl())
+    with brought_up(stage, config, outside) as brought:
+        available = brought.available_bytes
+        given_bytes = getattr(config.cache_config, "kv_cache_memory_bytes", None)
+        if given_bytes is None:
+            available -= graphs.nbytes
+        kv = lay_out(config, brought.worker, available)
+        activation = brought.profile.peak_bytes - brought.profile.start_bytes
+        requested = versions.requested_bytes(brought.worker, stage.gpu.total_bytes)
+        budget = versions.read_budget(config, brought.worker.model_runner)
+        outputs = serving.outputs_of(config, brought, stage.ledger, budget)
+        merge = serving.merge_peak(config, brought, stage.ledger, budget, outputs)
+        steps = tuple(serving.encoder_steps(config, brought, stage.ledger, request.steps))
+        kept = requested - available - graphs.nbytes - outside - activation
+        if given_bytes is not None:
+            # The user's word, whatever else is taken.
+            kept = stage.machine.allocator.allocated_bytes
+        return Rehearsed(
+            vllm=installed("vllm"),
+            runner="V2" if versions.uses_v2_runner(brought.worker) else "V1",
+            sampler=versions.sampler(),
+            attention=versions.attention(brought.worker.vllm_config),
+            encoder_attention=versions.encoder_attention(config, brought.worker.model_runner),
+            dtype=str(config.model_config.dtype).removeprefix("torch."),
+            tensor_parallel_size=config.parallel_config.tensor_parallel_size,
+            total_bytes=stage.gpu.total_bytes,
+            requested_bytes=requested,
+            weights_bytes=brought.weights_bytes,
+            buffers_bytes=kept - brought.weights_bytes,
+            activation_peak_bytes=activation,
+            phases=tuple(_peak(phase) for phase in brought.phases),
+            encoder_tokens=sum(phase.embeddings for phase in brought.phases),
+            non_torch_bytes=outside,
+            cudagraph_bytes=graphs.nbytes,
+            cudagraphs=graphs.count,
+            outputs=outputs,
+            merge_peak_bytes=merge,
+            steps=steps,
+            encoder_cache_bytes=_encoder_cache_bytes(budget, outputs),
+            kv_cache_bytes=available,
+            kv_bytes_per_token=kv.bytes_per_token,
+            kv_cache_tokens=kv.tokens,
+            max_concurrency=kv.concurrency,
+            problem=kv.problem,
+            budget=budget,
+            assumptions=tuple(_assumptions(stage, config, brought, graphs, outside)),
+            seconds=time.perf_counter() - started,
+        )
+
+
+def _config(engine_args: dict[str, Any]) -> Any:
+    """The engine config of `vllm serve`, with nothing to load."""
+    if engine_args.get("enable_sleep_mode"):
+        raise ValueError("a rehearsal cannot follow the memory pools of enable_sleep_mode")
+    args = EngineArgs(**{**engine_args, "load_format": "dummy"})
+    return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+
+
+def _check(config: Any) -> None:
+    """Raises ValueError for what one rank alone cannot show."""
+    parallel = config.parallel_config
+    if parallel.pipeline_parallel_size > 1:
+        raise ValueError(
+            "a rehearsal is of one rank, and with pipeline_parallel_size above 1 they differ"
+        )
+    if parallel.data_parallel_size > 1 and config.model_config.is_moe:
+        raise ValueError(
+            "a rehearsal is of one replica, and with data_parallel_size above 1 a mixture of "
+            "experts is spread over several"
+        )
+
+
+def _peak(phase: Phase) -> PhasePeak:
+    return PhasePeak(
+        name=phase.name,
+        peak_bytes=phase.peak_bytes - phase.start_bytes,
+        scratch_bytes=phase.scratch_bytes,
+        scratch_operation=phase.scratch_operation,
+        largest=tuple(
+            LiveTensor(one.nbytes, one.operation, one.shape, one.dtype, one.module)
+            for one in phase.largest
+        ),
+    )
+
+
+def _encoder_cache_bytes(budget: Budget | None, outputs: Outputs | None) -> int:
+    """The cache full of what the encoder makes, as wide as that is: some models keep more of an
+    item than the decoder's first layer takes.
+    """
+    if budget is None or outputs is None:
+        return 0
+    return budget.encoder_cache_size * outputs.bytes_per_token
+
+
+def _assumptions(
+    stage: Stage, config: Any, brought: Brought, graphs: Graphs, outside: int
+) -> Iterator[str]:
+    gpu: Gpu = stage.gpu
+    version = installed("vllm")
+    if ".".join(version.split(".")[:2]) not in TRIED:
+        tried = ", ".join(TRIED)
+        yield f"rehearsals were tried with vLLM {tried}: with {version} figures may drift"
+    yield f"total memory {gpu.total_bytes / 2**30:.2f} GiB ({gpu.total_status}: {gpu.source})"
+    yield f"{outside / 2**30:.2f} GiB outside torch: an allowance"
+    if graphs.count:
+        yield f"{graphs.count} CUDA graphs take {graphs.nbytes / 2**30:.2f} GiB: an allowance"
+    yield "nothing else runs on the GPU"
+    if not config.model_config.enforce_eager:
+        yield "where vLLM compiles, its fused kernels stand for what torch would fuse"
+    if chosen := os.environ.get("VLLM_USE_V2_MODEL_RUNNER"):
+        yield f"model runner as VLLM_USE_V2_MODEL_RUNNER={chosen} says"
+    if stage.device.guesses:
+        asked = ", ".join(f"{name} ({count})" for name, count in stage.device.guesses.items())
+        yield f"zero stood in for values that nobody knew: {asked}"
+    profiled = {phase.name for phase in brought.phases}
+    if config.model_config.is_multimodal_model and "encoder" not in profiled:
+        yield "vLLM profiles no encoder here: nothing is reserved for it"

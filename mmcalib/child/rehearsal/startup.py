@@ -1,0 +1,108 @@
+"""vLLM's own worker brought up on the imaginary GPU, as far as the size of its KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.v1.worker.gpu_worker import Worker
+
+from mmcalib.child.rehearsal import versions
+from mmcalib.child.rehearsal.device.ledger import Ledger, Phase
+from mmcalib.child.rehearsal.install import Stage
+from mmcalib.child.rehearsal.modules import named_modules
+from mmcalib.child.rehearsal.overhead import CONTEXT_BYTES
+from mmcalib.child.rehearsal.patches import processes
+
+# Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
+# model's own method.
+_RUNNER_PHASES = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A worker that knows how much memory is left; bytes.
+
+    `available_bytes` is what vLLM's own `determine_available_memory` returned. Phases overlap in
+    nothing: encoder, language model, sampler, as far as they ran.
+    """
+
+    worker: Any
+    weights_bytes: int
+    profile: Phase
+    phases: tuple[Phase, ...]
+    available_bytes: int
+
+
+@contextmanager
+def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brought]:
+    """Load and profile under this engine config; while open the worker is there to be asked.
+
+    `non_torch_bytes` are taken outside torch between vLLM's first look at the memory and its last.
+    Afterwards the GPU is empty again.
+    """
+    stage.clear()
+    ledger = stage.ledger
+    worker = None
+    try:
+        with set_current_vllm_config(config), torch.inference_mode(), stage.device:
+            # Under tensor parallelism, one rank of several that are alike.
+            if versions.counts_context():
+                stage.machine.other_bytes += CONTEXT_BYTES
+            worker = Worker(config, 0, 0, "env://", is_driver_worker=True)
+            worker.init_device()
+            worker.load_model()
+            stage.machine.other_bytes += non_torch_bytes
+            runner = worker.model_runner
+            with (
+                ledger.phase("profile") as profile,
+                named_modules(runner.model, ledger),
+                _watched(ledger, runner, profile) as phases,
+            ):
+                available = worker.determine_available_memory()
+            yield Brought(worker, int(runner.model_memory_usage), profile, tuple(phases), available)
+    finally:
+        del worker
+        processes.end()
+        versions.forget_models()
+        stage.settle()
+
+
+def note_outputs(phase: Phase, outputs: Iterable[torch.Tensor]) -> None:
+    """What an encoder made: a tensor per item, often views of one storage, which is what stays."""
+    made = list(outputs)
+    storages = {item.untyped_storage()._cdata: item.untyped_storage() for item in made}
+    phase.items = len(made)
+    phase.embeddings = sum(len(item) for item in made)
+    phase.output_bytes = sum(storage.nbytes() for storage in storages.values())
+    phase.storages = len(storages)
+
+
+@contextmanager
+def _watched(ledger: Ledger, runner: Any, profile: Phase) -> Iterator[list[Phase]]:
+    """While open, the phases of a profile note their peaks above the profile's start."""
+    found: list[Phase] = []
+
+    def watching(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with ledger.phase(name, since=profile) as phase:
+                found.append(phase)
+                result = method(*args, **kwargs)
+            if name == "encoder":
+                note_outputs(phase, result)
+            return result
+
+        return watched
+
+    with ExitStack() as undo:
+        owners = [(runner, name, method) for name, method in _RUNNER_PHASES.items()]
+        if hasattr(runner.model, versions.ENCODER):
+            owners.append((runner.model, "encoder", versions.ENCODER))
+        for owner, name, method in owners:
+            undo.callback(owner.__dict__.pop, method, None)
+            owner.__dict__[method] = watching(name, getattr(owner, method))
+        yield found

@@ -1,0 +1,157 @@
+"""Starts the real engine and reads, from inside its worker, what it holds and what it peaks at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import psutil
+from PIL import Image
+from vllm import LLM
+from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+
+from mmcalib.child.arithmetic import STAND_IN, emulates
+from mmcalib.child.versions import weights_as_loaded
+from mmcalib.child.weights import at_depth
+from mmcalib.child.worker_attributes import graphs_as_captured
+from mmcalib.engine.messages import EngineStarted, StartEngine
+
+# Figures are read in the worker, and what is replayed lies anywhere.
+_OURS = {
+    "worker_extension_cls": "mmcalib.child.worker.Figures",
+    "allowed_local_media_path": "/",
+}
+# Sides of the blank images whose encoding times give the estimate: the first warms up, the others
+# take about a second each on two cores and are far enough apart to tell linear from quadratic.
+_PROBE_SIDES_PX = (280, 560, 1120)
+# Attention that is quadratic in the item makes the larger probe cost at least half more per token;
+# less than this is noise of the machine.
+_QUADRATIC_FROM = 1.4
+_LEAST_KV_BYTES = 256 << 20
+# Of the host memory that is free, how much a profile may be expected to take.
+_MEMORY_SHARE = 0.7
+
+
+def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, EngineStarted]:
+    """Start `vllm.LLM` with the given engine arguments and read its figures.
+
+    The profile runs only where its estimate stays within the request's budget and free memory, and
+    where the CPU computes in the type that is meant: bytes of weights and KV cache are those of it.
+    """
+    say("loading the model into the engine")
+    # The allocator's events are traced on the CPU; of a GPU vLLM's worker keeps figures itself.
+    traced = current_platform.is_cpu()
+    args = {**request.engine_args, **_OURS}
+    # Bytes of the type that is meant, of one that is computed in.
+    share = 1.0
+    if traced:
+        config = EngineArgs(**args).create_engine_config(UsageContext.LLM_CLASS)
+        if emulates(config.model_config):
+            share = config.model_config.dtype.itemsize / STAND_IN.itemsize
+            args["dtype"] = str(STAND_IN).removeprefix("torch.")
+        args["kv_cache_memory_bytes"] = round(_kv_cache_bytes(config) / share)
+    else:
+        args = _as_served(args)
+    started = time.perf_counter()
+    with weights_as_loaded() as sizes, graphs_as_captured() as graphs:
+        llm = LLM(**args)
+    start_s = time.perf_counter() - started
+    kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
+    kv_bytes_per_token *= share
+    budget = _ask(llm, "mmcalib_budget")
+    tokens = budget["max_tokens"] * budget["items"]
+    seconds_per_token, estimate_s, estimate_bytes = None, 0.0, 0.0
+    if traced and budget["modality"] in ("image", "video"):
+        say("timing the encoder on small items")
+        seconds_per_token, estimate_s, estimate_bytes = _estimate(llm, tokens)
+    profile_s = peak = None
+    fits = estimate_bytes <= _MEMORY_SHARE * psutil.virtual_memory().available
+    if traced and share == 1 and estimate_s <= request.profile_budget_s and fits:
+        say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
+        profile_s, peak = _ask(llm, "mmcalib_profile")
+    text_layers, encoder_layers = request.true_layers
+    sizes = {name: round(nbytes * share) for name, nbytes in sizes.items()}
+    weights, full = sum(sizes.values()), at_depth(sizes, text_layers, encoder_layers)
+    gpu = None
+    if not traced:
+        say("reading the memory of the GPU")
+        gpu = replace(_ask(llm, "mmcalib_memory"), cudagraph_captured_bytes=graphs.nbytes)
+        peak, weights = gpu.activation_peak_bytes, gpu.weights_bytes
+        full = weights
+    return llm, EngineStarted(
+        device=str(llm.llm_engine.vllm_config.device_config.device_type),
+        start_s=start_s,
+        weights_bytes=weights,
+        weights_full_bytes=full,
+        kv_bytes_per_token=round(kv_bytes_per_token),
+        kv_full_bytes_per_token=round(kv_bytes_per_token / kv_layers * text_layers),
+        encoder_seconds_per_token=seconds_per_token,
+        profile_estimate_s=estimate_s,
+        profile_s=profile_s,
+        activation_peak_bytes=peak,
+        budget_tokens=budget["tokens"],
+        profiled_modality=budget["modality"],
+        profiled_items=budget["items"],
+        computed_in=args["dtype"] if share != 1 else None,
+        gpu=gpu,
+    )
+
+
+def _as_served(args: dict[str, Any]) -> dict[str, Any]:
+    """With the batch that `vllm serve` would have: on a GPU `LLM` has other defaults."""
+    if {"max_num_batched_tokens", "max_num_seqs"} <= args.keys():
+        return args
+    config = EngineArgs(**args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    scheduler = config.scheduler_config
+    served = {
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "max_num_seqs": scheduler.max_num_seqs,
+    }
+    return {**served, **args}
+
+
+def _kv_cache_bytes(config: Any) -> int:
+    """Room for one request of the whole context and a quarter more, as vLLM asks for at a start.
+
+    The formula is that of full attention, an upper bound for every other kind.
+    """
+    model, parallel = config.model_config, config.parallel_config
+    heads, size = model.get_num_kv_heads(parallel), model.get_head_size()
+    per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
+    context_tokens: int = model.max_model_len
+    return max(_LEAST_KV_BYTES, per_token * context_tokens * 5 // 4)
+
+
+def _ask(llm: Any, method: str, *args: Any) -> Any:
+    return llm.collective_rpc(method, args=args)[0]
+
+
+def _estimate(llm: Any, tokens: int) -> tuple[float, float, float]:
+    """(seconds per token at small sizes, seconds and bytes to encode `tokens`).
+
+    Seconds are fitted as a·n + b·n² through the probes, bytes as proportional to the largest.
+    """
+    points = [_ask(llm, "mmcalib_encode", *_probe(llm, side)) for side in _PROBE_SIDES_PX]
+    (n1, t1, _), (n2, t2, peak) = points[-2], points[-1]
+    rate1, rate2 = t1 / n1, t2 / n2
+    quadratic = 0.0
+    if n2 > n1 and rate2 > _QUADRATIC_FROM * rate1:
+        quadratic = (rate2 - rate1) / (n2 - n1)
+    linear = rate2 - quadratic * n2
+    return rate2, linear * tokens + quadratic * tokens**2, peak * tokens / n2
+
+
+def _probe(llm: Any, side_px: int) -> tuple[str, Any]:
+    """A blank image, or a two-frame video for an engine that takes no images."""
+    limits = llm.llm_engine.model_config.get_multimodal_config()
+    if limits.get_limit_per_prompt("image") > 0:
+        return "image", Image.new("RGB", (side_px, side_px))
+    import numpy as np
+
+    frames = np.zeros((2, side_px, side_px, 3), dtype=np.uint8)
+    facts = {"total_num_frames": 2, "fps": 2.0, "duration": 1.0, "frames_indices": [0, 1]}
+    return "video", (frames, {**facts, "video_backend": "opencv", "do_sample_frames": False})

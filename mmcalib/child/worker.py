@@ -1,0 +1,78 @@
+"""Runs inside vLLM's worker, as its `worker_extension_cls`: reads memory where it is allocated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mmcalib.child.cuda import peak_above, phase_peaks, stay_on_card
+from mmcalib.child.peak import traced
+from mmcalib.child.rehearsal.versions import subtracts_graphs
+from mmcalib.child.versions import encoder_batches, encoder_budget, item_bytes
+from mmcalib.child.worker_attributes import with_phases, worker_memory
+from mmcalib.domain.worker_memory import WorkerMemory
+
+# vLLM imports this module in each worker, before it looks at the GPU.
+stay_on_card()
+
+
+class Figures:
+    """Methods that `collective_rpc` calls; `self` is vLLM's worker."""
+
+    model_runner: Any
+
+    def mmcalib_kv(self) -> tuple[float, int]:
+        """KV cache: (bytes per token over all layers of this worker, number of layers)."""
+        specs = self.model_runner.get_kv_cache_spec().values()
+        return sum(spec.page_size_bytes / spec.block_size for spec in specs), len(specs)
+
+    def mmcalib_budget(self) -> dict[str, Any]:
+        """The encoder budget that this worker really has."""
+        budget = encoder_budget(self)
+        if budget is None or not budget.mm_max_toks_per_item:
+            return {"tokens": 0, "modality": None, "items": 0, "max_tokens": 0}
+        modality = budget.get_modality_with_max_tokens()
+        return {
+            "tokens": budget.get_encoder_budget(),
+            "modality": modality,
+            "items": budget.mm_max_items_per_batch[modality],
+            "max_tokens": budget.mm_max_toks_per_item[modality],
+        }
+
+    def mmcalib_memory(self) -> WorkerMemory:
+        """What the CUDA worker measured and decided, and the peaks of a second profile."""
+        found = worker_memory(self, subtracts_graphs=subtracts_graphs())
+        return with_phases(found, phase_peaks(self.model_runner))
+
+    def mmcalib_peak(self, start_bytes: int | None) -> int:
+        """Bytes held on the GPU now (None), or at most since then above so many."""
+        return peak_above(start_bytes)
+
+    def mmcalib_encode(self, modality: str, media: Any) -> tuple[int, float, int]:
+        """Encode one item: (embeds, seconds as in `traced`, peak bytes above the start)."""
+        embeds, _, _, peak, seconds = self.mmcalib_encode_batch(modality, media, 1)
+        return embeds, seconds, peak
+
+    def mmcalib_encode_batch(
+        self, modality: str, media: Any, items: int
+    ) -> tuple[int, int, int, int, float]:
+        """Encode one item so many times in one batch: the fields of `EncoderRun`."""
+        runner = self.model_runner
+        batches, embeds = encoder_batches(self, modality, media, items)
+        model = runner.get_model()
+
+        def run() -> list[Any]:
+            return [out for batch in batches for out in model.embed_multimodal(**batch)]
+
+        with torch.inference_mode():
+            outputs, seconds, peak = traced(run, runner.device)
+        output_bytes = sum(out.numel() * out.element_size() for out in outputs)
+        input_bytes = sum(item_bytes(batch) for batch in batches)
+        return embeds, output_bytes, input_bytes, peak, seconds
+
+    def mmcalib_profile(self) -> tuple[float, int]:
+        """Trace vLLM's own `profile_run`: (seconds, peak bytes above what was held before)."""
+        with torch.inference_mode():
+            _, seconds, peak = traced(self.model_runner.profile_run, self.model_runner.device)
+        return seconds, peak

@@ -1,1 +1,0 @@
-"""Runs in the child process only. Everything that touches vLLM's internals is here."""

@@ -1,1 +1,0 @@
-"""Stand-ins for what a CUDA machine would provide to vLLM: one module per concern."""

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from mmcalib.child.exception_words import root_cause, what_failed
+
+
+def chained(*words: str) -> BaseException:
+    """An error caused by the next one, and so on."""
+    first, *rest = words
+    error = ValueError(first)
+    error.__cause__ = chained(*rest) if rest else None
+    return error
+
+
+def test_the_inmost_message_comes_first_and_the_outermost_stays() -> None:
+    error = chained("Failed to apply P on data=...", "while encoding", "no such token:\n <unk>")
+    assert root_cause(error) == "no such token: <unk>"
+    assert what_failed(error) == "no such token: <unk> (in: Failed to apply P on data=...)"
+
+
+def test_one_message_is_said_once_and_none_by_its_name() -> None:
+    assert what_failed(chained("refused: too large", "too large")) == "refused: too large"
+    assert what_failed(KeyError()) == "KeyError"
+    assert len(what_failed(chained("x" * 2000))) == 500
+
+
+def test_an_error_without_words_says_where_it_was_raised() -> None:
+    try:
+        assert len("ab") == 3
+    except AssertionError as caught:
+        error = AssertionError().with_traceback(caught.__traceback__)
+    assert what_failed(error) == 'AssertionError in test_exception_words.py: assert len("ab") == 3'
+
+
+TAKEN = (
+    "Free memory on device cuda:0 (9.53/139.72 GiB) on startup is less than desired GPU memory "
+    "utilization (0.92, 128.54 GiB). Decrease GPU memory utilization or reduce GPU memory used by "
+    "other processes."
+)
+
+
+def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type() -> None:
+    assert what_failed(ValueError(TAKEN)) == what_failed(chained("failed to start", TAKEN))
+    assert what_failed(ValueError(TAKEN)) == (
+        "9.53 of 139.72 GiB are free on cuda:0, and gpu_memory_utilization 0.92 wants 128.54 GiB: "
+        "nvidia-smi says who holds the rest; --gpu-memory-utilization 0.06 would fit"
+    )
+    full = TAKEN.replace("9.53", "0.01")
+    assert what_failed(ValueError(full)).endswith("nvidia-smi says who holds the rest")
