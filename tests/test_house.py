@@ -31,6 +31,7 @@ ORDER = (
     {"engine"},
     {"child"},
     {"derive"},
+    {"checks"},
     {"report"},
     {"job"},
     {"cli", ""},
@@ -39,7 +40,7 @@ HEAVY = {"torch", "vllm", "transformers"}
 MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim")
 NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
 
-PURE = ("mmcalib.derive", "mmcalib.domain")
+PURE = ("mmcalib.checks", "mmcalib.derive", "mmcalib.domain")
 PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.wording")
 IMPURE = {
     *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
 
-# The check of it; in bytes it takes the place of the one in tokens.
-RESERVED = "adequately reserved"
-
 # Below this share a step can be so much larger than the profile that the allocator's and vLLM's
 # own slack do not cover it. Tokens only: bytes decide where memory is rehearsed.
 ADEQUATE = 0.9

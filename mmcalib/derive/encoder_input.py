@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mmcalib.derive.adequacy import ADEQUATE
-from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
@@ -51,26 +50,3 @@ def excesses(
         if profiled_bytes < ADEQUATE * nbytes:
             fitting = int(profiled_bytes / (worst.tensor_bytes * count))
             yield Excess(modality, worst, items, nbytes / profiled_bytes, fitting)
-
-
-def input_reserved(modality: str) -> str:
-    """The name of the check."""
-    return f"{modality} input reserved"
-
-
-def excess_check(excess: Excess, max_num_seqs: str) -> Check:
-    """A warning, not a failure: memory follows the encoder's input, but not that alone; the bytes
-    are a rehearsal's to say.
-    """
-    cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"
-    lower = "a lower gpu_memory_utilization leaves room without reserving it"
-    return Check(
-        input_reserved(excess.modality),
-        "warn",
-        f"one step may encode {items} such as {cost.exemplar}, of {cost.embeds:,} tokens: "
-        f"{excess.times:.1f} times the encoder input that vLLM profiles. It bounds a step by "
-        "tokens, and the processor pads or tiles such items to more for each token; the engine "
-        "may run out of memory under load, and how many bytes it takes is not known here: --gpu "
-        "rehearses such a step",
-        f"{max_num_seqs}, or {lower}" if excess.max_num_seqs else lower,
-    )

@@ -6,15 +6,14 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
 from operator import is_
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
+from mmcalib.checks.check import Check
 from mmcalib.derive.admission import Admission, Gate
-from mmcalib.derive.checks import Check
 from mmcalib.documents import read_json
 from mmcalib.domain.server import Server
 from mmcalib.errors import UsageError
@@ -183,7 +182,7 @@ class CheckResult(Part):
 
     @classmethod
     def of(cls, check: Check) -> CheckResult:
-        return cls(**asdict(check))
+        return cls(name=check.name, status=check.status, detail=check.detail, remedy=check.remedy)
 
 
 def first_failed(checks: Iterable[CheckResult]) -> CheckResult:

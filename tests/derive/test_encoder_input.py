@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmcalib.checks.catalogue.encoder_input import excess_check
 from mmcalib.derive.costs import ItemCost
-from mmcalib.derive.encoder_input import Excess, excess_check, excesses
+from mmcalib.derive.encoder_input import Excess, excesses
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from tests.derive.costed import table

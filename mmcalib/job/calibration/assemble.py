@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from mmcalib.derive.checks import Check, verdict
+from mmcalib.checks.catalogue.engine import RUN_FINISHED
+from mmcalib.checks.check import Check, verdict
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
@@ -66,7 +67,7 @@ class Findings:
 
 
 _UNFINISHED = Check(
-    "run finished",
+    RUN_FINISHED,
     "fail",
     "the run has not come to its end: later steps are missing here",
     "mmcalib run again, with --force",

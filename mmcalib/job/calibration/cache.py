@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmcalib.checks.catalogue.cache import LARGE_ITEMS, PROCESSOR_CACHE
+from mmcalib.checks.check import Check
 from mmcalib.derive.cache_floor import CacheFloor, parts
-from mmcalib.derive.checks import Check
 from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, PROCESSES, written_gib
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import Residency, residencies
@@ -116,7 +117,7 @@ def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
 
 
 def _processor_cache(cache: SizedCache | CappedCache | str, policy: Policy) -> Check:
-    name = "processor cache"
+    name = PROCESSOR_CACHE
     if isinstance(cache, str):
         return Check(name, "skip", cache)
     if isinstance(cache, CappedCache):
@@ -136,7 +137,7 @@ def _processor_cache(cache: SizedCache | CappedCache | str, policy: Policy) -> C
 
 def _large_items(decision: Decision) -> Iterator[Check]:
     """Items that the encoder cache does not hold at all are for `items admitted` to say."""
-    name, budget = "large-item concurrency", decision.budget
+    name, budget = LARGE_ITEMS, decision.budget
     size = budget.encoder_cache_size
     found = [r for r in residencies(decision.table, budget) if r.items and _served(decision, r)]
     blocking = [r for r in found if r.blocks]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.corpus import (
+    CORPUS_READABLE,
+    MODALITIES_SERVED,
+    MODALITY_LOADS,
+    STAND_INS_AGREE,
+)
+from mmcalib.checks.catalogue.items import ACCEPTED
+from mmcalib.checks.check import Check
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.job.decision.decision import Decision
@@ -16,10 +23,10 @@ _SHOWN = 3
 
 def readable(corpus: Corpus) -> Check:
     if not corpus.skipped:
-        return Check("corpus readable", "pass", f"all {corpus.files} files read")
+        return Check(CORPUS_READABLE, "pass", f"all {corpus.files} files read")
     first = corpus.skipped[0]
     return Check(
-        "corpus readable",
+        CORPUS_READABLE,
         "warn",
         f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}",
         "skipped.jsonl lists them with reasons",
@@ -28,7 +35,7 @@ def readable(corpus: Corpus) -> Check:
 
 def agreement(decision: Decision) -> Check:
     table = decision.default_table
-    name = "stand-ins agree"
+    name = STAND_INS_AGREE
     if not table.mismatches:
         count = table.compared
         detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
@@ -53,7 +60,7 @@ def refused(decision: Decision) -> Iterator[Check]:
         failed, loaded = table.failed.get(modality, 0), _loaded(table, modality)
         if failed > loaded:
             yield Check(
-                f"{modality} items load",
+                MODALITY_LOADS.of(modality),
                 "fail",
                 f"vLLM's own loader fails on {failed} of {failed + loaded} sampled {modality} "
                 "items that other libraries read; skipped.jsonl has its words",
@@ -65,7 +72,7 @@ def refused(decision: Decision) -> Iterator[Check]:
         items, taken = sum(r.count for r in refused), sum(c.count for c in table.of(modality))
         first = refused[0]
         yield Check(
-            f"{modality} items accepted",
+            ACCEPTED.of(modality),
             "fail" if items > taken else "warn",
             f"vLLM refuses {items} of {items + taken} whatever the limits, such as "
             f"{first.exemplar} ({first.shape}): {first.reason}",
@@ -79,7 +86,7 @@ def _loaded(table: CostTable, modality: Modality) -> int:
 
 def unserved(left_out: dict[str, str]) -> Check:
     return Check(
-        "modalities served",
+        MODALITIES_SERVED,
         "warn",
         f"left out: {'; '.join(left_out.values())}",
         "requests with them will be rejected",

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.derive.adequacy import RESERVED
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.corpus import UNSEEN
+from mmcalib.checks.catalogue.encoder_input import excess_check
+from mmcalib.checks.catalogue.engine import DEFAULT_CONFIGURATION
+from mmcalib.checks.catalogue.items import ADMITTED, CAP, CAP_HELD, KEPT_WHOLE, STILL_ACCEPTED
+from mmcalib.checks.catalogue.kwargs import HAS_EFFECT, SETTINGS_EFFECT
+from mmcalib.checks.catalogue.prompts import PROMPTS_FIT, REQUESTS_ADMITTED
+from mmcalib.checks.catalogue.reserve import RESERVED
+from mmcalib.checks.catalogue.size_hints import SIZE_HINT
+from mmcalib.checks.check import Check
 from mmcalib.derive.costs import heaviest
 from mmcalib.derive.effects import sizes
-from mmcalib.derive.encoder_input import excess_check, excesses
+from mmcalib.derive.encoder_input import excesses
 from mmcalib.derive.policy import Policy
 from mmcalib.job.calibration import corpus_checks
 from mmcalib.job.calibration.cache import cache_checks
@@ -54,7 +61,7 @@ def _admitted(decision: Decision) -> Iterator[Check]:
         return
     if over:
         yield Check(
-            "items admitted",
+            ADMITTED,
             "fail",
             f"{sum(c.count for c in over)} items exceed the encoder cache of {limit} tokens; "
             f"{largest.exemplar} takes {largest.embeds}",
@@ -62,7 +69,7 @@ def _admitted(decision: Decision) -> Iterator[Check]:
         )
         return
     detail = f"largest item {largest.embeds} tokens, encoder cache {limit}: {largest.exemplar}"
-    yield Check("items admitted", "pass", detail)
+    yield Check(ADMITTED, "pass", detail)
 
 
 def _rejected(prompts: PromptCensus, decision: Decision) -> Iterator[Check]:
@@ -72,7 +79,7 @@ def _rejected(prompts: PromptCensus, decision: Decision) -> Iterator[Check]:
     if over:
         first = over[0].exemplar.origin
         yield Check(
-            "requests admitted",
+            REQUESTS_ADMITTED,
             "warn",
             f"{sum(entry.count for entry in over)} of {prompts.prompts()} requests carry more "
             f"items than the limits admit, such as {first}: vLLM will reject them",
@@ -86,14 +93,14 @@ def _fits(decision: Decision, policy: Policy) -> Iterator[Check]:
         return
     detail = f"{result.longest.origin}: {result.parts}, of {result.max_model_len} tokens"
     if result.whole and not result.unknown:
-        yield Check("prompts fit", "pass", detail)
+        yield Check(PROMPTS_FIT, "pass", detail)
     else:
         # Without a cap that the user gave, every smaller size was tried.
         other = "fewer or shorter items in such requests"
         if policy.max_tokens_per_item is not None and decision.turns():
             other = "a smaller --max-tokens-per-item"
         yield Check(
-            "prompts fit",
+            PROMPTS_FIT,
             "warn" if result.passes else "fail",
             f"{result.trouble}; {detail}",
             f"--max-model-len {result.needed_tokens}, or {other}",
@@ -105,10 +112,10 @@ def _hints(decision: Decision) -> Iterator[Check]:
         size = ", ".join(f"{axis} {value}" for axis, value in hint.items())
         dummy = decision.budget.dummies[modality].embeds
         detail = f"{size}: vLLM's dummy costs {dummy} tokens, as the largest item does"
-        yield Check(f"{modality} size hint", "pass", detail)
+        yield Check(SIZE_HINT.of(modality), "pass", detail)
     for modality, why in decision.refused_hints.items():
         yield Check(
-            f"{modality} size hint", "pass", f"none emitted: with the corpus' largest size {why}"
+            SIZE_HINT.of(modality), "pass", f"none emitted: with the corpus' largest size {why}"
         )
 
 
@@ -119,7 +126,7 @@ def _caps_held(decision: Decision, policy: Policy) -> Iterator[Check]:
     names = [k.name for k in knobs if k.modality == "image" and k.argument == "mm_processor_kwargs"]
     if cap is not None and names and largest is not None and largest.tokens > cap:
         yield Check(
-            "image cap held",
+            CAP_HELD,
             "warn",
             f"--max-tokens-per-item {cap}: the least that {names[0]} allows is "
             f"{largest.tokens} tokens",
@@ -133,7 +140,7 @@ def _unseen(decision: Decision) -> Iterator[Check]:
         if count.value and not decision.table.of(modality):
             most = decision.budget.max_tokens_per_item.get(modality, 0)
             yield Check(
-                f"{modality} measured",
+                UNSEEN.of(modality),
                 "warn",
                 f"--count admits {count.value} {modality} items and the corpus holds none: vLLM's "
                 f"own largest, {most} tokens, is reserved for",
@@ -146,7 +153,7 @@ def _refused_now(decision: Decision) -> Iterator[Check]:
     gone = [c for s, c in decision.default_table.costs.items() if s not in decision.table.costs]
     if gone:
         yield Check(
-            "items still accepted",
+            STILL_ACCEPTED,
             "fail",
             f"{sum(c.count for c in gone)} items are refused under the chosen setting, such as "
             f"{gone[0].exemplar}",
@@ -157,7 +164,7 @@ def _refused_now(decision: Decision) -> Iterator[Check]:
 def _default(decision: Decision) -> Iterator[Check]:
     if decision.default_error:
         yield Check(
-            "default configuration",
+            DEFAULT_CONFIGURATION,
             "warn",
             f"vLLM refuses to start with its defaults: {decision.default_error}",
         )
@@ -171,14 +178,14 @@ def _kept_whole(decision: Decision, policy: Policy) -> Iterator[Check]:
         downscaled = sum(point.items_downscaled for point in decision.chosen)
         detail = f"{downscaled} items are downscaled, because otherwise {decision.forced}"
         remedy = "a larger --gpu or --max-model-len, or what `mmcalib plan` finds"
-        yield Check("items kept whole", "warn", detail, remedy)
+        yield Check(KEPT_WHOLE, "warn", detail, remedy)
         return
     before, after = decision.default_table.costs, decision.table.costs
     smaller = [c for s, c in after.items() if s in before and c.tokens < before[s].tokens]
     if smaller:
         worst = min(smaller, key=lambda cost: cost.tokens / before[cost.shape].tokens)
         yield Check(
-            "items kept whole",
+            KEPT_WHOLE,
             "fail",
             f"{sum(c.count for c in smaller)} items are downscaled, such as {worst.exemplar}: "
             f"{worst.tokens} of {before[worst.shape].tokens} tokens",
@@ -186,7 +193,7 @@ def _kept_whole(decision: Decision, policy: Policy) -> Iterator[Check]:
         )
     elif decision.setting != decision.default_table.setting:
         detail = "under the chosen setting every item costs what it costs by default"
-        yield Check("items kept whole", "pass", detail)
+        yield Check(KEPT_WHOLE, "pass", detail)
 
 
 def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:
@@ -194,14 +201,14 @@ def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:
     for modality in decision.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
             yield Check(
-                f"{modality} cap",
+                CAP.of(modality),
                 "warn",
                 f"--max-tokens-per-item has no effect on {modality} items: the model's processor "
                 "has no option that makes them smaller",
             )
     for knob in decision.ineffective:
         yield Check(
-            f"{knob.name} has effect",
+            HAS_EFFECT.of(knob.name),
             "warn",
             "no value of it moved tokens or budget with the installed versions: not emitted",
         )
@@ -209,7 +216,7 @@ def _ineffective(decision: Decision, policy: Policy) -> Iterator[Check]:
 
 def _effects(decision: Decision) -> Iterator[Check]:
     """R8: each setting was switched off once. Size hints without effect are not worth a warning."""
-    name, effects = "settings have effect", decision.effects
+    name, effects = SETTINGS_EFFECT, decision.effects
     if not effects:
         return
     moved = sum(effect.moved for effect in effects)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.derive.adequacy import RESERVED
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.reserve import RESERVED
+from mmcalib.checks.check import Check
 from mmcalib.derive.policy import Policy
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.memory.checks import known_in_bytes, predicted_shortfall, reserved_check
@@ -43,4 +43,4 @@ def in_bytes(
     gone = {RESERVED, *known_in_bytes(predicted.calibrated)}
     kept = views_check(predicted, decision, accesses)
     more = [check for check in (reserved, kept) if check is not None]
-    return [*(c for c in checks if c.name not in gone), *more]
+    return [*(c for c in checks if c.id not in gone), *more]

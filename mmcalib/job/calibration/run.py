@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.sample import choose
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.engine import ENGINE_START
+from mmcalib.checks.check import Check
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
@@ -197,7 +198,7 @@ def _calibrate(
         known.checks.append(compared.check)
     else:
         detail = f"not asked for: --validate {job.validate}"
-        known.checks.append(Check("engine start", "skip", detail, "--validate replay"))
+        known.checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
     if predictor:
         known.predicted = predictor.found()
         if known.sweep:

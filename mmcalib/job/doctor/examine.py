@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from mmcalib.derive.checks import Check, verdict
+from mmcalib.checks.check import Check, verdict
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.doctor.engine import Asked, ask, engine_checks
+from mmcalib.job.doctor.engine import ENGINE, Asked, ask, engine_checks
 from mmcalib.job.doctor.folders import folder_checks, folders
 from mmcalib.job.doctor.hub import ask_hub, hub_check
 from mmcalib.job.doctor.machine import host, machine_checks
@@ -62,7 +62,7 @@ def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None =
 
 
 def _unasked() -> list[Check]:
-    return [Check("engine", "skip", "not asked: see vLLM", "")]
+    return [Check(ENGINE, "skip", "not asked: see vLLM", "")]
 
 
 def _gpu() -> Gpu | None:

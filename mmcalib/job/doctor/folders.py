@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check, CheckId
 from mmcalib.job.spec import cache_dir
 from mmcalib.report.doctor import Folder
+
+FOLDER = CheckId("{} folder")
 
 Purpose = Literal["cache", "results", "temporary"]
 
@@ -33,7 +35,7 @@ def folders() -> list[Folder]:
 def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
     """`wanted_bytes` of disk are what a run may fill."""
     for folder in found:
-        name, where = f"{folder.purpose} folder", folder.path
+        name, where = FOLDER.of(folder.purpose), folder.path
         if not folder.writable:
             yield Check(name, "fail", f"cannot write to {where}", _CURES[folder.purpose])
         elif folder.free_bytes is not None and folder.free_bytes < wanted_bytes:

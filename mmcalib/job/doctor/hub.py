@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check, CheckId
 from mmcalib.geometry import bundled
 from mmcalib.geometry.hub import DEFAULT_ENDPOINT, TRUE_WORDS, cache_folder, reachable
 from mmcalib.report.doctor import Hub
 
 TIMEOUT_S = 3.0
+
+MODEL_HUB = CheckId("model hub")
 
 
 def ask_hub(env: Mapping[str, str]) -> Hub:
@@ -24,15 +26,14 @@ def ask_hub(env: Mapping[str, str]) -> Hub:
 
 def hub_check(hub: Hub, env: Mapping[str, str]) -> Check:
     """Never a reason not to run: a folder, the hub's cache and the bundled models remain."""
-    name = "model hub"
     left = f"a folder, {cache_folder(env)} and the {len(bundled())} of `mmcalib models` remain"
     if hub.state == "offline":
-        return Check(name, "skip", f"HF_HUB_OFFLINE is set: {left}", "unset HF_HUB_OFFLINE")
+        return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {left}", "unset HF_HUB_OFFLINE")
     if hub.state == "unreachable":
         detail = f"{hub.endpoint} did not answer within {TIMEOUT_S:g} s: {left}"
         remedy = "export HF_HUB_OFFLINE=1 (saves the wait), or export HF_ENDPOINT=https://A.MIRROR"
-        return Check(name, "warn", detail, remedy)
+        return Check(MODEL_HUB, "warn", detail, remedy)
     if importlib.util.find_spec("huggingface_hub") is None:
         detail = f"{hub.endpoint} answers, but its client is not installed: {left}"
-        return Check(name, "warn", detail, 'pip install "huggingface-hub>=0.24"')
-    return Check(name, "pass", f"{hub.endpoint} answers", "")
+        return Check(MODEL_HUB, "warn", detail, 'pip install "huggingface-hub>=0.24"')
+    return Check(MODEL_HUB, "pass", f"{hub.endpoint} answers", "")

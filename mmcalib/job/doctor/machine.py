@@ -9,8 +9,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check, CheckId
 from mmcalib.report.doctor import Host
+
+HOST_MEMORY = CheckId("host memory")
+SHARED_MEMORY = CheckId("shared memory")
+OPEN_FILES = CheckId("open files")
 
 GIB = 2**30
 # The largest of Linux' usual soft limit; each process that reads media takes a handful.
@@ -40,25 +44,25 @@ def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
     """`wanted_bytes` of host memory is what the job takes at its highest."""
     ram, shm, files = found.ram_available_bytes, found.shm_free_bytes, found.open_files
     if ram is None:
-        yield Check("host memory", "skip", "this system does not say what is free", "")
+        yield Check(HOST_MEMORY, "skip", "this system does not say what is free", "")
     elif ram < wanted_bytes:
         detail = f"{_gib(ram)} free; a start on CPU takes about {_gib(wanted_bytes)}"
-        yield Check("host memory", "warn", detail, "mmcalib run --validate budget ... needs less")
+        yield Check(HOST_MEMORY, "warn", detail, "mmcalib run --validate budget ... needs less")
     else:
-        yield Check("host memory", "pass", f"{_gib(ram)} free", "")
+        yield Check(HOST_MEMORY, "pass", f"{_gib(ram)} free", "")
     if shm is not None and shm < LEAST_SHM_BYTES:
         detail = (
             f"{shm / 2**20:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
         )
-        yield Check("shared memory", "warn", detail, "docker run --shm-size 8g, or --ipc host")
+        yield Check(SHARED_MEMORY, "warn", detail, "docker run --shm-size 8g, or --ipc host")
     elif shm is not None:
-        yield Check("shared memory", "pass", f"{_gib(shm)} of {SHM} free", "")
+        yield Check(SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free", "")
     if files is not None and files < LEAST_FILES:
         detail = f"a process may have {files}, {LEAST_FILES} are usual"
-        yield Check("open files", "warn", detail, f"ulimit -n {LEAST_FILES}")
+        yield Check(OPEN_FILES, "warn", detail, f"ulimit -n {LEAST_FILES}")
     else:
         most = "any number" if files is None else f"{files:,}"
-        yield Check("open files", "pass", f"a process may have {most}", "")
+        yield Check(OPEN_FILES, "pass", f"a process may have {most}", "")
 
 
 def _available(meminfo: Path) -> int | None:

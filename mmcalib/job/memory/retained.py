@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, repeat
-from typing import Final
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.memory import CACHED_KEEP
+from mmcalib.checks.check import Check
 from mmcalib.derive.demand import SLACK_BYTES, LanguageStep
 from mmcalib.derive.views import Pinned, pinned, repeated
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.worst_steps import demands, output_width
 from mmcalib.report.words import gib, number
-
-VIEWS: Final = "what cached items keep"
 
 
 def views_check(predicted: Predicted, decision: Configuration, accesses: Accesses) -> Check | None:
@@ -43,9 +41,9 @@ def views_check(predicted: Predicted, decision: Configuration, accesses: Accesse
         detail += " (assumed: no order of requests is given)"
     short = language.peak_bytes + kept - after.activation_peak_bytes
     if short <= SLACK_BYTES:
-        return Check(VIEWS, "pass", f"{detail}; the profile reserves that much")
+        return Check(CACHED_KEEP, "pass", f"{detail}; the profile reserves that much")
     return Check(
-        VIEWS,
+        CACHED_KEEP,
         "warn",
         f"{detail}; with the language model's step that is {gib(short)} more than is reserved",
         "a lower gpu_memory_utilization leaves room without reserving it; a smaller "

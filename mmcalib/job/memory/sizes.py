@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.memory import SIZES_REHEARSED
+from mmcalib.checks.check import Check
 from mmcalib.derive.encoder_sizes import Batch
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.job.configuration import Configuration
@@ -13,8 +14,6 @@ from mmcalib.job.memory.accuracy import ENCODER_OFF, same_gpu
 from mmcalib.job.memory.predict import Predicted, Predictor
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep
-
-SIZES = "encoder sweep as rehearsed"
 
 # Below, what kernels round up to counts for more than the items.
 _TOKENS = 1000
@@ -75,8 +74,10 @@ def sizes_check(rehearsed: RehearsedSizes, found: Sweep) -> Check | None:
     sizes = "1 size" if compared == 1 else f"{compared} sizes"
     detail = f"{sizes} of {_TOKENS:,} tokens or more, and the largest, measured and rehearsed"
     if missed:
-        return Check(SIZES, "warn", f"{detail}; off: {', '.join(missed)}")
-    return Check(SIZES, "pass", f"{detail}: within {ENCODER_OFF:.0%}, the largest not below")
+        return Check(SIZES_REHEARSED, "warn", f"{detail}; off: {', '.join(missed)}")
+    return Check(
+        SIZES_REHEARSED, "pass", f"{detail}: within {ENCODER_OFF:.0%}, the largest not below"
+    )
 
 
 def _profiling(decision: Configuration, modality: Modality, shape: Shape) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mmcalib.derive.adequacy import RESERVED
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.reserve import RESERVED
+from mmcalib.checks.check import Check
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.wording import first_sentence
@@ -52,7 +52,7 @@ def in_tokens(
     """
     if not decision.budget.encoder_budget_tokens:
         return list(checks)
-    return [_unknown(c, unrehearsed) if c.name == RESERVED else c for c in checks]
+    return [_unknown(c, unrehearsed) if c.id == RESERVED else c for c in checks]
 
 
 def _unknown(check: Check, unrehearsed: Unrehearsed) -> Check:

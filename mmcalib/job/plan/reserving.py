@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from mmcalib.checks.catalogue.limits import LIMIT
+from mmcalib.checks.catalogue.reserve import embeddings_alone
+from mmcalib.checks.catalogue.reserve import reserved_check as tokens_check
+from mmcalib.checks.check import Check
 from mmcalib.derive.cheapest import Found
-from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import Shortfall
 from mmcalib.derive.fixes import COSTS, Cost, Fix
 from mmcalib.derive.limits import Count
-from mmcalib.derive.traps.limits import LIMIT
-from mmcalib.derive.traps.reserve import embeddings_alone
-from mmcalib.derive.traps.reserve import reserved_check as tokens_check
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.setting import DEFAULT

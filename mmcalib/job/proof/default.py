@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.engine import DEFAULT_COMPARED
+from mmcalib.checks.check import Check
 from mmcalib.engine.host import SILENCE_S, EngineHost
 from mmcalib.errors import EngineError, EngineSilent
 from mmcalib.job.decision.decision import Decision
@@ -33,7 +34,7 @@ def start_default(
     """Start the default, which is `launch`, where its profile is affordable here by what the
     calibrated one took, which is `started`.
     """
-    name = "default for comparison"
+    name = DEFAULT_COMPARED
     if started is None:
         return DefaultStart(Check(name, "skip", "the calibrated configuration did not start"))
     if decision.default_error:

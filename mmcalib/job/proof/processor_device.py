@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.engine import PROCESSOR_ON_GPU
+from mmcalib.checks.check import Check
 from mmcalib.derive.processed import differences
 from mmcalib.domain.processed import Processed
 from mmcalib.domain.setting import Setting
@@ -19,7 +20,6 @@ from mmcalib.job.media_files import Files, files
 from mmcalib.progress import Progress
 from mmcalib.report import processor_device as c
 
-NAME = "processor on the GPU"
 _DIGITS = 3
 
 
@@ -129,15 +129,15 @@ def compared_check(found: Comparison) -> Check:
         path, why = wrong[0]
         said = [f"{path}: {why}; {len(wrong)} of {several} sampled items differ", *left_out]
         remedy = f"{beside.option}=cpu where the processor is served" if beside.option else ""
-        return Check(NAME, worst, "; ".join(said), remedy)  # type: ignore[arg-type]
+        return Check(PROCESSOR_ON_GPU, worst, "; ".join(said), remedy)  # type: ignore[arg-type]
     if found.ended:
-        return Check(NAME, worst, f"broke off: {found.ended}", "--device cpu")  # type: ignore[arg-type]
+        return Check(PROCESSOR_ON_GPU, worst, f"broke off: {found.ended}", "--device cpu")  # type: ignore[arg-type]
     if not pairs:
         detail = "; ".join(left_out) or f"vLLM takes none of the sampled items, on {device} or CPU"
-        return Check(NAME, "skip", detail, "--device cpu")
+        return Check(PROCESSOR_ON_GPU, "skip", detail, "--device cpu")
     what = "tokens, embeds, types and shapes of tensors"
     same = f"{len(pairs)} sampled items come out the same on {device} as on the CPU: {what}"
-    return Check(NAME, "pass", "; ".join([same, *left_out]))
+    return Check(PROCESSOR_ON_GPU, "pass", "; ".join([same, *left_out]))
 
 
 def processor_device(found: Comparison | None) -> c.ProcessorDevice | None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.engine import ENGINE_START, REPLAY
+from mmcalib.checks.check import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replayed
 from mmcalib.errors import EngineDied, EngineError
@@ -65,7 +66,7 @@ def prove(
         check = replay.replay_check(burst, replayed, started.figures.budget_tokens)
         return replace(proof, replayed=replayed, checks=(*proof.checks, check))
     except EngineError as error:
-        name = "replay" if proof.started else "engine start"
+        name = REPLAY if proof.started else ENGINE_START
         cure = error.hint if isinstance(error, EngineDied) else remedy
         failed = Check(name, "fail", error.message, cure)
         return replace(proof, checks=(*proof.checks, failed), failure=error)

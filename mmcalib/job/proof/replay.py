@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.engine import REPLAY
+from mmcalib.checks.check import Check
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
@@ -89,7 +90,7 @@ def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
 
 def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     """No rejection, no failure, and the engine's token counts equal to the measured ones."""
-    name, more = "replay", "--startup-budget SECONDS allows more, or run on a GPU machine"
+    name, more = REPLAY, "--startup-budget SECONDS allows more, or run on a GPU machine"
     refused, differing = rejected(replayed), mismatched(chosen, replayed)
     if refused:
         return Check(name, "fail", "; ".join(refused[:3]), "raise the limit that it names")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.file import ROUND_TRIP
+from mmcalib.checks.check import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.errors import EngineError
@@ -14,7 +15,7 @@ from mmcalib.errors import EngineError
 
 def round_trip(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
     """Whether `vllm serve --config` reads the file as it was meant (R9), field by field."""
-    name = "config round trip"
+    name = ROUND_TRIP
     try:
         parsed = host.ask(ParseServeConfig(str(path)), "parsing the config file")
     except EngineError as error:

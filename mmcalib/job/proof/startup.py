@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.engine import ENGINE_START, MEMORY_PROFILE
+from mmcalib.checks.check import Check
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.host import EngineHost
@@ -109,7 +110,7 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
     )
     checks = [
         Check(
-            "engine start",
+            ENGINE_START,
             "pass" if found == computed else "fail",
             f"started on {figures.device} in {figures.start_s:.0f} s; encoder budget {found}"
             + ("" if found == computed else f", computed {computed}"),
@@ -120,7 +121,7 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
     elif figures.computed_in is not None:
         checks.append(
             Check(
-                "memory profile",
+                MEMORY_PROFILE,
                 "skip",
                 "this CPU has no bfloat16 of its own: the engine computed in "
                 f"{figures.computed_in}, and its activations took other bytes",
@@ -131,7 +132,7 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
         estimate = figures.profile_estimate_s or 0.0
         checks.append(
             Check(
-                "memory profile",
+                MEMORY_PROFILE,
                 "skip",
                 f"encoding the profile's items would take about {estimate:.0f} s here, or more "
                 "memory than is free",
@@ -140,13 +141,13 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
         )
     else:
         peak = gib(figures.activation_peak_bytes)
-        checks.append(Check("memory profile", "pass", f"activation peak {peak}, measured"))
+        checks.append(Check(MEMORY_PROFILE, "pass", f"activation peak {peak}, measured"))
     return checks
 
 
 def _gpu_check(gpu: WorkerMemory) -> Check:
     """What vLLM found on the GPU that it started on."""
-    name = "memory profile"
+    name = MEMORY_PROFILE
     if gpu.activation_peak_bytes is None:
         return Check(name, "skip", "this release of vLLM keeps no figure of its profile")
     tokens = "" if gpu.kv_cache_tokens is None else f", {gpu.kv_cache_tokens:,} tokens"

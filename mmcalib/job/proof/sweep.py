@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.engine import SWEEP
+from mmcalib.checks.check import Check
 from mmcalib.derive.encoder_curve import costlier_together
 from mmcalib.derive.encoder_sizes import Batch, Sized, batches, candidates, sizes
 from mmcalib.domain.encoder_run import EncoderRun
@@ -19,8 +20,6 @@ from mmcalib.errors import EngineError
 from mmcalib.job.decision.counting import count
 from mmcalib.job.decision.decision import Decision
 from mmcalib.progress import Progress, Task
-
-NAME = "encoder sweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +175,8 @@ def sweep_check(found: Sweep) -> Check:
         remedies = ["--startup-budget SECONDS allows more"] if found.left_out else []
         remedies += ["--max-num-seqs N bounds the items of a step"] if each else []
         missing, remedy = [*missing, *each], "; ".join(remedies)
-        return Check(NAME, "warn", "; ".join([detail, *missing]), remedy)
-    return Check(NAME, "pass", detail)
+        return Check(SWEEP, "warn", "; ".join([detail, *missing]), remedy)
+    return Check(SWEEP, "pass", detail)
 
 
 def _by_items(modality: Modality, swept: Sequence[Swept]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mmcalib.derive.checks import verdict
+from mmcalib.checks.check import verdict
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.corpus_figures import corpus_figures
 from mmcalib.job.memory.figures import encoder_budget, memory

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mmcalib.checks.catalogue import limits, prompts, reserve
+from mmcalib.checks.catalogue.corpus import MEDIA_SERVED
+from mmcalib.checks.catalogue.processor_cache import cache_findings
+from mmcalib.checks.check import Check
+from mmcalib.checks.dialect import line
 from mmcalib.derive.cache_floor import CacheFloor, cache_floor, within_context
-from mmcalib.derive.checks import Check
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.derive.traps import limits, prompts, reserve
-from mmcalib.derive.traps.processor_cache import cache_findings
-from mmcalib.derive.traps.spelling import line
 from mmcalib.domain.budget import Budget
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.validate.memory import Foresight
@@ -23,7 +24,7 @@ def findings(
     args, opened, budget = subject.engine_args, subject.opened, subject.budget
     if args.get("language_model_only"):
         detail = "language_model_only: every image, video and clip is rejected"
-        yield Check("media served", "warn", detail, "remove language-model-only")
+        yield Check(MEDIA_SERVED, "warn", detail, "remove language-model-only")
         return
     yield from limits.limit_findings(args, opened)
     gain = foresight.gain(subject) if foresight else ""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from mmcalib.derive.checks import Check
-from mmcalib.derive.traps.trap import Taken
+from mmcalib.checks.check import Check
+from mmcalib.checks.trap import Taken
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.proof.prove import Proof

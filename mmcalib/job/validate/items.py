@@ -8,12 +8,15 @@ from pathlib import Path
 
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.sample import choose
-from mmcalib.derive.checks import Check
-from mmcalib.derive.encoder_input import excess_check, excesses
+from mmcalib.checks.catalogue import items as traps
+from mmcalib.checks.catalogue import prompts as prompt_traps
+from mmcalib.checks.catalogue.corpus import ITEMS_LOAD, MODALITIES_SERVED
+from mmcalib.checks.catalogue.encoder_input import excess_check
+from mmcalib.checks.catalogue.prompts import REQUESTS_ADMITTED
+from mmcalib.checks.check import Check
+from mmcalib.checks.dialect import line
+from mmcalib.derive.encoder_input import excesses
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.derive.traps import items as traps
-from mmcalib.derive.traps import prompts as prompt_traps
-from mmcalib.derive.traps.spelling import line
 from mmcalib.engine.host import EngineHost
 from mmcalib.job.calibration.corpus_checks import readable
 from mmcalib.job.decision.budgets import Budgets
@@ -67,7 +70,7 @@ def measured(
     if unreadable:
         first = unreadable[0]
         yield Check(
-            "items load",
+            ITEMS_LOAD,
             "warn",
             f"{len(unreadable)} cannot be loaded, such as {first.path}: {first.reason}",
             "remove or convert them: such requests fail",
@@ -126,7 +129,7 @@ def _served(corpus: Corpus, subject: Subject) -> tuple[Corpus, Check | None]:
     one = {m: 1 for m in gone if m in subject.opened.modalities}
     limits = subject.engine_args.get("limit_mm_per_prompt") or {}
     check = Check(
-        "modalities served",
+        MODALITIES_SERVED,
         "fail",
         f"{items} of the corpus are rejected: the configuration admits none",
         line("limit_mm_per_prompt", {**limits, **one}) if one else "serve them with another model",
@@ -143,7 +146,7 @@ def _too_many(prompts: PromptCensus, subject: Subject) -> Iterator[Check]:
     limits = subject.engine_args.get("limit_mm_per_prompt") or {}
     needed = {m: n for m, n in most.items() if n > counts[m]}
     yield Check(
-        "requests admitted",
+        REQUESTS_ADMITTED,
         "fail",
         f"{sum(entry.count for entry in over):,} of {prompts.prompts():,} requests carry more "
         f"items than the limits admit, such as {over[0].exemplar.origin}: vLLM rejects them",

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.limits import LIMIT
+from mmcalib.checks.catalogue.reserve import Room
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
+from mmcalib.checks.trap import Figures
 from mmcalib.derive.demand import Shortfall, WorstStep
-from mmcalib.derive.traps.limits import LIMIT
-from mmcalib.derive.traps.reserve import Room
-from mmcalib.derive.traps.spelling import line
-from mmcalib.derive.traps.trap import Figures
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import EngineDied, EngineError
@@ -71,9 +71,9 @@ class Foresight:
                 if found is not None:
                     self.steps[modality] = found
 
-    def own_items(self, subject: Subject) -> set[str]:
+    def own_items(self, subject: Subject) -> set[CheckId]:
         """Rehearse steps of the corpus' own items where they take more than vLLM's dummies; the
-        names of the checks whose bytes are known with it.
+        checks whose bytes are known with it.
         """
         steps = encoder_steps(subject)
         if self.config is None or not steps:

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from mmcalib.derive.checks import Check
-from mmcalib.derive.traps.file import ROUND_TRIP, Written, file_findings
+from mmcalib.checks.catalogue.file import ROUND_TRIP, Written, file_findings
+from mmcalib.checks.check import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
 from mmcalib.errors import EngineDied, EngineError

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue import kwargs as traps
+from mmcalib.checks.catalogue.kwargs import SETTINGS_EFFECT
+from mmcalib.checks.check import Check
 from mmcalib.derive.effects import settings
-from mmcalib.derive.traps import kwargs as traps
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import EngineDied, EngineError
@@ -29,7 +30,7 @@ def setting_checks(subject: Subject, host: EngineHost, progress: Progress) -> It
         except EngineDied:
             raise
         except EngineError as error:
-            yield Check("settings have effect", "skip", f"not asked: {error.message}")
+            yield Check(SETTINGS_EFFECT, "skip", f"not asked: {error.message}")
             return
     yield from traps.effect_checks(found)
 

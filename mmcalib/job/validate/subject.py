@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mmcalib.checks.catalogue import limits, reserve
+from mmcalib.checks.catalogue.engine import BATCH_HOLDS_ITEM, CONFIGURATION_ACCEPTED
+from mmcalib.checks.check import Check
+from mmcalib.checks.dialect import line
 from mmcalib.derive.adequacy import Adequacy
-from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.traps import limits, reserve
-from mmcalib.derive.traps.spelling import line
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT, Setting
@@ -44,8 +45,7 @@ GPU_ONLY = (
     "load_format",
     "mm_processor_device",
 )
-STARTS = "configuration accepted"
-BATCH = "batch holds an item"
+_CHANGE = "change the setting that it names"
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def opened_as(
     except EngineDied:
         raise
     except EngineError as error:
-        return Check(STARTS, "fail", refusal(error), "change the setting that it names")
+        return Check(CONFIGURATION_ACCEPTED, "fail", refusal(error), _CHANGE)
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     return opened
@@ -132,7 +132,7 @@ def budgeted(
                 where = "" if args.get("disable_chunked_mm_input") else " on a GPU"
                 remedy = f"{line('max_num_batched_tokens', enough)}, or more"
                 detail = f"vLLM does not start{where}: {budget}"
-                checks.append(Check(BATCH, "fail", detail, remedy))
+                checks.append(Check(BATCH_HOLDS_ITEM, "fail", detail, remedy))
                 args["max_num_batched_tokens"] = enough
                 budget = _asked(asks, args, whole=whole)
         plain_args = limits.unhinted(args)
@@ -140,7 +140,10 @@ def budgeted(
         default, _ = asks.default()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
-        return None, [*checks, Check(STARTS, "fail", words, "change the setting that it names")]
+        return None, [
+            *checks,
+            Check(CONFIGURATION_ACCEPTED, "fail", words, _CHANGE),
+        ]
     args = limits.as_read(args)
     counts = limits.counts(args, asks.opened)
     adequacy = reserve.reserved(args, budget, counts)

@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.derive.adequacy import RESERVED
-from mmcalib.derive.checks import Check
-from mmcalib.derive.traps.file import ROUND_TRIP
-from mmcalib.derive.traps.options import option_traps
+from mmcalib.checks.catalogue.engine import BATCH_HOLDS_ITEM, ENGINE_START
+from mmcalib.checks.catalogue.file import ROUND_TRIP
+from mmcalib.checks.catalogue.options import option_traps
+from mmcalib.checks.catalogue.reserve import RESERVED
+from mmcalib.checks.catalogue.size_hints import SIZE_HINT
+from mmcalib.checks.check import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.geometry import resolve
@@ -31,7 +33,7 @@ from mmcalib.job.validate.items import Media, made_up, measured, probed, read_me
 from mmcalib.job.validate.memory import Foresight, figures
 from mmcalib.job.validate.reading import read_config
 from mmcalib.job.validate.settings import setting_checks
-from mmcalib.job.validate.subject import BATCH, asking, budgeted, here, opened_as
+from mmcalib.job.validate.subject import asking, budgeted, here, opened_as
 from mmcalib.progress import Progress, Silent
 from mmcalib.report.validation import Validation
 from mmcalib.scratch import Scratch
@@ -157,15 +159,18 @@ def _judge(
         found.checks += measured(corpus, subject, asks, progress)
         if foresight is not None:
             known = foresight.own_items(subject)
-            found.checks = [check for check in found.checks if check.name not in known]
+            found.checks = [check for check in found.checks if check.id not in known]
     else:
         found.checks += probed(subject, host, progress)
     found.checks += setting_checks(subject, host, progress)
-    if any(check.name in (ROUND_TRIP, BATCH) and check.status == "fail" for check in found.checks):
+    if any(
+        check.id in (ROUND_TRIP, BATCH_HOLDS_ITEM) and check.status == "fail"
+        for check in found.checks
+    ):
         why = "vLLM refuses the file as it is"
-        found.checks.append(Check("engine start", "skip", f"not started: {why}"))
+        found.checks.append(Check(ENGINE_START, "skip", f"not started: {why}"))
     elif asked.depth == "budget":
-        found.checks.append(Check("engine start", "skip", "not started: --validate budget"))
+        found.checks.append(Check(ENGINE_START, "skip", "not started: --validate budget"))
     else:
         if corpus is None and asked.depth == "replay":
             corpus = made_up(subject, host, scratch / "media", progress)
@@ -202,20 +207,20 @@ def _unrehearsed(asked: Asked, foresight: Foresight | None) -> Unrehearsed:
 
 def in_bytes(before: list[Check], memory: list[Check]) -> list[Check]:
     """R4 in bytes decides; the cures of the one in tokens are its cures too."""
-    tokens = next((check for check in before if check.name == RESERVED), None)
-    if tokens is None or all(check.name != RESERVED for check in memory):
+    tokens = next((check for check in before if check.id == RESERVED), None)
+    if tokens is None or all(check.id != RESERVED for check in memory):
         return [*before, *memory]
     cures = tokens.remedy if tokens.status == "fail" else ""
     memory = [
-        replace(c, remedy=cures or c.remedy) if c.name == RESERVED and c.status == "fail" else c
+        replace(c, remedy=cures or c.remedy) if c.id == RESERVED and c.status == "fail" else c
         for c in memory
     ]
-    known = {check.name for check in before if check.status == "fail"}
-    memory = [check for check in memory if check.name == RESERVED or check.name not in known]
-    kept = [check for check in before if check.name != RESERVED]
-    if any(c.name == RESERVED and c.status == "pass" for c in memory):
+    known = {check.id for check in before if check.status == "fail"}
+    memory = [check for check in memory if check.id == RESERVED or check.id not in known]
+    kept = [check for check in before if check.id != RESERVED]
+    if any(c.id == RESERVED and c.status == "pass" for c in memory):
         kept = [
-            replace(c, status="warn") if c.name.endswith("size hint") and c.status == "fail" else c
+            replace(c, status="warn") if SIZE_HINT.covers(c.id) and c.status == "fail" else c
             for c in kept
         ]
     return [*kept, *memory]

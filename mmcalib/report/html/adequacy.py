@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.report import words
 from mmcalib.report.calibration import Calibration, Label
 from mmcalib.report.html.canvas import Canvas, Layer, draw
@@ -32,7 +33,7 @@ def adequacy(calibration: Calibration) -> Figure | None:
             yield from _bar(name, size, colour, row * _ROW_PX, canvas, size / most)
 
     ratio = "not known" if budget.adequacy is None else f"{budget.adequacy:.2f}"
-    found = next((c for c in calibration.checks if c.name == "adequately reserved"), None)
+    found = next(RESERVED.among(calibration.checks), None)
     labels: list[Label] = [budget.label, "measured"] if replay else [budget.label]
     summary = f"Profiled ÷ worst step is {ratio}, in tokens."
     return Figure(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from mmcalib.checks.catalogue.size_hints import SIZE_HINT
 from mmcalib.report import words
 from mmcalib.report.calibration import Calibration, ModalityItems
 from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, draw, log_axis, reference, upright
@@ -115,8 +116,8 @@ def _lines(
 
 
 def _hint_note(calibration: Calibration, modality: str) -> Iterator[str]:
-    name = f"{modality} size hint"
-    yield from (f"Size hint: {c.detail}." for c in calibration.checks if c.name == name)
+    found = SIZE_HINT.of(modality).among(calibration.checks)
+    yield from (f"Size hint: {check.detail}." for check in found)
 
 
 def binned(tokens: Iterable[tuple[int, int]]) -> list[tuple[float, float, int]]:

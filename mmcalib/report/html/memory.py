@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mmcalib.checks.catalogue.memory import PREDICTED
 from mmcalib.report import words
 from mmcalib.report.calibration import Calibration, Label, Memory
 from mmcalib.report.html.canvas import Canvas, Layer, draw, reference
@@ -133,6 +134,5 @@ def _notes(calibration: Calibration) -> Iterator[str]:
         yield f"Of the engine start: {words.plain(found.measured.note).rstrip('.')}."
     yield from (
         f"Predicted against measured: {words.plain(check.detail)}."
-        for check in calibration.checks
-        if check.name == "predicted against measured"
+        for check in PREDICTED.among(calibration.checks)
     )

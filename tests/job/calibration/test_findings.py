@@ -6,7 +6,7 @@ import pytest
 from corpora import corpus, decide, path_of
 from fake_host import INERT, KNOBS, opened
 
-from mmcalib.derive.checks import Check, verdict
+from mmcalib.checks.check import Check, verdict
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape

@@ -11,14 +11,15 @@ import pytest
 from rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.derive.adequacy import RESERVED, Adequacy
-from mmcalib.derive.checks import Check, verdict
+from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
+from mmcalib.checks.catalogue.reserve import RESERVED, embeddings_alone
+from mmcalib.checks.check import Check, verdict
+from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import LanguageStep, Merge, WorstStep
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.traps.reserve import embeddings_alone
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Outputs, Rehearsed, StepPeak
 from mmcalib.domain.setting import DEFAULT
@@ -157,7 +158,7 @@ def test_padded_clips_decide_by_their_bytes() -> None:
     assert check is not None
     assert check.status == "fail"
     assert "90 items such as /c.wav, 2,250 tokens of audio, takes 4.52 GiB" in check.detail
-    assert known_in_bytes(after) == {"audio input reserved"}
+    assert known_in_bytes(after) == {INPUT_RESERVED.of("audio")}
 
 
 def test_a_step_that_could_not_be_run_decides_nothing() -> None:
@@ -243,7 +244,7 @@ SHORT = Check(RESERVED, "fail", "under-reserved: 324 of 1296 tokens", "the cure"
 def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
     (check,) = in_tokens([TOKENS], FOUR, NO_GPU)
-    assert (check.name, check.status, verdict([check])) == (RESERVED, "warn", "pass")
+    assert (check.id, check.status, verdict([check])) == (RESERVED, "warn", "pass")
     assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because no GPU")
     for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):
         assert part in check.detail

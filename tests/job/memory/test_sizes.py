@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check
 from mmcalib.derive.encoder_sizes import Batch, Sized
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.domain.shapes import ImageShape

@@ -6,9 +6,11 @@ from typing import Any
 
 from rehearsals import BUDGET, GIB, rehearsed
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue import reserve
+from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
+from mmcalib.checks.catalogue.size_hints import SIZE_HINT
+from mmcalib.checks.check import Check
 from mmcalib.derive.limits import Count
-from mmcalib.derive.traps import reserve
 from mmcalib.domain.model import ModelInfo
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
@@ -63,8 +65,8 @@ def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
     hinted = subject(limit_mm_per_prompt={"image": {"count": 1, "width": 512}})
     gpu, worst = catalogue.find("L4"), {"image": rehearsed()}
     before = [
-        Check("image size hint", "fail", "a trap", "the cure"),
-        Check("adequately reserved", "fail", "in tokens", "the cure"),
+        Check(SIZE_HINT.of("image"), "fail", "a trap", "the cure"),
+        Check(RESERVED, "fail", "in tokens", "the cure"),
     ]
     for reserves, statuses in ((GIB // 4, ("fail", "fail")), (2 * GIB, ("warn", "pass"))):
         config = rehearsed(activation_peak_bytes=reserves)
@@ -79,10 +81,10 @@ def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
 
 def test_a_finding_that_is_there_already_is_not_repeated() -> None:
     before = [
-        Check("adequately reserved", "fail", "", ""),
-        Check("encoder reserved", "fail", "skipped", ""),
+        Check(RESERVED, "fail", "", ""),
+        Check(ENCODER_RESERVED, "fail", "skipped", ""),
     ]  # fmt: skip
-    memory = [Check("adequately reserved", "fail", "", ""), Check("encoder reserved", "warn", "")]
+    memory = [Check(RESERVED, "fail", "", ""), Check(ENCODER_RESERVED, "warn", "")]
     assert [c.name for c in in_bytes(before, memory)] == [
         "encoder reserved",
         "adequately reserved",

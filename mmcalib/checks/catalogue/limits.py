@@ -6,14 +6,17 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
 from mmcalib.derive.frontier import spelled
 from mmcalib.derive.limits import Count
-from mmcalib.derive.traps.spelling import line
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
+
+LIMIT_OF = CheckId("limit of {}")
+EVERY_LIMITED = CheckId("every modality limited")
 
 LIMIT = "limit_mm_per_prompt"
 # vLLM's limit of a modality that nobody has set (vllm/config/multimodal.py).
@@ -91,7 +94,7 @@ def limit_findings(engine_args: Mapping[str, Any], opened: ModelInfo) -> Iterato
         if near:
             remedy = line(LIMIT, {near[0]: limits[modality]})
         yield Check(
-            f"limit of {modality}",
+            LIMIT_OF.of(modality),
             "fail" if near else "warn",
             f"the model takes {takes}: vLLM ignores a limit of {modality} without a word",
             remedy,
@@ -103,7 +106,7 @@ def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
     for name in options(limits, modality):
         if name not in known:
             yield Check(
-                f"limit of {modality}: {name}",
+                LIMIT_OF.of(f"{modality}: {name}"),
                 "warn",
                 f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}",
                 line(LIMIT, {modality: {n: v for n, v in options(limits, modality).items()
@@ -141,7 +144,7 @@ def unwritten(
                 detail += f", {without.encoder_budget_tokens:,} with {worst}: 0{gain}"
             if limits or worst != next(iter(opened.modalities)):
                 remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
-    yield Check("every modality limited", "warn", detail, remedy)
+    yield Check(EVERY_LIMITED, "warn", detail, remedy)
 
 
 def line_of(knob: Knob, tokens: int) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
 from mmcalib.derive.cache_floor import CacheFloor, parts
-from mmcalib.derive.checks import Check
 from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, written_gib
-from mmcalib.derive.traps.spelling import line
 
-CACHE = "processor cache holds a request"
+CACHE = CheckId("processor cache holds a request")
+
 SIZE = "mm_processor_cache_gb"
 
 

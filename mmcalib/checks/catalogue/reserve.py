@@ -7,15 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmcalib.derive.adequacy import RESERVED, Adequacy, adequacy
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.limits import LIMIT, cap, hint, options
+from mmcalib.checks.catalogue.size_hints import HINT_WITHIN, SIZE_HINT
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
+from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.limits import Count
 from mmcalib.derive.nested import merged
-from mmcalib.derive.traps.limits import LIMIT, cap, hint, options
-from mmcalib.derive.traps.spelling import line
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
+
+# In bytes it takes the place of the one in tokens.
+RESERVED = CheckId("adequately reserved")
+ENCODER_RESERVED = CheckId("encoder reserved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ def skipped_profile(
         size = f" and take {room.peak_bytes / 2**30:.2f} GiB"
         lower = f", or {line('gpu_memory_utilization', room.utilization)}"
     return Check(
-        "encoder reserved",
+        ENCODER_RESERVED,
         "fail",
         "skip_mm_profiling: nothing is reserved for the encoder, though one step may encode "
         f"{found.worst_step_tokens:,} tokens{size}; that memory is given to the KV cache",
@@ -158,7 +163,7 @@ def _clamped(
     kept = {n: v for n, v in options(limits, modality).items() if n not in above}
     value = kept if len(kept) > 1 or "count" not in kept else kept["count"]
     yield Check(
-        f"{modality} hint within the maximum",
+        HINT_WITHIN.of(modality),
         "warn",
         f"{asked}: above vLLM's own largest {modality} ({takes}), so it is ignored with a line "
         "in the log; a hint can only make the profiled item smaller",
@@ -177,7 +182,7 @@ def _shrunk(
     """A hint that shrinks the profiled item alone is a trap; one that shrinks the encoder cache too
     makes larger items impossible.
     """
-    name = f"{modality} size hint"
+    name = SIZE_HINT.of(modality)
     size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
     most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]
     if dummy.embeds < most:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check
 from mmcalib.domain.budget import Budget
 
 

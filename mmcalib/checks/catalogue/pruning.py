@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
-from mmcalib.derive.traps.spelling import line
-from mmcalib.derive.traps.trap import Figures, Taken, Trap, size
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
+from mmcalib.checks.trap import Figures, Taken, Trap, size
+
+PRUNED_RESERVED = CheckId("pruned videos reserved")
 
 RATE = "video_pruning_rate"
 
@@ -35,4 +37,4 @@ def pruning(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
         "max-num-seqs, or a lower gpu-memory-utilization, which leaves room without reserving it"
     )
     taken = None if more is None else Taken(f"frames that {RATE} drops", more)
-    return Trap(Check("pruned videos reserved", "warn", detail, remedy), taken)
+    return Trap(Check(PRUNED_RESERVED, "warn", detail, remedy), taken)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.limits import LIMIT, hint, line_of
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
-from mmcalib.derive.traps.limits import LIMIT, hint, line_of
-from mmcalib.derive.traps.spelling import line
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.shapes import Modality
 
-PROMPTS_FIT = "prompts fit"
+REQUESTS_ADMITTED = CheckId("requests admitted")
+PROMPTS_FIT = CheckId("prompts fit")
 
 
 def fullest(

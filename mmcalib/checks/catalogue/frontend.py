@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.trap import Figures, Taken, Trap
 from mmcalib.derive.mm_cache import GIB
-from mmcalib.derive.traps.trap import Figures, Taken, Trap
+
+API_SERVER_MEMORY = CheckId("memory of the API server")
 
 SIZE = "mm_ipc_gpu_memory_gb"
 # PYNVVIDEOCODEC_VIDEO_BACKEND, the only one on the GPU (vllm/multimodal/video_decoders of 0.32).
@@ -27,7 +29,7 @@ def frontend(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
         f"{SIZE} {given:g}: {given:.2f} GiB less KV cache, reserved for decoding in the API server "
         "(reserve_mm_ipc_gpu_memory, vllm/multimodal/gpu_ipc_memory.py)"
     )
-    name = "memory of the API server"
+    name = API_SERVER_MEMORY
     if not known.counts.get("video"):
         why = f"{detail}, though no video is served: nothing else uses it"
         return Trap(Check(name, "warn", why, "remove mm-ipc-gpu-memory-gb"), taken)

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.trap import Figures, Taken, Trap, size
 from mmcalib.derive.adequacy import ADEQUATE
-from mmcalib.derive.checks import Check
-from mmcalib.derive.traps.trap import Figures, Taken, Trap, size
+
+LARGEST_ON_ONE_RANK = CheckId("largest item on one rank")
 
 MODE = "mm_encoder_tp_mode"
 
@@ -29,7 +31,7 @@ def tower_parallel(engine_args: Mapping[str, Any], known: Figures) -> Trap | Non
         f"{profiled:,} tokens on one of {ranks} ranks, a single item may put {largest:,} there "
         "(get_load_balance_assignment, vllm/model_executor/models/vision.py)"
     )
-    name = "largest item on one rank"
+    name = LARGEST_ON_ONE_RANK
     if not largest or profiled >= ADEQUATE * largest:
         return Trap(Check(name, "pass", detail))
     more = None

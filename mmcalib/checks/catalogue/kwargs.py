@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.limits import LIMIT
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
 from mmcalib.derive.effects import Effect, Footprint, Taken, sizes, value_at
-from mmcalib.derive.traps.limits import LIMIT
-from mmcalib.derive.traps.spelling import line
 from mmcalib.domain.shapes import Modality, Shape
+
+HAS_EFFECT = CheckId("{} has effect")
+SETTINGS_EFFECT = CheckId("settings have effect")
+SCOPE = CheckId("{} scope")
 
 KWARGS = "mm_processor_kwargs"
 SCOPES: dict[Modality, str] = {
@@ -67,7 +71,7 @@ def bleeding(
     )
     lines = [f"for {m} alone {line(KWARGS, args[KWARGS])}" for m, args in remedies.items()]
     return Check(
-        f"{name} scope",
+        SCOPE.of(name),
         "warn",
         f"{name} is written flat and changes {' and '.join(moved)}: {cases}",
         " or ".join(lines),
@@ -80,7 +84,7 @@ def effect_checks(effects: list[Effect]) -> Iterator[Check]:
     """
     idle = [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
     for effect in idle:
-        yield Check(f"{effect.name} has effect", "warn", effect.words, "remove it")
+        yield Check(HAS_EFFECT.of(effect.name), "warn", effect.words, "remove it")
     named: dict[str, list[str]] = {}
     for effect in effects:
         stated = effect.outcome == "stated" and effect.path[0] == LIMIT
@@ -93,4 +97,4 @@ def effect_checks(effects: list[Effect]) -> Iterator[Check]:
     )
     words = "; ".join(text + ", ".join(named[key]) for key, text in said if key in named)
     if words:
-        yield Check("settings have effect", "pass", words)
+        yield Check(SETTINGS_EFFECT, "pass", words)

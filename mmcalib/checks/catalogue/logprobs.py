@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
-from mmcalib.derive.traps.spelling import line
-from mmcalib.derive.traps.trap import Figures, Taken, Trap, size
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
+from mmcalib.checks.trap import Figures, Taken, Trap, size
+
+LOGPROBS_RESERVED = CheckId("prompt_logprobs reserved")
 
 # Logits in the model's 16 bits, and their logarithms in 32 (`compute_logprobs`,
 # vllm/v1/sample/sampler.py of 0.32).
@@ -35,7 +37,7 @@ def prompt_logprobs(engine_args: Mapping[str, Any], known: Figures) -> Trap | No
         f"tokens of a chunk, {known.vocab_size:,} each{size(nbytes)}, which no profile runs "
         f"({_SOURCE_V2 if known.runner == 'V2' else _SOURCE})"
     )
-    name, reserved = "prompt_logprobs reserved", known.activation_peak_bytes
+    name, reserved = LOGPROBS_RESERVED, known.activation_peak_bytes
     taken = None if nbytes is None else Taken("logits of prompt_logprobs", nbytes)
     if nbytes is not None and reserved is not None and nbytes <= reserved:
         held = f"{detail}; the activation peak reserves {reserved / 2**30:.2f} GiB (rehearsed)"

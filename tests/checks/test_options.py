@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.traps.options import option_traps
-from mmcalib.derive.traps.trap import Figures, Taken, Trap
+from mmcalib.checks.catalogue.options import option_traps
+from mmcalib.checks.trap import Figures, Taken, Trap
 from mmcalib.domain.budget import Budget, Dummy
 
 GIB = 2**30

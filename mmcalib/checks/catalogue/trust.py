@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
-from mmcalib.derive.traps.trap import Figures, Taken, Trap, size
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.trap import Figures, Taken, Trap, size
+
+CAPS_HOLD = CheckId("caps hold for every request")
+EMBEDDINGS = CheckId("embeddings of clients")
 
 
 def trusted_kwargs(served: Mapping[str, Any], known: Figures) -> Trap | None:
@@ -25,7 +28,7 @@ def trusted_kwargs(served: Mapping[str, Any], known: Figures) -> Trap | None:
         "file is void"
     )
     remedy = "remove trust-request-mm-kwargs unless you trust every client"
-    return Trap(Check("caps hold for every request", "warn", detail, remedy))
+    return Trap(Check(CAPS_HOLD, "warn", detail, remedy))
 
 
 def embeddings(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
@@ -52,4 +55,4 @@ def embeddings(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
         if known.encoder_cache_bytes is not None:
             taken = Taken("embeddings that clients send", known.encoder_cache_bytes)
     remedy = "remove enable-mm-embeds unless you trust every client"
-    return Trap(Check("embeddings of clients", "warn", detail, remedy), taken)
+    return Trap(Check(EMBEDDINGS, "warn", detail, remedy), taken)

@@ -8,11 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
 from mmcalib.derive.logs.retired import retired_among
-from mmcalib.derive.traps.spelling import line
 
-ROUND_TRIP = "config round trip"
+ROUND_TRIP = CheckId("config round trip")
+UNKNOWN_KEY = CheckId("unknown key {}")
+EMPTY_KEY = CheckId("empty key {}")
+VALUE_OF = CheckId("value of {}")
+FALSE_KEY = CheckId("false {}")
+REPEATED_KEY = CheckId("repeated key {}")
+FLAG_OVER = CheckId("flag over {}")
+
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
 # How older releases spelled limits: image=2,video=1.
 _PAIRS = re.compile(r"(\w+)=(\d+)")
@@ -96,7 +103,7 @@ def _unknown(written: Written) -> Iterator[Check]:
         if value is False:
             does = "vllm serve drops it without a word, because it is false"
         yield Check(
-            f"unknown key {key}",
+            UNKNOWN_KEY.of(key),
             "fail",
             f"no option of the installed vllm serve: {does}",
             _instead(written, key, value),
@@ -119,7 +126,7 @@ def _nulls(written: Written) -> Iterator[Check]:
     for key, value in written.settings.items():
         if value is None and written.argument(key) is not None:
             yield Check(
-                f"empty key {key}",
+                EMPTY_KEY.of(key),
                 "fail",
                 "it has no value: vLLM reads the word None, and refuses it or takes it as a name",
                 f"remove the line: without it {key} has its default",
@@ -135,7 +142,7 @@ def _bad_values(written: Written, bad: Mapping[str, str]) -> Iterator[Check]:
         remedy = f"correct or remove: {line(key, value)}"
         if pairs:
             remedy = line(key, {name: int(count) for name, count in pairs})
-        yield Check(f"value of {key}", "fail", words, remedy)
+        yield Check(VALUE_OF.of(key), "fail", words, remedy)
 
 
 def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
@@ -151,7 +158,7 @@ def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
         elif f"no-{name}" not in written.options:
             remedy = f"remove the line: vllm serve has no --no-{name}"
         yield Check(
-            f"false {key}",
+            FALSE_KEY.of(key),
             "fail",
             f"vllm serve drops `{key}: false` from a file without a word; "
             f"{argument} stays {_said(values.get(argument))}",
@@ -166,7 +173,7 @@ def _said(value: Any) -> str:
 def _twice(written: Written) -> Iterator[Check]:
     for key in written.twice:
         last = f"the last one wins: {line(key, written.settings[key])}"
-        yield Check(f"repeated key {key}", "warn", last, "keep one of them")
+        yield Check(REPEATED_KEY.of(key), "warn", last, "keep one of them")
 
 
 def _overridden(written: Written) -> Iterator[Check]:
@@ -182,7 +189,7 @@ def _overridden(written: Written) -> Iterator[Check]:
         flag = said.get(written.argument(key) or "", "")
         if flag:
             yield Check(
-                f"flag over {key}",
+                FLAG_OVER.of(key),
                 "warn",
                 f"{flag} on the command line wins over `{line(key, value)}` in the file",
                 "keep one of them",

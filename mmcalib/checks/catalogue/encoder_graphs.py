@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
-from mmcalib.derive.traps.trap import Figures, Taken, Trap, size
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.trap import Figures, Taken, Trap, size
+
+GRAPHS_RESERVED = CheckId("encoder graphs reserved")
 
 # The smallest budget that Qwen2.5-VL and Qwen3-VL begin with: a picture of 224 × 224
 # (`get_encoder_cudagraph_budget_range`, vllm/model_executor/models/qwen2_5_vl.py of 0.32).
@@ -21,7 +23,7 @@ def encoder_graphs(engine_args: Mapping[str, Any], known: Figures) -> Trap | Non
     compilation = engine_args.get("compilation_config")
     if not isinstance(compilation, Mapping) or not compilation.get("cudagraph_mm_encoder"):
         return None
-    name = "encoder graphs reserved"
+    name = GRAPHS_RESERVED
     if engine_args.get("enforce_eager"):
         detail = "enforce_eager: no graph is captured, cudagraph_mm_encoder changes nothing"
         return Trap(Check(name, "warn", detail, "remove one of the two"))

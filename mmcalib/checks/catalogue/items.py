@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mmcalib.derive.checks import Check
+from mmcalib.checks.catalogue.limits import line_of
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.derive.traps.limits import line_of
-from mmcalib.derive.traps.spelling import line
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 
-ADMITTED = "items admitted"
+ADMITTED = CheckId("items admitted")
+ACCEPTED = CheckId("{} items accepted")
+STILL_ACCEPTED = CheckId("items still accepted")
+KEPT_WHOLE = CheckId("items kept whole")
+CAP_HELD = CheckId("image cap held")
+CAP = CheckId("{} cap")
 
 
 def admitted(table: CostTable, budget: Budget, knobs: Iterable[Knob]) -> Check | None:
@@ -108,7 +113,7 @@ def refusals(table: CostTable) -> Iterator[Check]:
         items, taken = sum(r.count for r in refused), sum(c.count for c in table.of(modality))
         first = refused[0]
         yield Check(
-            f"{modality} items accepted",
+            ACCEPTED.of(modality),
             "fail" if items > taken else "warn",
             f"vLLM refuses {items:,} of {items + taken:,}, such as {first.exemplar} "
             f"({first.shape}): {first.reason}",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.derive.traps.encoder_graphs import encoder_graphs
-from mmcalib.derive.traps.frontend import frontend
-from mmcalib.derive.traps.logprobs import prompt_logprobs
-from mmcalib.derive.traps.pruning import pruning
-from mmcalib.derive.traps.tower_parallel import tower_parallel
-from mmcalib.derive.traps.trap import Figures, Trap
-from mmcalib.derive.traps.trust import embeddings, trusted_kwargs
+from mmcalib.checks.catalogue.encoder_graphs import encoder_graphs
+from mmcalib.checks.catalogue.frontend import frontend
+from mmcalib.checks.catalogue.logprobs import prompt_logprobs
+from mmcalib.checks.catalogue.pruning import pruning
+from mmcalib.checks.catalogue.tower_parallel import tower_parallel
+from mmcalib.checks.catalogue.trust import embeddings, trusted_kwargs
+from mmcalib.checks.trap import Figures, Trap
 
 
 def option_traps(

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
+from mmcalib.checks.catalogue import items, kwargs, limits, prompts, reserve
+from mmcalib.checks.catalogue.file import Written, file_findings
+from mmcalib.checks.check import Check
+from mmcalib.checks.dialect import flow, line
 from mmcalib.derive.adequacy import Adequacy
-from mmcalib.derive.checks import Check
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.effects import Effect, Footprint, Taken
 from mmcalib.derive.fit import Fit, PromptTokens
 from mmcalib.derive.nested import merged
-from mmcalib.derive.traps import items, kwargs, limits, prompts, reserve
-from mmcalib.derive.traps.file import Written, file_findings
-from mmcalib.derive.traps.spelling import flow, line
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import ModelInfo

@@ -1,0 +1,12 @@
+"""What rehearsed memory says of a configuration."""
+
+from __future__ import annotations
+
+from mmcalib.checks.check import CheckId
+
+MEMORY_ON = CheckId("memory on {}")
+CONCURRENCY = CheckId("concurrency")
+PEAK_BY_FORMULA = CheckId("encoder peak by formula")
+PREDICTED = CheckId("predicted against measured")
+CACHED_KEEP = CheckId("what cached items keep")
+SIZES_REHEARSED = CheckId("encoder sweep as rehearsed")
