@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from mmcalib.derive.policy import Policy
     from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
     from mmcalib.job.calibration.calibrate import calibrate
+    from mmcalib.job.gate.calibration import Calibration
     from mmcalib.job.memory.rehearse import rehearse
     from mmcalib.job.validate.validate import validate
-    from mmcalib.report.calibration import Calibration
-    from mmcalib.report.rehearsal import Rehearsal
-    from mmcalib.report.validation import Validation
+    from mmcalib.result.rehearsal import Rehearsal
+    from mmcalib.result.validation import Validation
     from mmcalib.version import __version__
 
 __all__ = [
@@ -44,13 +44,13 @@ __all__ = [
 _HOMES = {
     "Admission": "mmcalib.derive.admission",
     "AudioShape": "mmcalib.domain.shapes",
-    "Calibration": "mmcalib.report.calibration",
+    "Calibration": "mmcalib.job.gate.calibration",
     "ImageShape": "mmcalib.domain.shapes",
     "Policy": "mmcalib.derive.policy",
-    "Rehearsal": "mmcalib.report.rehearsal",
+    "Rehearsal": "mmcalib.result.rehearsal",
     "calibrate": "mmcalib.job.calibration.calibrate",
     "rehearse": "mmcalib.job.memory.rehearse",
-    "Validation": "mmcalib.report.validation",
+    "Validation": "mmcalib.result.validation",
     "VideoShape": "mmcalib.domain.shapes",
     "validate": "mmcalib.job.validate.validate",
     "__version__": "mmcalib.version",

@@ -1,10 +1,11 @@
-"""Foreign text (paths, library messages) made fit for one line, and the words for what is not
-there to be read.
+"""The same words in every output: numbers, foreign text (paths, library messages) made fit for one
+line, and what is said of what is not there to be read.
 """
 
 from __future__ import annotations
 
 LINE_CHARS = 200
+GIB = 1 << 30
 
 # Why bytes could not be had, which says nothing of them and may pass.
 NO_FILE = "no such file any more"
@@ -29,3 +30,32 @@ def one_line(text: str) -> str:
     printable = "".join(char if char.isprintable() else " " for char in text)
     line = " ".join(printable.split())
     return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"
+
+
+def number(value: float | None) -> str:
+    """With thousands separators; a dash where there is nothing."""
+    return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"
+
+
+def gib(value: int | None) -> str:
+    return "—" if value is None else f"{value / GIB:.2f} GiB"
+
+
+def share(value: float | None) -> str:
+    """In per cent; what is neither nothing nor all never reads as such."""
+    if value is None:
+        return "—"
+    if 0 < value < 0.001:
+        return "<0.1%"
+    if 0.999 < value < 1:
+        return ">99.9%"
+    return f"{value:.1%}" if 0 < value < 1 else f"{value:.0%}"
+
+
+def ratio(value: float | None) -> str:
+    return "—" if value is None else f"{value:,.2f}"
+
+
+def seconds(value: float | None) -> str:
+    """Short ones to the millisecond."""
+    return "—" if value is None else f"{value:.3f}" if value < 1 else f"{value:.1f}"

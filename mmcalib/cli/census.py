@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from mmcalib.errors import VerdictError
+from mmcalib.files import write_texts
 from mmcalib.job.scan import CENSUS, SKIPPED, Scanned
-from mmcalib.report.census import missing
 from mmcalib.report.census_terminal import surveyed
-from mmcalib.report.files import write_texts
-from mmcalib.report.skipped import skipped_jsonl
+from mmcalib.result.census import missing
+from mmcalib.result_files import skipped_jsonl
 
 
 def leave(

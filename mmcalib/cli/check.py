@@ -53,16 +53,11 @@ def check(
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
+    from mmcalib.job.gate.calibration import Calibration
     from mmcalib.job.gate.check import check as check_all
     from mmcalib.progress import Silent
-    from mmcalib.report.admission import (
-        Tally,
-        offender_json,
-        offender_line,
-        summary_json,
-        summary_line,
-    )
-    from mmcalib.report.calibration import Calibration
+    from mmcalib.report.admission import offender_json, offender_line, summary_json, summary_line
+    from mmcalib.result.checked import Tally
 
     paths = [path for path in data or [] if str(path) != "-"]
     reads = stdin or len(paths) < len(data or [])

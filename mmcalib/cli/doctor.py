@@ -24,8 +24,8 @@ def doctor(
     from mmcalib.errors import VerdictError
     from mmcalib.job.doctor.examine import examine
     from mmcalib.progress import Silent
-    from mmcalib.report.calibration import first_failed
     from mmcalib.report.doctor_terminal import diagnosed
+    from mmcalib.result.check_result import first_failed
 
     console = Console(stderr=True, highlight=False)
     found = examine(progress=Silent() if quiet else Terminal(console))

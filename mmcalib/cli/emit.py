@@ -13,7 +13,8 @@ from mmcalib.cli.completion import one_of
 from mmcalib.errors import UsageError, VerdictError
 
 if TYPE_CHECKING:
-    from mmcalib.report.calibration import Calibration
+    from mmcalib.job.gate.calibration import Calibration
+    from mmcalib.result.calibration import CalibrationDocument
 
 FORMATS = ("yaml", "args", "env", "k8s", "python")
 
@@ -51,10 +52,10 @@ EmitToo = Annotated[
 ]
 
 
-def text_of(calibration: Calibration, form: str, *, force: bool = False) -> str:
+def text_of(calibration: CalibrationDocument, form: str, *, force: bool = False) -> str:
     """The configuration in this form. Raises VerdictError for one that failed, unless `force`."""
-    from mmcalib.report.calibration import first_failed
     from mmcalib.report.emit import FORMS
+    from mmcalib.result.check_result import first_failed
 
     if calibration.verdict == "fail" and not force:
         failed = first_failed(calibration.checks)
@@ -76,9 +77,9 @@ def emit_again(
     quiet: bool,
 ) -> None:
     """What a kept calibration says, in this form: into `out`, or to standard output."""
-    from mmcalib.report.calibration import Calibration
+    from mmcalib.files import write_text
+    from mmcalib.job.gate.calibration import Calibration
     from mmcalib.report.emit import FORMS
-    from mmcalib.report.files import write_text
     from mmcalib.report.html.redact import redacted
 
     if as_json and out is None:

@@ -12,15 +12,16 @@ from rich.console import Console
 
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
+from mmcalib.files import write_text, write_texts
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.spec import Outcome
-from mmcalib.report.calibration import Calibration, first_failed
 from mmcalib.report.emit import FORMS
-from mmcalib.report.engine_yaml import engine_yaml
-from mmcalib.report.files import write_text, write_texts
 from mmcalib.report.html.report import Report
-from mmcalib.report.server import serving, with_variables
-from mmcalib.report.skipped import skipped_jsonl
 from mmcalib.report.terminal import summary
+from mmcalib.result.check_result import first_failed
+from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.result.server import serving, with_variables
+from mmcalib.result_files import skipped_jsonl
 
 FILES = ("engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl")
 # Written where `--emit` asks for them.

@@ -69,8 +69,8 @@ def report(
     import shlex
 
     from mmcalib.errors import UsageError
-    from mmcalib.report.calibration import Calibration
-    from mmcalib.report.files import write_text
+    from mmcalib.files import write_text
+    from mmcalib.job.gate.calibration import Calibration
     from mmcalib.report.html.report import Report
     from mmcalib.report.html.roots import Roots
 

@@ -70,8 +70,8 @@ def validate(
     from mmcalib.errors import UsageError, VerdictError
     from mmcalib.job.validate.validate import validate as validate_config
     from mmcalib.progress import Silent
-    from mmcalib.report.calibration import first_failed
     from mmcalib.report.validation_terminal import validated
+    from mmcalib.result.check_result import first_failed
 
     if not 0 <= startup_budget < math.inf:
         raise UsageError(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.spread import spread
-from mmcalib.report import calibration as c
+from mmcalib.result.corpus_counts import Corpus, ModalityItems, Tokens
 
 
-def corpus_figures(table: CostTable, prompts: int, skipped: int) -> c.Corpus:
+def corpus_figures(table: CostTable, prompts: int, skipped: int) -> Corpus:
     """The spread of each modality in `table`; `prompts` requests, `skipped` files and requests."""
     modalities = {}
     for modality in table.modalities():
         found, heaviest = spread(table.of(modality)), table.heaviest(modality)
-        modalities[str(modality)] = c.ModalityItems(
+        modalities[str(modality)] = ModalityItems(
             items=found.items,
             unique_shapes=found.unique_shapes,
-            tokens=c.Tokens(
+            tokens=Tokens(
                 min=found.min,
                 p50=found.p50,
                 p90=found.p90,
@@ -25,7 +25,7 @@ def corpus_figures(table: CostTable, prompts: int, skipped: int) -> c.Corpus:
             ),
             heaviest=str(heaviest.shape) if heaviest else "",
         )
-    return c.Corpus(
+    return Corpus(
         items=sum(cost.count for cost in table.costs.values()),
         prompts=prompts,
         skipped=skipped,

@@ -15,8 +15,8 @@ from mmcalib.job.probing import DEFAULT, ProbeOptions, probing
 from mmcalib.job.read import not_requests, resolved, sources_of
 from mmcalib.job.spec import cache_dir
 from mmcalib.progress import Progress, Silent
-from mmcalib.report.census import CensusDocument, merged
-from mmcalib.report.skipped import read_skipped_jsonl
+from mmcalib.result.census import CensusDocument, merged
+from mmcalib.result_files import read_census, read_skipped_jsonl
 
 CENSUS, SKIPPED = "census.json", "skipped.jsonl"
 
@@ -88,7 +88,7 @@ def merge(paths: Sequence[Path]) -> Scanned:
 
 
 def _load(file: Path) -> Scanned:
-    document = CensusDocument.load(file)
+    document = read_census(file)
     beside = file.with_name(SKIPPED)
     skipped = read_skipped_jsonl(beside) if document.corpus.skipped else []
     if len(skipped) != document.corpus.skipped:

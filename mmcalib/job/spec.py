@@ -14,8 +14,8 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.probing import DEFAULT, ProbeOptions
-from mmcalib.report.calibration import Calibration
 
 Validate = Literal["none", "budget", "startup", "replay"]
 Device = Literal["auto", "cpu", "cuda"]

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from dataclasses import asdict
 
-from mmcalib.derive.admission import Admission, Answer
+from mmcalib.derive.admission import Answer
 from mmcalib.domain.shapes import Shape
-from mmcalib.report.words import number, plain
+from mmcalib.result.checked import Checked, Tally
+from mmcalib.wording import number, plain
 
 _MARKS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One item or prompt and the answer. `origin` is the item's path, or where the prompt stands;
-    `shapes` are empty where nothing could be read.
-    """
-
-    origin: str
-    kind: Literal["item", "prompt"]
-    shapes: tuple[Shape, ...]
-    admission: Admission
-
-
-@dataclass(slots=True)
-class Tally:
-    """How many of each answer; `skipped` files were no media and lay in a folder."""
-
-    answers: dict[Answer, int] = field(default_factory=lambda: {"fits": 0, "no": 0, "unknown": 0})
-    skipped: int = 0
-
-    @property
-    def checked(self) -> int:
-        return sum(self.answers.values())
-
-    def offenders(self, *, allow_unknown: bool) -> int:
-        """How many keep the data from fitting."""
-        return self.answers["no"] + (0 if allow_unknown else self.answers["unknown"])
 
 
 def offender_json(checked: Checked) -> dict[str, object]:

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mmcalib import wording
 from mmcalib.census.census import Census
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
-from mmcalib.report import words
-from mmcalib.report.census import CensusDocument, missing
+from mmcalib.result.census import CensusDocument, missing
 
 TOP_REASONS = 5
 # Of a thousand shards one line is enough.
@@ -23,21 +23,21 @@ TOP_MISSING = 8
 def surveyed(document: CensusDocument, skipped: Sequence[Skipped], console: Console) -> None:
     """Print the summary; plain text where the console has no colours."""
     corpus = document.corpus
-    requests = f" in {words.number(corpus.prompts)} requests" if corpus.prompts else ""
+    requests = f" in {wording.number(corpus.prompts)} requests" if corpus.prompts else ""
     parts = f", shard {_few(document.shards)}" if document.shards else ""
-    counts = f"{words.number(corpus.items)} items{requests}, {words.number(corpus.files)} files"
+    counts = f"{wording.number(corpus.items)} items{requests}, {wording.number(corpus.files)} files"
     console.print()
     console.print(Text(f"{counts}{parts}", style="bold"))
     if corpus.items:
         console.print(_table(document.census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
-        said = f"{words.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
+        said = f"{wording.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
         console.print(Text(said))
     if skipped:
-        console.print(Text(f"{words.number(len(skipped))} skipped:", style="yellow"))
+        console.print(Text(f"{wording.number(len(skipped))} skipped:", style="yellow"))
     for reason, count in _reasons(skipped):
-        console.print(Text(f"  {words.number(count)} × {words.plain(reason)}"), soft_wrap=True)
+        console.print(Text(f"  {wording.number(count)} × {wording.plain(reason)}"), soft_wrap=True)
     absent = missing(document)
     if absent and len(document.shards) > 1:
         console.print(Text(f"not all of the corpus: without shard {_few(absent)}", style="yellow"))
@@ -51,12 +51,12 @@ def _table(census: Census) -> Table:
     for modality in census.modalities():
         entries = list(census.shapes(modality))
         frequent = max(entries, key=lambda entry: entry.count)
-        times = f" ({words.number(frequent.count)} times)" if frequent.count > 1 else ""
+        times = f" ({wording.number(frequent.count)} times)" if frequent.count > 1 else ""
         largest = max(entries, key=lambda entry: _size(entry.shape))
         table.add_row(
             modality,
-            words.number(census.items(modality)),
-            words.number(len(entries)),
+            wording.number(census.items(modality)),
+            wording.number(len(entries)),
             Text(f"{frequent.shape}{times}"),
             Text(str(largest.shape)),
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.report import words
-from mmcalib.report.processor_device import ProcessedItems, ProcessorDevice
+from mmcalib import wording
+from mmcalib.result.processor_device import ProcessedItems, ProcessorDevice
 
 MIB = 1 << 20
 HEAD = (
@@ -45,8 +45,8 @@ def rows(found: ProcessorDevice) -> Iterator[tuple[str, ...]]:
         off = one.largest_difference
         yield (
             modality,
-            words.number(one.items),
-            words.number(one.differing),
+            wording.number(one.items),
+            wording.number(one.differing),
             f"{one.cpu_items_per_s:,.1f}",
             f"{one.device_items_per_s:,.1f}",
             _mib(one.device_mean_bytes),

@@ -8,16 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmcalib.report import words
-from mmcalib.report.doctor import Diagnosis, Package
+from mmcalib import wording
 from mmcalib.report.terminal import checks_table
+from mmcalib.result.diagnosis import Diagnosis, Package
 
 
 def diagnosed(found: Diagnosis, console: Console) -> None:
     """Print it, problems first."""
     console.print()
     title = f"mmcalib {found.mmcalib}, Python {found.host.python}, {found.host.platform}"
-    console.print(Text(words.plain(title), style="bold"))
+    console.print(Text(wording.plain(title), style="bold"))
     console.print()
     console.print(Text("Installed", style="bold"))
     console.print(_packages(found.packages))
@@ -45,7 +45,7 @@ def _remedies(found: Diagnosis, console: Console) -> None:
     for check in (check for check in wrong if check.remedy):
         console.print()
         console.print(Text(f"To cure {check.name}", style="bold"))
-        console.print(Text(f"  {words.plain(check.remedy)}"), soft_wrap=True)
+        console.print(Text(f"  {wording.plain(check.remedy)}"), soft_wrap=True)
     console.print()
 
 

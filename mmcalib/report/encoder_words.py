@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmcalib import wording
 from mmcalib.derive.encoder_curve import costlier_together
-from mmcalib.report import words
-from mmcalib.report.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
+from mmcalib.result.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
 
 KIB, MIB = 1 << 10, 1 << 20
 HEAD = (
@@ -25,7 +25,7 @@ def line(sweep: EncoderSweep) -> str:
 def curve(found: EncoderCurve) -> str:
     """The formula with its numbers."""
     square = found.bytes_per_token_squared
-    more = f" + {words.number(square)} B per token²" if square else ""
+    more = f" + {wording.number(square)} B per token²" if square else ""
     constant = mib(found.constant_bytes)
     return f"{constant} + {found.bytes_per_token / KIB:,.1f} KiB per token{more}"
 
@@ -35,7 +35,7 @@ def modality_line(one: ModalitySweep) -> str:
     if one.curve is None:
         said = "Fewer than three sizes were encoded: no curve is fitted"
     else:
-        worst = words.share(one.curve.worst_residual)
+        worst = wording.share(one.curve.worst_residual)
         said = f"Peak ≈ {curve(one.curve)}; off by {worst} of the highest peak at most"
     if more := costlier_together(_points(one, several=False), _points(one, several=True)):
         said += f". Several items take up to {more[1]:.1f} times what one of their tokens does"
@@ -44,7 +44,7 @@ def modality_line(one: ModalitySweep) -> str:
         largest = single[-1]
         said += (
             f". Rehearsed, inputs included: {_rehearsed(largest)} for "
-            f"{words.number(largest.tokens)} tokens"
+            f"{wording.number(largest.tokens)} tokens"
         )
     return said
 
@@ -64,8 +64,8 @@ def cache(sweep: EncoderSweep) -> str:
     """What a full encoder cache holds."""
     per_token = sweep.cache_bytes / sweep.cache_tokens if sweep.cache_tokens else 0
     return (
-        f"The encoder cache, {words.number(sweep.cache_tokens)} tokens of "
-        f"{words.number(per_token)} bytes, holds {mib(sweep.cache_bytes)} when it is full"
+        f"The encoder cache, {wording.number(sweep.cache_tokens)} tokens of "
+        f"{wording.number(per_token)} bytes, holds {mib(sweep.cache_bytes)} when it is full"
     )
 
 
@@ -74,17 +74,17 @@ def rows(one: ModalitySweep) -> Iterator[tuple[str, ...]]:
     for point in one.points:
         yield (
             items(point.shape, point.items),
-            words.number(point.tokens),
+            wording.number(point.tokens),
             mib(point.output_bytes),
             mib(point.input_bytes),
             mib(point.peak_bytes),
             _above(point),
             _rehearsed(point),
-            words.seconds(point.seconds),
+            wording.seconds(point.seconds),
         )
     for missing in one.not_encoded:
         named = items(missing.shape, missing.items)
-        yield (named, words.number(missing.tokens), *(["—"] * 5), missing.reason)
+        yield (named, wording.number(missing.tokens), *(["—"] * 5), missing.reason)
 
 
 def items(shape: str, count: int) -> str:
@@ -93,7 +93,7 @@ def items(shape: str, count: int) -> str:
 
 def mib(value: float) -> str:
     """Below a GiB, in MiB: most of these are far smaller."""
-    return words.gib(round(value)) if abs(value) >= words.GIB else f"{value / MIB:z,.2f} MiB"
+    return wording.gib(round(value)) if abs(value) >= wording.GIB else f"{value / MIB:z,.2f} MiB"
 
 
 def _above(point: EncoderPoint) -> str:
@@ -116,4 +116,4 @@ def _points(one: ModalitySweep, *, several: bool) -> list[tuple[int, int]]:
 
 def _highest(one: ModalitySweep) -> str:
     most = max(one.points, key=lambda point: point.peak_bytes)
-    return f"{mib(most.peak_bytes)} for {words.number(most.tokens)} tokens"
+    return f"{mib(most.peak_bytes)} for {wording.number(most.tokens)} tokens"

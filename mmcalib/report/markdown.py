@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from mmcalib import wording
 from mmcalib.report import device_words, encoder_words, throughput_words, words
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.engine_yaml import engine_yaml
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.engine_yaml import engine_yaml
 
 
-def markdown(calibration: Calibration, serve_with: str) -> str:
+def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
     """Render from the calibration alone. File names stay text: table cells are escaped."""
     environment = Environment(
         loader=PackageLoader("mmcalib.report"),
@@ -18,7 +19,7 @@ def markdown(calibration: Calibration, serve_with: str) -> str:
         keep_trailing_newline=True,
     )
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
-        environment.filters[name] = getattr(words, name)
+        environment.filters[name] = getattr(wording, name)
     environment.filters.update(cell=_cell, text=_text, code=_code)
     return environment.get_template("report.md.j2").render(
         c=calibration,
@@ -41,12 +42,12 @@ def _text(value: object) -> str:
 
 def _code(value: object) -> str:
     """Text that stays inside of its backticks and its table cell."""
-    return words.plain(str(value)).replace("`", "'").replace("|", "\\|")
+    return wording.plain(str(value)).replace("`", "'").replace("|", "\\|")
 
 
 def _cell(value: object) -> str:
     """Text that neither ends its table cell nor becomes markup."""
-    text = words.plain(str(value))
+    text = wording.plain(str(value))
     for special in "\\`*_[]<>|&$~":
         text = text.replace(special, f"\\{special}")
     return text

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mmcalib import wording
 from mmcalib.report import words
-from mmcalib.report.calibration import Memory
-from mmcalib.report.rehearsal import PeakTensor, Phase, Rehearsal
+from mmcalib.result.memory import Memory
+from mmcalib.result.rehearsal import PeakTensor, Phase, Rehearsal
 
 # Rows of the listing of what lives at the peak: the rest is small.
 _NAMED_TENSORS = 6
@@ -20,11 +21,11 @@ _NAMED_TENSORS = 6
 def comparison(found: Sequence[Rehearsal], console: Console) -> None:
     """Print one rehearsal, or several side by side."""
     first = found[0]
-    size = words.gib(first.memory.total_bytes)
+    size = wording.gib(first.memory.total_bytes)
     console.print()
     title = f"{first.model} on {first.gpu} ({size}), vLLM {first.vllm}, rehearsed"
-    console.print(Text(words.plain(title), style="bold"))
-    console.print(Text(words.plain(_engine(first)), style="dim"))
+    console.print(Text(wording.plain(title), style="bold"))
+    console.print(Text(wording.plain(_engine(first)), style="dim"))
     console.print()
     console.print(_memory(found))
     for one in found:
@@ -32,15 +33,15 @@ def comparison(found: Sequence[Rehearsal], console: Console) -> None:
         highest = max(one.phases, key=lambda phase: phase.peak_bytes, default=None)
         if highest is not None:
             console.print()
-            heading = f"Alive at the peak{name}: {highest.name}, {words.gib(highest.peak_bytes)}"
-            console.print(Text(words.plain(heading), style="bold"))
+            heading = f"Alive at the peak{name}: {highest.name}, {wording.gib(highest.peak_bytes)}"
+            console.print(Text(wording.plain(heading), style="bold"))
             console.print(_peak(highest))
         if one.cross_check:
-            console.print(Text(f"!! {words.plain(one.cross_check)}", style="yellow"))
+            console.print(Text(f"!! {wording.plain(one.cross_check)}", style="yellow"))
     console.print()
     console.print(Text("Assumed", style="bold"))
     for line in dict.fromkeys(line for one in found for line in one.assumptions):
-        console.print(Text(f"- {words.plain(line)}"))
+        console.print(Text(f"- {wording.plain(line)}"))
     console.print()
     for one in found:
         console.print(_conclusion(one, _name(one, found)))
@@ -50,7 +51,7 @@ def _name(one: Rehearsal, found: Sequence[Rehearsal]) -> str:
     """The config's file name, with its folders where another has the same."""
     names = [Path(other.config).name for other in found]
     name = Path(one.config).name
-    return words.plain(name if names.count(name) == 1 else one.config)
+    return wording.plain(name if names.count(name) == 1 else one.config)
 
 
 def _engine(one: Rehearsal) -> str:
@@ -69,7 +70,7 @@ def memory_rows(memory: Memory) -> list[tuple[str, str, str]]:
 
     def row(name: str, field: str, *, minus: bool = False) -> tuple[str, str, str]:
         value = getattr(memory, field)
-        text = words.gib(value)
+        text = wording.gib(value)
         return name, f"− {text}" if minus and value else text, memory.labels.get(field, label)
 
     phases = [
@@ -92,12 +93,12 @@ def memory_rows(memory: Memory) -> list[tuple[str, str, str]]:
         row("KV cache", "kv_cache_bytes"),
         (
             "KV cache, tokens",
-            words.number(memory.kv_cache_tokens),
+            wording.number(memory.kv_cache_tokens),
             memory.labels.get("kv_cache_tokens", label),
         ),
         (
             "requests of full length at once",
-            words.number(memory.max_concurrency),
+            wording.number(memory.max_concurrency),
             memory.labels.get("max_concurrency", label),
         ),
     ]
@@ -118,7 +119,7 @@ def _memory(found: Sequence[Rehearsal]) -> Table:
     budgets = [one.budget for one in found]
     if any(budgets):
         said = [
-            f"{words.number(b.encoder_budget_tokens)} tokens, {words.profile(b)}" if b else "—"
+            f"{wording.number(b.encoder_budget_tokens)} tokens, {words.profile(b)}" if b else "—"
             for b in budgets
         ]
         table.add_row(Text("encoder budget, profiled"), *map(Text, said), Text("computed", "dim"))
@@ -131,16 +132,16 @@ def _peak(phase: Phase) -> Table:
         table.add_column("", justify=justify, overflow="fold")
     if phase.scratch_bytes:
         own = f"{phase.scratch_operation}'s own scratch"
-        table.add_row(words.gib(phase.scratch_bytes), "", "", Text(own))
+        table.add_row(wording.gib(phase.scratch_bytes), "", "", Text(own))
     for one in phase.largest[:_NAMED_TENSORS]:
-        table.add_row(*(Text(words.plain(cell)) for cell in _cells(one)))
+        table.add_row(*(Text(wording.plain(cell)) for cell in _cells(one)))
     return table
 
 
 def _cells(one: PeakTensor) -> tuple[str, str, str, str]:
-    shape = " × ".join(words.number(size) for size in one.shape)
+    shape = " × ".join(wording.number(size) for size in one.shape)
     operation = one.operation.removeprefix("aten.").partition(".")[0]
-    return words.gib(one.bytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
+    return wording.gib(one.bytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
 
 
 def _conclusion(one: Rehearsal, name: str) -> Text:
@@ -148,10 +149,10 @@ def _conclusion(one: Rehearsal, name: str) -> Text:
     name = f"{name}: " if name else ""
     if not one.starts:
         text = f"{name}it would not start: {memory.note}"
-        return Text(words.plain(text), style="bold red")
+        return Text(wording.plain(text), style="bold red")
     text = (
-        f"{name}KV cache {words.gib(memory.kv_cache_bytes)}, "
-        f"{words.number(memory.kv_cache_tokens)} tokens, "
-        f"{words.number(memory.max_concurrency)} requests of full length at once"
+        f"{name}KV cache {wording.gib(memory.kv_cache_bytes)}, "
+        f"{wording.number(memory.kv_cache_tokens)} tokens, "
+        f"{wording.number(memory.max_concurrency)} requests of full length at once"
     )
-    return Text(words.plain(text), style="bold green")
+    return Text(wording.plain(text), style="bold green")

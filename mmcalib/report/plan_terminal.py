@@ -8,39 +8,41 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mmcalib import wording
 from mmcalib.derive.fixes import COSTS
 from mmcalib.report import words
-from mmcalib.report.calibration import CheckResult, Memory
 from mmcalib.report.memory import memory_rows
-from mmcalib.report.plan import Combination, Logged, Plan, TriedFix
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.memory import Memory
+from mmcalib.result.plan import Combination, Logged, Plan, TriedFix
 
 
 def planned(plan: Plan, console: Console) -> None:
     """Print the whole plan."""
     console.print()
-    size = words.gib(plan.memory.total_bytes)
+    size = wording.gib(plan.memory.total_bytes)
     title = f"{plan.model} on {plan.gpu} ({size}), vLLM {plan.vllm}, rehearsed"
-    console.print(Text(words.plain(title), style="bold"))
+    console.print(Text(wording.plain(title), style="bold"))
     for line in _as_it_is(plan):
-        console.print(Text(words.plain(line)))
+        console.print(Text(wording.plain(line)))
     _reserved(plan.reserved, console)
     console.print()
     if plan.log is not None:
         console.print(Text("What uses the memory", style="bold"))
         console.print(_beside_the_log(plan.log, plan.memory))
         for line in (*plan.log.failures, *plan.log.notes):
-            console.print(Text(f"- {words.plain(line)}"))
+            console.print(Text(f"- {wording.plain(line)}"))
         console.print()
     if plan.fixes:
         console.print(Text("Each fix on its own", style="bold"))
         console.print(_fixes(plan.fixes))
         console.print()
         for line in _remarks(plan.fixes):
-            console.print(Text(f"- {words.plain(line)}"))
+            console.print(Text(f"- {wording.plain(line)}"))
         console.print()
     console.print(Text("Assumed", style="bold"))
     for line in plan.assumptions:
-        console.print(Text(f"- {words.plain(line)}"))
+        console.print(Text(f"- {wording.plain(line)}"))
     console.print()
     _conclusion(plan, console)
 
@@ -51,15 +53,17 @@ def _as_it_is(plan: Plan) -> Iterator[str]:
         yield f"As it is, it would not start: {memory.note}"
     else:
         yield f"As it is: {capacity(memory)}"
-    lacking = f"; {words.gib(plan.lacking_bytes)} of KV cache lacking" if plan.lacking_bytes else ""
+    lacking = (
+        f"; {wording.gib(plan.lacking_bytes)} of KV cache lacking" if plan.lacking_bytes else ""
+    )
     yield f"Goal: {plan.goal}{lacking}"
 
 
 def capacity(memory: Memory) -> str:
     """The KV cache in bytes, tokens and requests."""
     return (
-        f"KV cache {words.gib(memory.kv_cache_bytes)}, {words.number(memory.kv_cache_tokens)} "
-        f"tokens, {words.number(memory.max_concurrency)} requests of full length at once"
+        f"KV cache {wording.gib(memory.kv_cache_bytes)}, {wording.number(memory.kv_cache_tokens)} "
+        f"tokens, {wording.number(memory.max_concurrency)} requests of full length at once"
     )
 
 
@@ -88,10 +92,10 @@ def _fixes(fixes: Sequence[TriedFix]) -> Table:
             table.add_row(Text(f"costs {cost}"), style="dim")
         for fix in of_this_cost:
             table.add_row(
-                Text(f"  {words.plain(fix.flags)}"),
-                Text(words.gib(fix.kv_cache_bytes)),
-                Text("reaches it" if fix.reaches else words.gib(fix.lacking_bytes)),
-                Text(words.plain(fix.price)),
+                Text(f"  {wording.plain(fix.flags)}"),
+                Text(wording.gib(fix.kv_cache_bytes)),
+                Text("reaches it" if fix.reaches else wording.gib(fix.lacking_bytes)),
+                Text(wording.plain(fix.price)),
                 style="green" if fix.reaches and not fix.warning else "",
             )
     return table
@@ -111,20 +115,20 @@ def _reserved(check: CheckResult | None, console: Console) -> None:
     line = f"{words.MARKS[check.status]}  {words.check_line(check)}"
     console.print(Text(line, style=words.STYLES[check.status]))
     if check.remedy:
-        console.print(Text(f"→ {words.plain(check.remedy)}", style="dim"))
+        console.print(Text(f"→ {wording.plain(check.remedy)}", style="dim"))
 
 
 def _conclusion(plan: Plan, console: Console) -> None:
     if plan.verdict == "reached already":
         text = f"The goal is reached already: {capacity(plan.memory)}"
-        console.print(Text(words.plain(text), style="bold green"))
+        console.print(Text(wording.plain(text), style="bold green"))
         return
     best = plan.combination
     if plan.verdict == "under-reserved":
         text = "The goal is reached, and no fix of it reserves enough: it may run out of memory"
         console.print(Text(text, style="bold red"))
         if best is not None:
-            console.print(Text(words.plain(f"that is with {best.flags}")), soft_wrap=True)
+            console.print(Text(wording.plain(f"that is with {best.flags}")), soft_wrap=True)
             _reserved(best.reserved, console)
         return
     if best is None:
@@ -134,16 +138,16 @@ def _conclusion(plan: Plan, console: Console) -> None:
     heading = "The cheapest that reaches the goal" if reached else "The best there is: not enough"
     console.print(Text(heading, style="bold green" if reached else "bold red"))
     for line in _prices(best):
-        console.print(Text(words.plain(line)))
+        console.print(Text(wording.plain(line)))
     memory = best.memory
     starts = memory.kv_cache_tokens is not None
     result = capacity(memory) if starts else f"it would not start: {memory.note}"
-    console.print(Text(words.plain(result), style="bold"))
+    console.print(Text(wording.plain(result), style="bold"))
     _reserved(best.reserved, console)
     if not best.proven:
         text = f"{plan.rehearsals} rehearsals did not suffice to know if less would do"
         console.print(Text(text, style="yellow"))
-    console.print(Text(words.plain(f"add to vllm serve: {best.flags}")), soft_wrap=True)
+    console.print(Text(wording.plain(f"add to vllm serve: {best.flags}")), soft_wrap=True)
 
 
 def _prices(best: Combination) -> Iterator[str]:

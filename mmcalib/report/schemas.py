@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from mmcalib.derive.admission import Answer, Basis
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.census import CensusDocument, ScannedCorpus
-from mmcalib.report.doctor import Diagnosis
-from mmcalib.report.part import Part
-from mmcalib.report.plan import Plan
-from mmcalib.report.rehearsal import Rehearsal
-from mmcalib.report.validation import Validation
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.census import CensusDocument, ScannedCorpus
+from mmcalib.result.diagnosis import Diagnosis
+from mmcalib.result.part import Part
+from mmcalib.result.plan import Plan
+from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.result.validation import Validation
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -98,7 +98,7 @@ class BundledModel(Part):
 
 # By the name of the file, which is that of the command except for what is kept on disk.
 _DOCUMENTS: dict[str, Any] = {
-    "calibration": Calibration,
+    "calibration": CalibrationDocument,
     "census": CensusDocument,
     "scan": Counts,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],

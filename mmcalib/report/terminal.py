@@ -8,20 +8,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mmcalib import wording
 from mmcalib.report import device_words, encoder_words, throughput_words, words
-from mmcalib.report.calibration import Calibration, CheckResult, Corpus
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.corpus_counts import Corpus
+from mmcalib.result.evidence import grouped
 
 _SPOKEN = ("fail", "warn", "skip")
 
 
-def summary(calibration: Calibration, console: Console) -> None:
+def summary(calibration: CalibrationDocument, console: Console) -> None:
     """Print the summary; plain text where the console has no colours. What passed is only named:
     `report.md` has the finding of every check.
     """
     model, tool = calibration.model, calibration.tool
     console.print()
     title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
-    console.print(Text(words.plain(title), style="bold"))
+    console.print(Text(wording.plain(title), style="bold"))
     corpus, reserved = corpus_table(calibration.corpus), _reserved(calibration)
     for heading, table in (
         (corpus_heading(calibration.corpus, "Your corpus"), corpus),
@@ -35,18 +39,18 @@ def summary(calibration: Calibration, console: Console) -> None:
         if table is corpus and calibration.throughput:
             console.print(Text(throughput_words.line(calibration.throughput)))
         if table is reserved and calibration.encoder_sweep:
-            console.print(Text(words.plain(encoder_words.line(calibration.encoder_sweep))))
+            console.print(Text(wording.plain(encoder_words.line(calibration.encoder_sweep))))
         if table is reserved and calibration.processor_device:
-            console.print(Text(words.plain(device_words.line(calibration.processor_device))))
+            console.print(Text(wording.plain(device_words.line(calibration.processor_device))))
     style = "bold green" if calibration.verdict == "pass" else "bold red"
     console.print(Text(f"verdict: {calibration.verdict}", style=style))
 
 
 def corpus_heading(corpus: Corpus, whose: str) -> str:
     """How many items there are, and what the table below says of them."""
-    requests = f" in {words.number(corpus.prompts)} requests" if corpus.prompts else ""
-    skipped = f", {words.number(corpus.skipped)} skipped" if corpus.skipped else ""
-    items = f"{words.number(corpus.items)} items{requests}{skipped}"
+    requests = f" in {wording.number(corpus.prompts)} requests" if corpus.prompts else ""
+    skipped = f", {wording.number(corpus.skipped)} skipped" if corpus.skipped else ""
+    items = f"{wording.number(corpus.items)} items{requests}{skipped}"
     return f"{whose}: {items}; tokens per item, measured"
 
 
@@ -58,12 +62,12 @@ def corpus_table(corpus: Corpus) -> Table:
     for modality, found in corpus.modalities.items():
         tokens = found.tokens
         counts = (tokens.min, tokens.p50, tokens.p90, tokens.p99, tokens.max)
-        numbers = [words.number(value) for value in (found.items, *counts)]
-        table.add_row(modality, *numbers, Text(words.plain(found.heaviest)))
+        numbers = [wording.number(value) for value in (found.items, *counts)]
+        table.add_row(modality, *numbers, Text(wording.plain(found.heaviest)))
     return table
 
 
-def _reserved(calibration: Calibration) -> Table:
+def _reserved(calibration: CalibrationDocument) -> Table:
     table = _table(header=True)
     table.add_column("", overflow="fold")
     table.add_column("default", justify="right", overflow="fold")
@@ -74,15 +78,15 @@ def _reserved(calibration: Calibration) -> Table:
     return table
 
 
-def _settings(calibration: Calibration) -> Table:
+def _settings(calibration: CalibrationDocument) -> Table:
     table = _table()
     table.add_column("", overflow="fold")
     table.add_column("", overflow="fold", justify="right")
     table.add_column("", overflow="fold")
-    for settings, values, entry in words.grouped(calibration.limits.evidence):
-        names = "\n".join(words.plain(_short(setting)) for setting in settings)
-        numbers = "\n".join(words.plain(value) for value in values)
-        reason = f"{words.plain(entry.reason)} [{entry.label}]"
+    for settings, values, entry in grouped(calibration.limits.evidence):
+        names = "\n".join(wording.plain(_short(setting)) for setting in settings)
+        numbers = "\n".join(wording.plain(value) for value in values)
+        reason = f"{wording.plain(entry.reason)} [{entry.label}]"
         table.add_row(Text(names), Text(numbers), Text(reason))
     return table
 
@@ -100,12 +104,12 @@ def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Tab
         for check in (check for check in checks if check.status == status):
             line = Text(words.check_line(check))
             if check.remedy and status != "skip":
-                line.append(f"\n→ {words.plain(check.remedy)}", style="dim")
+                line.append(f"\n→ {wording.plain(check.remedy)}", style="dim")
             table.add_row(Text(words.MARKS[status], style=words.STYLES[status]), line)
     passed = [check.name for check in checks if check.status == "pass"]
     if passed and not in_full:
         mark = Text(words.MARKS["pass"], style=words.STYLES["pass"])
-        table.add_row(mark, Text(words.plain(", ".join(passed))))
+        table.add_row(mark, Text(wording.plain(", ".join(passed))))
     return table
 
 

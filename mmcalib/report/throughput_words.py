@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.report import words
-from mmcalib.report.throughput import Rates, Throughput
+from mmcalib import wording
+from mmcalib.result.throughput import Rates, Throughput
 
 _HEAD = ("", "items", "files measured", "CPU s per item", "cores for 100 items/s")
 _SWEPT = ("encoder s per item", "in the best batch")
@@ -34,7 +34,7 @@ def sentence(found: Throughput) -> str:
     return (
         f"To load and process an item takes {_short(rates.cpu_s)} s of this machine's CPU in the "
         f"mean: {_cores(rates.cores_per_100_items_s)} for every 100 items/s, computed from "
-        f"{words.number(rates.measured)} measured files"
+        f"{wording.number(rates.measured)} measured files"
     )
 
 
@@ -90,8 +90,8 @@ def _promised(found: Throughput) -> bool:
 
 
 def _cells(found: Throughput, one: Rates) -> Iterator[str]:
-    yield words.number(one.items)
-    yield words.number(one.measured)
+    yield wording.number(one.items)
+    yield wording.number(one.measured)
     yield _short(one.cpu_s)
     yield _short(one.cores_per_100_items_s)
     if found.device:

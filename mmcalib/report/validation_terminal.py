@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mmcalib import wording
 from mmcalib.report import words
-from mmcalib.report.calibration import CheckResult, Memories, Memory
 from mmcalib.report.terminal import checks_table, corpus_heading, corpus_table
-from mmcalib.report.validation import Validation
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.memory import Memories, Memory
+from mmcalib.result.validation import Validation
 
 _ITEMS = {
     "none": "",
@@ -27,9 +29,9 @@ _SHORT = 40
 def validated(validation: Validation, console: Console) -> None:
     """Print everything that was found."""
     console.print()
-    console.print(Text(words.plain(_title(validation)), style="bold"))
+    console.print(Text(wording.plain(_title(validation)), style="bold"))
     for line in filter(None, (_versions(validation), _ITEMS[validation.items])):
-        console.print(Text(words.plain(line), style="dim"))
+        console.print(Text(wording.plain(line), style="dim"))
     if validation.engine_config:
         console.print()
         console.print(Text("What vLLM reads", style="bold"))
@@ -76,7 +78,7 @@ def _settings(validation: Validation) -> Table:
     for name, value in (validation.engine_config or {}).items():
         shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
         value_words = shown.removesuffix("\n").removesuffix("\n...")
-        table.add_row(Text(words.plain(name)), Text(words.plain(value_words)))
+        table.add_row(Text(wording.plain(name)), Text(wording.plain(value_words)))
     return table
 
 
@@ -99,7 +101,7 @@ def _rows(validation: Validation) -> Iterator[tuple[str, str, str, str]]:
         Memories(default=default or Memory(), calibrated=config or Memory()),
     )
     for one in memory.options if memory else ():
-        yield one.what, "", words.gib(one.bytes), one.label
+        yield one.what, "", wording.gib(one.bytes), one.label
 
 
 def _table(*headers: str) -> Table:

@@ -1,54 +1,19 @@
-"""Numbers in words, the same in every output: formatting happens here and nowhere else."""
+"""What is shown of a calibration, in the same words by every rendering."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from mmcalib.report.cache import ProcessorCache
-from mmcalib.report.calibration import (
-    Calibration,
-    CheckResult,
-    EncoderBudget,
-    Evidence,
-    Memories,
-    Memory,
-)
-from mmcalib.wording import plain as plain
+from mmcalib.result.budget import EncoderBudget
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.memory import Memories, Memory
+from mmcalib.result.processor_cache import ProcessorCache
+from mmcalib.wording import gib, number, plain, share
 
-GIB = 1 << 30
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
-
-
-def number(value: float | None) -> str:
-    """With thousands separators; a dash where there is nothing."""
-    return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"
-
-
-def gib(value: int | None) -> str:
-    return "—" if value is None else f"{value / GIB:.2f} GiB"
-
-
-def share(value: float | None) -> str:
-    """In per cent; what is neither nothing nor all never reads as such."""
-    if value is None:
-        return "—"
-    if 0 < value < 0.001:
-        return "<0.1%"
-    if 0.999 < value < 1:
-        return ">99.9%"
-    return f"{value:.1%}" if 0 < value < 1 else f"{value:.0%}"
-
-
-def ratio(value: float | None) -> str:
-    return "—" if value is None else f"{value:,.2f}"
-
-
-def seconds(value: float | None) -> str:
-    """Short ones to the millisecond."""
-    return "—" if value is None else f"{value:.3f}" if value < 1 else f"{value:.1f}"
 
 
 def profile(budget: EncoderBudget) -> str:
@@ -58,17 +23,7 @@ def profile(budget: EncoderBudget) -> str:
     return f"{budget.profiled_items} × {plain(budget.profiled_modality)}"
 
 
-def grouped(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Evidence]]:
-    """Neighbours with one reason said once: (settings, their values, the first of them)."""
-    found = []
-    for _, run in groupby(evidence, key=lambda e: (e.reason, e.label, e.exemplar)):
-        entries = list(run)
-        values = [str(entry.value) for entry in entries]
-        found.append(([entry.setting for entry in entries], values, entries[0]))
-    return found
-
-
-def rows(calibration: Calibration) -> list[tuple[str, str, str, str]]:
+def rows(calibration: CalibrationDocument) -> list[tuple[str, str, str, str]]:
     """What vLLM would have reserved against what the calibrated configuration reserves:
     (what, default, calibrated, label).
     """

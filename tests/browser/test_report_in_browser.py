@@ -13,7 +13,7 @@ from example import SERVE, calibration
 from hostile import NAMES, named
 from huge import huge
 
-from mmcalib.report.calibration import Calibration
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent.parent

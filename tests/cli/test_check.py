@@ -17,7 +17,7 @@ from mmcalib import Calibration
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 from mmcalib.job.gate.check import check
-from mmcalib.report.admission import Checked
+from mmcalib.result.checked import Checked
 
 
 @pytest.fixture

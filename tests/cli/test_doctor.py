@@ -22,7 +22,7 @@ from mmcalib.job.doctor.engine import Asked, engine_checks
 from mmcalib.job.doctor.folders import folder_checks, folders
 from mmcalib.job.doctor.hub import TIMEOUT_S, ask_hub, hub_check
 from mmcalib.job.doctor.machine import host, machine_checks
-from mmcalib.report.doctor import Folder, Host
+from mmcalib.result.diagnosis import Folder, Host
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GIB = 2**30

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from mmcalib.cli.output import finish, save
 from mmcalib.job.spec import Outcome
-from mmcalib.report.calibration import CheckResult
 from mmcalib.report.emit import FORMS
-from mmcalib.report.server import ServerPart
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.server import ServerPart
 
 FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")
 

@@ -18,9 +18,9 @@ from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import UsageError, VerdictError
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.spec import Outcome
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.server import ServerPart
+from mmcalib.result.server import ServerPart
 
 
 def leave(found: Calibration, out: Path, **how: Any) -> str:

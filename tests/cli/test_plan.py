@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mmcalib.report.calibration import CheckResult, Memory
-from mmcalib.report.plan import Combination, Logged, Plan, Price, TriedFix
 from mmcalib.report.plan_terminal import planned
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.memory import Memory
+from mmcalib.result.plan import Combination, Logged, Plan, Price, TriedFix
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 GIB = 1 << 30

@@ -17,7 +17,7 @@ from PIL import Image
 
 from mmcalib.job.read import read
 from mmcalib.progress import Silent
-from mmcalib.report.census import CensusDocument
+from mmcalib.result_files import read_census
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INLINE = (
@@ -125,7 +125,7 @@ def test_merged_shards_are_the_whole_byte_for_byte(cli, corpus: Path, of: int) -
 def test_a_run_would_count_the_same(cli, corpus: Path, tmp_path: Path) -> None:
     asked = corpus / "requests.jsonl"
     cli("scan", *everything(corpus), "--quiet")
-    scanned = CensusDocument.load(Path("out/census.json"))
+    scanned = read_census(Path("out/census.json"))
     found = read(
         [corpus, corpus / "more"],
         [asked],
@@ -283,7 +283,7 @@ def test_repeats_are_counted_by_content(cli, tmp_path: Path) -> None:
     with tarfile.open(folder / "x.tar", "w") as tar:
         tar.add(folder / "c.png", "d.png")
     cli("scan", "--data", str(folder), "--repeats")
-    found = CensusDocument.load(Path("out/census.json")).corpus
+    found = read_census(Path("out/census.json")).corpus
     assert (found.items, found.distinct) == (5, 2)
     cli("scan", "--data", str(folder), "--force", "--quiet")
-    assert CensusDocument.load(Path("out/census.json")).corpus.distinct is None
+    assert read_census(Path("out/census.json")).corpus.distinct is None

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mmcalib.report.calibration import CheckResult, EncoderBudget, Memory
-from mmcalib.report.validation import ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.report.validation_terminal import validated
+from mmcalib.result.budget import EncoderBudget
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.memory import Memory
+from mmcalib.result.validation import ValidatedBudgets, ValidatedMemory, Validation
 
 GIB = 1 << 30
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.engine_yaml import engine_yaml
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.markdown import markdown
 from mmcalib.report.terminal import summary
+from mmcalib.result.engine_yaml import engine_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 import mmcalib
 from mmcalib.cli.app import app
 from mmcalib.geometry import bundled
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.policy_file import read_policy
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.census import CensusDocument
+from mmcalib.result.census import CensusDocument
 
 from .pages import TEXTS, command_lines, fenced, programs
 from .refresh import EXAMPLE, ROOT, blocks, shown

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib import Calibration
-from mmcalib.report.encoder_sweep import ModalitySweep
+from mmcalib.result.encoder_sweep import ModalitySweep
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo
 from tests.schemas import fits

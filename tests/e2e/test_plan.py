@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.report.plan import Plan
+from mmcalib.result.plan import Plan
 from tests.e2e.command import QWEN, mmcalib
 from tests.schemas import fits
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from mmcalib.geometry import cut_checkpoint, find, materialise
-from mmcalib.report.calibration import Calibration
+from mmcalib.job.gate.calibration import Calibration
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, environment, mmcalib
 from tests.e2e.media import clip, photo

@@ -18,9 +18,9 @@ from mmcalib.job.validate.found import Asked
 from mmcalib.job.validate.items import Media
 from mmcalib.job.validate.validate import judge as judge_file
 from mmcalib.progress import Silent
-from mmcalib.report.calibration import CheckResult
-from mmcalib.report.validation import Validation
 from mmcalib.report.validation_terminal import validated
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.validation import Validation
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests

@@ -26,7 +26,7 @@ from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.read import read
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
-from mmcalib.report.costs import gate_of
+from mmcalib.result.costs import gate_of
 from tests.e2e.media import clip, photo, sound
 from tests.engine.conftest import QWEN, Lab
 

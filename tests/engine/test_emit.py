@@ -18,7 +18,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.geometry import find, materialise
-from mmcalib.report.calibration import Calibration
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.emit import FORMS
 
 pytestmark = pytest.mark.engine

@@ -4,35 +4,41 @@ from __future__ import annotations
 
 from mmcalib.derive.bounds import Area
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.report import calibration as c
-from mmcalib.report.cache import CachePoint, ProcessorCache
-from mmcalib.report.costs import Costs, KnownCost, ModalityCosts, RefusedShape, TextCost
-from mmcalib.report.encoder_sweep import (
+from mmcalib.job.gate.calibration import Calibration
+from mmcalib.result.budget import Budgets, EncoderBudget
+from mmcalib.result.calibration import Limits, Model, Tool
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.corpus_counts import Corpus, ModalityItems, Tokens
+from mmcalib.result.costs import Costs, KnownCost, ModalityCosts, RefusedShape, TextCost
+from mmcalib.result.encoder_sweep import (
     EncoderCurve,
     EncoderPoint,
     EncoderSweep,
     ModalitySweep,
     UnsweptSize,
 )
-from mmcalib.report.frontier import FrontierPoint
-from mmcalib.report.processor_device import ProcessedItems, ProcessorDevice
-from mmcalib.report.server import ServerPart
-from mmcalib.report.startup import ReplayResult, Startup
-from mmcalib.report.throughput import CostliestFile, ModalityRates, Rates, Throughput
+from mmcalib.result.frontier import FrontierPoint
+from mmcalib.result.memory import Memories, Memory
+from mmcalib.result.part import Label
+from mmcalib.result.processor_cache import CachePoint, ProcessorCache
+from mmcalib.result.processor_device import ProcessedItems, ProcessorDevice
+from mmcalib.result.server import ServerPart
+from mmcalib.result.startup import ReplayResult, Startup
+from mmcalib.result.throughput import CostliestFile, ModalityRates, Rates, Throughput
 
 AREA = "images_kwargs.size.longest_edge"
 CAPPED = "without it: largest image 1,269 → 16,384 tokens; encoder budget 2,538 → 16,384 tokens"
 SERVE = "vllm serve --config out/engine.yaml"
 
 
-def calibration() -> c.Calibration:
+def calibration() -> Calibration:
     """A corpus of pages and clips on Qwen2.5-VL, started on a CPU; all checks but one pass."""
-    return c.Calibration(
+    return Calibration(
         created_at="2026-11-21T02:56:23+00:00",
-        tool=c.Tool(
+        tool=Tool(
             mmcalib="0.1.0", vllm="0.32.0", transformers="5.19.0", torch="2.13.0", python="3.11.7"
         ),
-        model=c.Model(
+        model=Model(
             id="Qwen/Qwen2.5-VL-3B-Instruct",
             source="bundled",
             architecture="Qwen2_5_VLForConditionalGeneration",
@@ -250,24 +256,24 @@ def _costs() -> Costs:
     )
 
 
-def _corpus() -> c.Corpus:
-    return c.Corpus(
+def _corpus() -> Corpus:
+    return Corpus(
         items=1247,
         prompts=600,
         skipped=2,
         modalities={
-            "image": c.ModalityItems(
+            "image": ModalityItems(
                 items=1200,
                 unique_shapes=87,
-                tokens=c.Tokens(
+                tokens=Tokens(
                     min=4, p50=300, p90=1131, p99=1269, max=1269, exemplar="/data/scan/page-7.png"
                 ),
                 heaviest="1316×756",
             ),
-            "video": c.ModalityItems(
+            "video": ModalityItems(
                 items=47,
                 unique_shapes=6,
-                tokens=c.Tokens(
+                tokens=Tokens(
                     min=120, p50=850, p90=1020, p99=1020, max=1020, exemplar="/data/clip/door.mp4"
                 ),
                 heaviest="640×360, 240 frames, 8.0 s",
@@ -294,11 +300,11 @@ def _engine_config() -> dict[str, object]:
     }
 
 
-def _limits() -> c.Limits:
+def _limits() -> Limits:
     config = _engine_config()
     page = "/data/scan/page-7.png"
     hint = "names the costliest image, 1316×756: 1269 tokens, which is what vLLM's dummy costs too"
-    return c.Limits(
+    return Limits(
         limit_mm_per_prompt=config["limit_mm_per_prompt"],
         mm_processor_kwargs=config["mm_processor_kwargs"],
         media_io_kwargs={},
@@ -339,13 +345,13 @@ def _limits() -> c.Limits:
     )
 
 
-def _why(setting: str, value: float, label: c.Label, reason: str) -> dict[str, object]:
+def _why(setting: str, value: float, label: Label, reason: str) -> dict[str, object]:
     return {"setting": setting, "value": value, "label": label, "reason": reason}
 
 
-def _budgets() -> c.Budgets:
-    return c.Budgets(
-        default=c.EncoderBudget(
+def _budgets() -> Budgets:
+    return Budgets(
+        default=EncoderBudget(
             encoder_budget_tokens=114688,
             max_tokens_per_item={"image": 16384, "video": 114688},
             items_per_batch={"image": 7, "video": 1},
@@ -357,7 +363,7 @@ def _budgets() -> c.Budgets:
             max_num_batched_tokens=2048,
             resident_items={"image": 90, "video": 112},
         ),
-        calibrated=c.EncoderBudget(
+        calibrated=EncoderBudget(
             encoder_budget_tokens=2538,
             max_tokens_per_item={"image": 1269, "video": 1020},
             items_per_batch={"image": 2, "video": 2},
@@ -372,13 +378,13 @@ def _budgets() -> c.Budgets:
     )
 
 
-def _memories() -> c.Memories:
-    scaled: dict[str, c.Label] = {"weights_bytes": "computed", "kv_bytes_per_token": "computed"}
-    return c.Memories(
-        default=c.Memory(
+def _memories() -> Memories:
+    scaled: dict[str, Label] = {"weights_bytes": "computed", "kv_bytes_per_token": "computed"}
+    return Memories(
+        default=Memory(
             weights_bytes=7509245952, kv_bytes_per_token=36864, label="computed", labels=scaled
         ),
-        calibrated=c.Memory(
+        calibrated=Memory(
             weights_bytes=7509245952,
             kv_bytes_per_token=36864,
             activation_peak_bytes=970827468,
@@ -445,7 +451,7 @@ def _startup() -> Startup:
     )
 
 
-def _checks() -> list[c.CheckResult]:
+def _checks() -> list[CheckResult]:
     return [
         _check(
             "corpus readable",
@@ -491,5 +497,5 @@ def _checks() -> list[c.CheckResult]:
     ]
 
 
-def _check(name: str, status: str, detail: str, remedy: str = "") -> c.CheckResult:
-    return c.CheckResult(name=name, status=status, detail=detail, remedy=remedy)
+def _check(name: str, status: str, detail: str, remedy: str = "") -> CheckResult:
+    return CheckResult(name=name, status=status, detail=detail, remedy=remedy)

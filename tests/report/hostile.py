@@ -6,8 +6,9 @@ import os
 
 from example import calibration
 
-from mmcalib.report.calibration import Calibration, CheckResult
-from mmcalib.report.throughput import Throughput
+from mmcalib.job.gate.calibration import Calibration
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.throughput import Throughput
 
 NAMES = {
     "newline": "a\nallowed-local-media-path: /",

@@ -7,8 +7,8 @@ import random
 from example import calibration
 
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.costs import KnownCost
+from mmcalib.job.gate.calibration import Calibration
+from mmcalib.result.costs import KnownCost
 
 
 def huge(shapes: int) -> Calibration:

@@ -9,7 +9,7 @@ from golden import check_golden
 from hostile import NAMES, named
 
 from mmcalib.errors import UsageError
-from mmcalib.report.calibration import Calibration
+from mmcalib.job.gate.calibration import Calibration
 
 
 def test_golden(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from mmcalib.corpus.shard import Shard
 from mmcalib.domain.items import Item, Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.errors import UsageError
-from mmcalib.report.census import CensusDocument, merged, missing
+from mmcalib.result.census import CensusDocument, merged, missing
+from mmcalib.result_files import read_census
 
 SMALL = st.integers(1, 3)
 NAMES = st.sampled_from(["/a", "/b", "/ü", "/c\nd", os.fsdecode(b"/\xe9")])
@@ -159,7 +160,7 @@ def spoilt(**changes: object) -> str:
 def test_anything_else_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "census.json").write_text(text)
     with pytest.raises(UsageError, match=says) as caught:
-        CensusDocument.load(tmp_path / "census.json")
+        read_census(tmp_path / "census.json")
     assert caught.value.hint
     with pytest.raises(UsageError, match="cannot read"):
-        CensusDocument.load(tmp_path / "none.json")
+        read_census(tmp_path / "none.json")

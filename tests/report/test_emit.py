@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError
-from mmcalib.report.calibration import Calibration, CheckResult
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.emit import FORMS
 from mmcalib.report.emit.arguments import serve_arguments
-from mmcalib.report.server import ServerPart
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.server import ServerPart
 
 NASTY = ["it's", 'a "b"', "$(HOME) `id` $$", "a b", "ü/ö", "*", "a\\b", "#x", "null", "1", "-a.b"]
 

@@ -8,8 +8,8 @@ from example import SERVE, calibration
 from golden import check_golden
 from hostile import NAMES, named
 
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.engine_yaml import engine_yaml
+from mmcalib.job.gate.calibration import Calibration
+from mmcalib.result.engine_yaml import engine_yaml
 
 
 def with_config(config: dict[str, Any]) -> Calibration:

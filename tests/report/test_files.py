@@ -8,8 +8,8 @@ import pytest
 
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import OutputError, UsageError
-from mmcalib.report.files import write_text, write_texts
-from mmcalib.report.skipped import read_skipped_jsonl, skipped_jsonl
+from mmcalib.files import write_text, write_texts
+from mmcalib.result_files import read_skipped_jsonl, skipped_jsonl
 
 
 def test_it_writes_makes_folders_and_replaces(tmp_path: Path) -> None:

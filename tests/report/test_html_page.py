@@ -10,9 +10,10 @@ from golden import check_golden
 from hostile import NAMES, named
 from huge import huge
 
-from mmcalib.report.calibration import Calibration, Memory
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.cache import cache as cache_figure
 from mmcalib.report.html.report import Report
+from mmcalib.result.memory import Memory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "docs" / "example" / "calibration.json"

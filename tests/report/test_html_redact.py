@@ -4,9 +4,10 @@ import pytest
 from example import SERVE, calibration
 from hostile import NAMES, named
 
-from mmcalib.report.calibration import Calibration, CheckResult
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.redact import WITHHELD, redacted
 from mmcalib.report.html.report import Report
+from mmcalib.result.check_result import CheckResult
 
 
 def said(detail: str) -> str:

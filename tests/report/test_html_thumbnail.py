@@ -12,7 +12,7 @@ from PIL import Image
 
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Modality
-from mmcalib.report.calibration import Calibration
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.pictures import pictures
 from mmcalib.report.html.report import Report
 

@@ -18,7 +18,7 @@ from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.domain.text_bound import TextBound
-from mmcalib.report.presented import admitted
+from mmcalib.job.gate.presented import admitted
 from tests.odd_media import frames_url, gif, silence
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)

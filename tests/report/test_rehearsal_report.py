@@ -13,7 +13,7 @@ from mmcalib.geometry import find, materialise, resolve
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.figures import rehearsal
 from mmcalib.report.memory import comparison
-from mmcalib.report.rehearsal import Rehearsal
+from mmcalib.result.rehearsal import Rehearsal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "job"))
 from rehearsals import GIB, rehearsed

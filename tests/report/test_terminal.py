@@ -9,7 +9,7 @@ from hostile import NAMES, named
 from rich.cells import cell_len
 from rich.console import Console
 
-from mmcalib.report.calibration import Calibration
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.terminal import summary
 
 SCREEN = 53

@@ -3,7 +3,7 @@ from __future__ import annotations
 from example import calibration
 
 from mmcalib.report import throughput_words as said
-from mmcalib.report.throughput import Rates, Throughput
+from mmcalib.result.throughput import Rates, Throughput
 
 
 def example() -> Throughput:

@@ -5,7 +5,9 @@ from example import calibration
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmcalib import wording
 from mmcalib.report import words
+from mmcalib.result.evidence import grouped
 
 
 @pytest.mark.parametrize(
@@ -20,29 +22,33 @@ from mmcalib.report import words
     ],
 )
 def test_a_share_never_reads_as_nothing_or_all_unless_it_is(value: float, text: str) -> None:
-    assert words.share(value) == text
+    assert wording.share(value) == text
 
 
 @given(st.floats(0, 1))
 def test_only_nothing_is_0_and_only_all_is_100(value: float) -> None:
-    assert (words.share(value) in ("0%", "0.0%")) == (value == 0)
-    assert (words.share(value) in ("100%", "100.0%")) == (value == 1)
+    assert (wording.share(value) in ("0%", "0.0%")) == (value == 0)
+    assert (wording.share(value) in ("100%", "100.0%")) == (value == 1)
 
 
 def test_numbers_have_separators_and_absence_a_dash() -> None:
-    assert (words.number(114688), words.number(None)) == ("114,688", "—")
-    assert (words.gib(970827468), words.gib(None), words.gib(0)) == ("0.90 GiB", "—", "0.00 GiB")
+    assert (wording.number(114688), wording.number(None)) == ("114,688", "—")
+    assert (wording.gib(970827468), wording.gib(None), wording.gib(0)) == (
+        "0.90 GiB",
+        "—",
+        "0.00 GiB",
+    )
 
 
 @given(st.text())
 def test_plain_text_is_printable_and_leaves_good_text_alone(text: str) -> None:
-    plain = words.plain(text)
+    plain = wording.plain(text)
     assert all(char.isprintable() for char in plain)
-    assert words.plain(plain) == plain
+    assert wording.plain(plain) == plain
 
 
 def test_neighbours_with_one_reason_are_said_once() -> None:
-    groups = words.grouped(calibration().limits.evidence)
+    groups = grouped(calibration().limits.evidence)
     assert [settings for settings, _, _ in groups][:2] == [
         ["limit_mm_per_prompt.image.count"],
         ["limit_mm_per_prompt.image.width", "limit_mm_per_prompt.image.height"],

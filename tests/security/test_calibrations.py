@@ -23,12 +23,12 @@ from rich.console import Console
 
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, UsageError
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.census import CensusDocument
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.emit import FORMS
 from mmcalib.report.html.report import Report
 from mmcalib.report.html.roots import Roots
 from mmcalib.report.terminal import summary
+from mmcalib.result.census import CensusDocument
 from tests.cli.conftest import Cli
 
 PICTURE = "data:image/"

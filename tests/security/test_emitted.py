@@ -14,7 +14,7 @@ from rich.console import Console
 
 from mmcalib.cli.output import finish
 from mmcalib.errors import OutputError
-from mmcalib.report.calibration import Calibration
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.emit import FORMS
 from mmcalib.report.html.report import Report
 from tests.cli.conftest import Cli

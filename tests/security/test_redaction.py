@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError, UsageError
-from mmcalib.report.calibration import Calibration, CheckResult
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.emit import FORMS
 from mmcalib.report.html.redact import _PATHS, redacted
 from mmcalib.report.html.report import Report
+from mmcalib.result.check_result import CheckResult
 from mmcalib.wording import one_line, plain
 
 T = "UNDISCLOSED"

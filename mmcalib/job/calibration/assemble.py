@@ -24,6 +24,7 @@ from mmcalib.job.calibration.throughput import throughput
 from mmcalib.job.corpus_figures import corpus_figures
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.texts import Texts
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.gate.costs import costs
 from mmcalib.job.gate.rules import Proven
 from mmcalib.job.memory.fallback import by_formula
@@ -36,8 +37,11 @@ from mmcalib.job.proof.processor_device import Comparison, processor_device
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep
 from mmcalib.job.read import Corpus
-from mmcalib.report import calibration as c
-from mmcalib.report.server import ServerPart
+from mmcalib.result.budget import Budgets
+from mmcalib.result.calibration import Limits, Model, Tool
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.memory import Memories, Memory
+from mmcalib.result.server import ServerPart
 from mmcalib.version import __version__
 
 
@@ -74,14 +78,14 @@ _UNFINISHED = Check(
 )
 
 
-def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
+def assemble(known: Findings, *, finished: bool = False) -> Calibration:
     """The calibration as far as it is known. An unfinished one says so, and its verdict is fail."""
     decision, opened = known.decision, known.opened
     checks = known.checks if finished else [*known.checks, _UNFINISHED]
-    return c.Calibration(
+    return Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        tool=c.Tool(mmcalib=__version__, **opened.versions),
-        model=c.Model(
+        tool=Tool(mmcalib=__version__, **opened.versions),
+        model=Model(
             id=known.resolved.id,
             source=known.resolved.source,
             architecture=opened.architecture,
@@ -90,7 +94,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         corpus=corpus_figures(
             decision.default_table, known.corpus.prompts.prompts(), known.skipped
         ),
-        limits=c.Limits(
+        limits=Limits(
             limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
             mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
             media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
@@ -99,7 +103,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
             ),
         ),
         engine_config=engine_config(known.resolved, decision.engine_args),
-        budget=c.Budgets(
+        budget=Budgets(
             default=encoder_budget(decision.default_budget, table=decision.default_table),
             calibrated=encoder_budget(
                 decision.budget,
@@ -110,7 +114,7 @@ def assemble(known: Findings, *, finished: bool = False) -> c.Calibration:
         memory=_memories(known),
         frontier=frontier_points(decision, known.predicted),
         startup=startup_figures(known.started, known.burst, known.replayed),
-        checks=list(map(c.CheckResult.of, checks)),
+        checks=list(map(CheckResult.of, checks)),
         verdict=verdict(checks),
         costs=costs(
             decision,
@@ -135,7 +139,7 @@ def engine_config(resolved: ResolvedModel, engine_args: Mapping[str, Any]) -> di
     return {"model": model, **engine_args}
 
 
-def _memories(known: Findings) -> c.Memories:
+def _memories(known: Findings) -> Memories:
     """As rehearsed where a GPU was named, else as measured in the starts: then weights and KV bytes
     per token are the model's and so the same, and each start has its peak.
     """
@@ -143,15 +147,15 @@ def _memories(known: Findings) -> c.Memories:
     default = measured_memory(known.default_started or known.started, own=own)
     calibrated = measured_memory(known.started, own=True)
     if known.predicted is None:
-        return c.Memories(default=default, calibrated=calibrated)
+        return Memories(default=default, calibrated=calibrated)
     predicted, gpu = known.predicted, known.predicted.gpu
     decision = known.decision
 
-    def rough(budget: Budget, args: dict[str, Any]) -> c.Memory:
+    def rough(budget: Budget, args: dict[str, Any]) -> Memory:
         path, problem = known.resolved.path, str(predicted.failure)
         return by_formula(gpu, known.started, budget, args, path, problem)
 
-    return c.Memories(
+    return Memories(
         default=memory(predicted.default, gpu)
         if predicted.default
         else rough(decision.default_budget, {}),

@@ -12,9 +12,9 @@ from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import Residency, residencies
 from mmcalib.job.decision.cache import CappedCache, SizedCache
 from mmcalib.job.decision.decision import Decision
-from mmcalib.report.cache import CachePoint, ProcessorCache
-from mmcalib.report.calibration import Evidence
-from mmcalib.report.words import gib, number, share
+from mmcalib.result.evidence import Evidence
+from mmcalib.result.processor_cache import CachePoint, ProcessorCache
+from mmcalib.wording import gib, number, share
 
 SETTING = "mm_processor_cache_gb"
 # Enough to draw the curve.

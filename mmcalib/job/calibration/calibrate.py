@@ -9,10 +9,10 @@ from pathlib import Path
 from mmcalib.derive.policy import Policy
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.run import run
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.memory.rehearse import gpu_of
 from mmcalib.job.spec import STARTUP_BUDGET_S, Device, Job, Outcome, Validate
 from mmcalib.progress import Progress, Silent
-from mmcalib.report.calibration import Calibration
 
 
 def calibrate(

@@ -11,7 +11,7 @@ from mmcalib.job.decision.decision import Decision
 from mmcalib.job.memory.sizes import RehearsedSizes
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep, Swept, cap_tokens
-from mmcalib.report import encoder_sweep as c
+from mmcalib.result import encoder_sweep as c
 
 _LATE = "it would take longer than --startup-budget"
 _DIGITS = 3

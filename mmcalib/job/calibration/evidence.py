@@ -14,7 +14,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.cache import cache_evidence
 from mmcalib.job.decision.decision import Decision
-from mmcalib.report.calibration import Evidence
+from mmcalib.result.evidence import Evidence
 
 
 def evidence(

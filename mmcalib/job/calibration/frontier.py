@@ -9,13 +9,13 @@ from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored
 from mmcalib.job.memory.figures import memory
 from mmcalib.job.memory.predict import Predicted
-from mmcalib.report import calibration as c
-from mmcalib.report.frontier import FrontierPoint
+from mmcalib.result.frontier import FrontierPoint
+from mmcalib.result.memory import Memory
 
 
 def frontier_points(decision: Decision, predicted: Predicted | None) -> list[FrontierPoint]:
     """In the order in which they were explored."""
-    kept = [c.Memory() for _ in decision.explored]
+    kept = [Memory() for _ in decision.explored]
     if predicted is not None:
         kept = [_memory(found, predicted) for found in predicted.points]
     pairs = list(zip(decision.explored, kept, strict=True))
@@ -26,13 +26,11 @@ def frontier_points(decision: Decision, predicted: Predicted | None) -> list[Fro
     ]
 
 
-def _memory(rehearsed: Rehearsed | None, predicted: Predicted) -> c.Memory:
-    return memory(rehearsed, predicted.gpu) if rehearsed else c.Memory()
+def _memory(rehearsed: Rehearsed | None, predicted: Predicted) -> Memory:
+    return memory(rehearsed, predicted.gpu) if rehearsed else Memory()
 
 
-def _point(
-    decision: Decision, explored: Explored, figures: c.Memory, beaten: bool
-) -> FrontierPoint:
+def _point(decision: Decision, explored: Explored, figures: Memory, beaten: bool) -> FrontierPoint:
     point, budget = explored.point, explored.budget
     counts = {modality: count.value for modality, count in decision.counts.items()}
     return FrontierPoint(

@@ -14,6 +14,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import EngineDied, EngineError, ModelError, UsageError
+from mmcalib.files import write_text
 from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.job.calibration.assemble import Findings, assemble, engine_config
 from mmcalib.job.calibration.findings import findings
@@ -26,6 +27,7 @@ from mmcalib.job.decision.decide import anything, decide
 from mmcalib.job.decision.effects import effective
 from mmcalib.job.decision.texts import Texts
 from mmcalib.job.device import beside, require_cuda
+from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.memory.checks import memory_checks
 from mmcalib.job.memory.predict import Predictor
@@ -41,9 +43,7 @@ from mmcalib.job.proof.sweep import sweep, sweep_check
 from mmcalib.job.read import Corpus, files_of, read
 from mmcalib.job.spec import VALIDATIONS, Job, Outcome, cache_dir
 from mmcalib.progress import Progress
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.engine_yaml import engine_yaml
-from mmcalib.report.files import write_text
+from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.scratch import Scratch
 
 

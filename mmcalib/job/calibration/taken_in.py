@@ -13,7 +13,7 @@ from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.server import Server
 from mmcalib.errors import CorpusError
 from mmcalib.job.read import Corpus
-from mmcalib.report.server import with_variables
+from mmcalib.result.server import with_variables
 from mmcalib.wording import one_line
 
 _SHOWN = 3

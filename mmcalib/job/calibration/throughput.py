@@ -9,7 +9,7 @@ from mmcalib.derive.throughput import Batch, CpuCost, EncoderCost, cpu_cost, enc
 from mmcalib.domain.shapes import Modality
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep
-from mmcalib.report import throughput as c
+from mmcalib.result import throughput as c
 
 _DIGITS = 6
 

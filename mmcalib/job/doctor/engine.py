@@ -15,7 +15,7 @@ from mmcalib.engine.wheels import BUILDS
 from mmcalib.errors import EngineError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.doctor.packages import CPU_INDEX, INSTALL_CPU, INSTALL_CUDA
-from mmcalib.report.doctor import Backend
+from mmcalib.result.diagnosis import Backend
 
 ENGINE = CheckId("engine")
 SERVING = CheckId("serving")

@@ -16,8 +16,8 @@ from mmcalib.job.doctor.hub import ask_hub, hub_check
 from mmcalib.job.doctor.machine import host, machine_checks
 from mmcalib.job.doctor.packages import build_check, media_check, packages, versions
 from mmcalib.progress import Progress, Silent
-from mmcalib.report.calibration import CheckResult
-from mmcalib.report.doctor import Diagnosis, PresentGpu
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.diagnosis import Diagnosis, PresentGpu
 from mmcalib.version import __version__
 
 # Three photos for Qwen2.5-VL-3B took 6.8 GiB at their highest: engine on CPU, rehearsal beside.

@@ -10,7 +10,7 @@ from typing import Literal
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.job.spec import cache_dir
-from mmcalib.report.doctor import Folder
+from mmcalib.result.diagnosis import Folder
 
 FOLDER = CheckId("{} folder")
 

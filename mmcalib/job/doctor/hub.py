@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.geometry import bundled
 from mmcalib.geometry.hub import DEFAULT_ENDPOINT, TRUE_WORDS, cache_folder, reachable
-from mmcalib.report.doctor import Hub
+from mmcalib.result.diagnosis import Hub
 
 TIMEOUT_S = 3.0
 

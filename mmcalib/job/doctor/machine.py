@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.report.doctor import Host
+from mmcalib.result.diagnosis import Host
 
 HOST_MEMORY = CheckId("host memory")
 SHARED_MEMORY = CheckId("shared memory")

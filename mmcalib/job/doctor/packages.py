@@ -6,7 +6,7 @@ import importlib
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.engine.wheels import BUILDS, installed
-from mmcalib.report.doctor import Need, Package
+from mmcalib.result.diagnosis import Need, Package
 
 MEDIA_LIBRARIES = CheckId("media libraries")
 VLLM = CheckId("vLLM")

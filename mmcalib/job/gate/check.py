@@ -14,11 +14,11 @@ from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.job.gate.calibration import Calibration
+from mmcalib.job.gate.presented import admitted_prompt, unreadable
 from mmcalib.media.ending import examine_whole
 from mmcalib.media.probe import NOT_MEDIA
-from mmcalib.report.admission import Checked
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.presented import admitted_prompt, unreadable
+from mmcalib.result.checked import Checked
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 

@@ -12,7 +12,7 @@ from mmcalib.domain.text_bound import TextBound
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.texts import Texts
 from mmcalib.job.gate.rules import Proven
-from mmcalib.report import costs as c
+from mmcalib.result import costs as c
 
 # Shapes of which a path is kept, per modality: as many as a report shows pictures of.
 _EXEMPLARS = 12

@@ -18,7 +18,7 @@ from mmcalib.job.memory.cross_check import disagreement
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.worst_steps import configurations, shortfall
 from mmcalib.job.proof.startup import Started
-from mmcalib.report.words import gib
+from mmcalib.wording import gib
 
 # The loaded model also holds tables that are no parameters: rotary embeddings, some 2 % of a 3B.
 _WEIGHTS_OFF: Final = 0.05

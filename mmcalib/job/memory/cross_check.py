@@ -9,7 +9,7 @@ from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.geometry import read_config
 from mmcalib.geometry.encoder import encoder_of
-from mmcalib.report.words import gib
+from mmcalib.wording import gib
 
 # Both must differ before it is worth a word: the formula leaves out workspaces and odd tensors.
 DIFFERS: Final = 0.10

@@ -8,7 +8,7 @@ from mmcalib.domain.budget import Budget
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.cross_check import estimate_bytes
 from mmcalib.job.proof.startup import Started
-from mmcalib.report import calibration as c
+from mmcalib.result.memory import Memory
 
 # vLLM's default since 0.20.
 UTILIZATION: Final = 0.92
@@ -24,20 +24,20 @@ def by_formula(
     engine_args: dict[str, Any],
     model_path: str,
     problem: str,
-) -> c.Memory:
+) -> Memory:
     """Weights and KV bytes per token as measured in the engine start, the encoder's peak from the
     config's widths; what is left is the KV cache. Without a start only the reason is known.
     """
     note = f"not rehearsed: {problem}"
     peak = estimate_bytes(budget, model_path)
     if started is None or peak is None:
-        return c.Memory(gpu=gpu.name, note=note)
+        return Memory(gpu=gpu.name, note=note)
     weights = started.figures.weights_full_bytes
     share = engine_args.get("gpu_memory_utilization", UTILIZATION)
     requested = int(share * gpu.total_bytes)
     left = requested - weights - peak - ALLOWANCE_BYTES
     per_token = started.figures.kv_full_bytes_per_token
-    return c.Memory(
+    return Memory(
         total_bytes=gpu.total_bytes,
         requested_bytes=requested,
         weights_bytes=weights,

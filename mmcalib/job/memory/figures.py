@@ -16,21 +16,23 @@ from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.cross_check import disagreement, estimate_bytes
-from mmcalib.report import calibration as c
-from mmcalib.report.rehearsal import PeakTensor, Phase, Rehearsal
+from mmcalib.result.budget import EncoderBudget
+from mmcalib.result.memory import Memory
+from mmcalib.result.part import Label
+from mmcalib.result.rehearsal import PeakTensor, Phase, Rehearsal
 from mmcalib.version import __version__
 
 _ASSUMED: Final = ("non_torch_bytes", "cudagraph_bytes")
 _COMPUTED: Final = ("kv_cache_bytes", "kv_cache_tokens", "max_concurrency", "encoder_cache_bytes")
 
 
-def memory(found: Rehearsed, gpu: Gpu) -> c.Memory:
+def memory(found: Rehearsed, gpu: Gpu) -> Memory:
     """The keys of calibration.json's memory entries, each with its label."""
     peaks = {phase.name: phase.peak_bytes for phase in found.phases}
-    assumed: dict[str, c.Label] = dict.fromkeys(_ASSUMED, "assumed")
-    computed: dict[str, c.Label] = dict.fromkeys(_COMPUTED, "computed")
-    total: c.Label = "given" if gpu.total_status == "given" else "assumed"
-    return c.Memory(
+    assumed: dict[str, Label] = dict.fromkeys(_ASSUMED, "assumed")
+    computed: dict[str, Label] = dict.fromkeys(_COMPUTED, "computed")
+    total: Label = "given" if gpu.total_status == "given" else "assumed"
+    return Memory(
         total_bytes=found.total_bytes,
         requested_bytes=found.requested_bytes,
         weights_bytes=found.weights_bytes,
@@ -57,12 +59,12 @@ def encoder_budget(
     budget: Budget,
     counts: Mapping[Modality, int] | None = None,
     table: CostTable | None = None,
-) -> c.EncoderBudget:
+) -> EncoderBudget:
     """vLLM's MultiModalBudget as the reports show it. Adequacy is computed for `counts` items per
     prompt, which needs a budget whose dummies were built; residency for the items of `table`.
     """
     found = adequacy(budget, counts) if counts is not None else None
-    return c.EncoderBudget(
+    return EncoderBudget(
         encoder_budget_tokens=budget.encoder_budget_tokens,
         max_tokens_per_item=budget.max_tokens_per_item,
         items_per_batch=budget.max_items_per_batch,
@@ -91,7 +93,7 @@ def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
     return Adequacy(found.encoder_tokens, worst)
 
 
-def _rehearsed_budget(found: Rehearsed) -> c.EncoderBudget | None:
+def _rehearsed_budget(found: Rehearsed) -> EncoderBudget | None:
     if found.budget is None:
         return None
     tokens = rehearsed_adequacy(found, found.budget)

@@ -20,7 +20,7 @@ from mmcalib.job.decision.explore import Explored
 from mmcalib.job.memory.rehearse import Rehearsals, on_gpu
 from mmcalib.job.memory.worst_steps import configurations, encoder_steps
 from mmcalib.progress import Progress
-from mmcalib.report.words import gib
+from mmcalib.wording import gib
 
 Steps = tuple[EncoderStep, ...]
 

@@ -21,7 +21,7 @@ from mmcalib.job.config_file import read_config_text, trusted
 from mmcalib.job.memory.figures import rehearsal
 from mmcalib.job.spec import cache_dir
 from mmcalib.progress import Progress, Silent
-from mmcalib.report.rehearsal import Rehearsal
+from mmcalib.result.rehearsal import Rehearsal
 
 AUTO = "auto"
 

@@ -13,7 +13,7 @@ from mmcalib.derive.views import Pinned, pinned, repeated
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.predict import Predicted
 from mmcalib.job.memory.worst_steps import demands, output_width
-from mmcalib.report.words import gib, number
+from mmcalib.wording import gib, number
 
 
 def views_check(predicted: Predicted, decision: Configuration, accesses: Accesses) -> Check | None:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.derive.logs import GpuOccupied, OutOfMemory, StartupLog, read_log
+from mmcalib.derive.logs.log_failures import failure_words
 from mmcalib.documents import open_document
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.report.calibration import Memory
-from mmcalib.report.plan import Logged
-from mmcalib.report.trouble import said
+from mmcalib.result.memory import Memory
+from mmcalib.result.plan import Logged
 
 # Arguments that move memory, or decide what is loaded. The others are of the API server, or are
 # not for a log to decide, such as trust_remote_code.
@@ -161,6 +161,6 @@ def logged(found: Read, base: Rehearsed) -> Logged:
             max_concurrency=log.max_concurrency,
             label="measured",
         ),
-        failures=[said(trouble) for trouble in log.troubles],
+        failures=[failure_words(trouble) for trouble in log.troubles],
         notes=notes,
     )

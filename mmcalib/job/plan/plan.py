@@ -27,7 +27,7 @@ from mmcalib.job.plan.planned import combination, reserved, tried
 from mmcalib.job.plan.reserving import judged, settled
 from mmcalib.job.spec import cache_dir
 from mmcalib.progress import Progress, Silent
-from mmcalib.report.plan import Plan
+from mmcalib.result.plan import Plan
 from mmcalib.version import __version__
 
 # About two seconds each; a minute is what people wait for. Worst steps come on top.

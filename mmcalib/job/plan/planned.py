@@ -10,8 +10,8 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.figures import memory
 from mmcalib.job.plan.bench import Bench
 from mmcalib.job.plan.reserving import Judged, judged
-from mmcalib.report.calibration import CheckResult
-from mmcalib.report.plan import Combination, Price, TriedFix
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.plan import Combination, Price, TriedFix
 
 
 def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:

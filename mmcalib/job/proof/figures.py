@@ -7,26 +7,27 @@ from mmcalib.engine.messages import Replayed
 from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.replay import mismatched, rejected
 from mmcalib.job.proof.startup import Started
-from mmcalib.report import calibration as c
-from mmcalib.report.startup import ReplayResult, Startup
+from mmcalib.result.memory import Memory
+from mmcalib.result.part import Label
+from mmcalib.result.startup import ReplayResult, Startup
 
 
-def measured_memory(started: Started | None, *, own: bool) -> c.Memory:
+def measured_memory(started: Started | None, *, own: bool) -> Memory:
     """`own`: whether the figures are of this very configuration, or only its weights are."""
     if started is None:
-        return c.Memory(note="no engine was started")
+        return Memory(note="no engine was started")
     figures = started.figures
     cut = started.depths != started.true_depths
-    scaled: c.Label = "computed" if cut else "measured"
+    scaled: Label = "computed" if cut else "measured"
     notes = ["weights and KV bytes scaled from the cut depth"] if cut else []
     if figures.computed_in is not None:
         notes.append(f"and from {figures.computed_in}, in which this CPU computed")
-    labels: dict[str, c.Label] = {"weights_bytes": scaled, "kv_bytes_per_token": scaled}
+    labels: dict[str, Label] = {"weights_bytes": scaled, "kv_bytes_per_token": scaled}
     peak = figures.activation_peak_bytes if own else None
     if peak is not None:
         labels["activation_peak_bytes"] = "measured"
         notes.append(f"activation peak of {figures.device} kernels")
-    found = c.Memory(
+    found = Memory(
         weights_bytes=figures.weights_full_bytes,
         kv_bytes_per_token=figures.kv_full_bytes_per_token,
         activation_peak_bytes=peak,

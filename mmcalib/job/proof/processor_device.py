@@ -18,7 +18,7 @@ from mmcalib.job.decision.measure import Sample
 from mmcalib.job.device import Beside
 from mmcalib.job.media_files import Files, files
 from mmcalib.progress import Progress
-from mmcalib.report import processor_device as c
+from mmcalib.result import processor_device as c
 
 _DIGITS = 3
 

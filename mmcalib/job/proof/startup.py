@@ -17,7 +17,7 @@ from mmcalib.geometry import cut_checkpoint, depths, read_config
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.decision.decision import Decision
 from mmcalib.progress import Progress
-from mmcalib.report.words import gib
+from mmcalib.wording import gib
 
 # Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
 # the peak of activations does not depend on depth.

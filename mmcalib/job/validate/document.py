@@ -11,8 +11,8 @@ from mmcalib.job.memory.figures import encoder_budget, memory
 from mmcalib.job.proof.figures import measured_memory, startup_figures
 from mmcalib.job.validate.found import Asked, Found
 from mmcalib.job.validate.subject import Subject
-from mmcalib.report.calibration import CheckResult
-from mmcalib.report.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.version import __version__
 
 

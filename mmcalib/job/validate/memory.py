@@ -35,7 +35,7 @@ from mmcalib.job.memory.worst_steps import configurations, encoder_steps
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.validate.subject import Subject
 from mmcalib.progress import Progress
-from mmcalib.report.words import gib
+from mmcalib.wording import gib
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ from mmcalib.job.validate.reading import read_config
 from mmcalib.job.validate.settings import setting_checks
 from mmcalib.job.validate.subject import asking, budgeted, here, opened_as
 from mmcalib.progress import Progress, Silent
-from mmcalib.report.validation import Validation
+from mmcalib.result.validation import Validation
 from mmcalib.scratch import Scratch
 
 

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.report.calibration import Calibration
 from mmcalib.report.emit.sayable import check_visible
+from mmcalib.result.calibration import CalibrationDocument
 
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -41,7 +41,7 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def arguments_text(calibration: Calibration) -> str:
+def arguments_text(calibration: CalibrationDocument) -> str:
     """One option per line, quoted for a shell; the lines are one command.
 
     Raises OutputError where a value has a character that hides, which a shell has no escape for.

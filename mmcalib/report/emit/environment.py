@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mmcalib import wording
 from mmcalib.errors import OutputError
-from mmcalib.report import words
-from mmcalib.report.calibration import Calibration
 from mmcalib.report.emit.arguments import serve_arguments
 from mmcalib.report.emit.sayable import check_visible
-from mmcalib.report.server import ServerPart
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.server import ServerPart
 
 # Not VLLM_...: vLLM warns of such names that it does not know, or refuses them.
 VARIABLE = "ENGINE_ARGS"
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
 
 
-def environment_text(calibration: Calibration) -> str:
+def environment_text(calibration: CalibrationDocument) -> str:
     """`ENGINE_ARGS=` and the arguments of `vllm serve`, on one line without quotes around it; and
     the limits on media that vLLM itself reads from there.
 
@@ -34,14 +34,14 @@ def environment_text(calibration: Calibration) -> str:
         raise OutputError("--emit env: no such file can carry a line break", hint="--emit yaml")
     check_visible(line, "env")
     return (
-        f"# vLLM configuration for {words.plain(calibration.model.id)}, made by mmcalib.\n"
+        f"# vLLM configuration for {wording.plain(calibration.model.id)}, made by mmcalib.\n"
         "# vLLM does not read this variable by itself. Start the server with\n"
         f"#     sh -c 'eval \"exec vllm serve ${VARIABLE}\"'\n"
         f"{line}\n{_media_limits(calibration)}"
     )
 
 
-def _media_limits(calibration: Calibration) -> str:
+def _media_limits(calibration: CalibrationDocument) -> str:
     """Those that were set when the corpus was read; as comments, those that would have admitted
     more of it.
     """

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mmcalib.report import words
-from mmcalib.report.calibration import Calibration, first_failed
 from mmcalib.report.emit.arguments import arguments_text
 from mmcalib.report.emit.environment import environment_text
 from mmcalib.report.emit.kubernetes import kubernetes_text
 from mmcalib.report.emit.python import python_text
 from mmcalib.report.emit.sayable import check_sayable
-from mmcalib.report.engine_yaml import engine_yaml
-from mmcalib.report.server import ServerPart, serving
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import first_failed
+from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.result.server import ServerPart, serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Form:
     """
 
     file: str
-    render: Callable[[Calibration], str]
+    render: Callable[[CalibrationDocument], str]
     use: str
     comments: bool = True
     variables: bool = False
@@ -33,7 +34,7 @@ class Form:
         how = self.use.replace("{file}", name)
         return how if self.variables else serving(server, how)
 
-    def text(self, calibration: Calibration) -> str:
+    def text(self, calibration: CalibrationDocument) -> str:
         """The file's content. One that was emitted against the verdict says so on top.
 
         Raises OutputError where the form cannot carry a value, and for what is no configuration.
@@ -46,7 +47,7 @@ class Form:
         return text
 
 
-def _yaml(calibration: Calibration) -> str:
+def _yaml(calibration: CalibrationDocument) -> str:
     return engine_yaml(calibration, serving(calibration.server, "vllm serve --config engine.yaml"))
 
 

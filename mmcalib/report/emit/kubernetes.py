@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from mmcalib.report import words
-from mmcalib.report.calibration import Calibration
+from mmcalib import wording
 from mmcalib.report.emit.arguments import serve_arguments
 from mmcalib.report.emit.environment import left_out_words
-from mmcalib.report.engine_yaml import engine_yaml, visible_yaml
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.engine_yaml import engine_yaml, visible_yaml
 
 _FOLDER = "/etc/vllm"
 _FILE = "engine.yaml"
@@ -35,7 +35,7 @@ _THIRD = """\
 """
 
 
-def kubernetes_text(calibration: Calibration) -> str:
+def kubernetes_text(calibration: CalibrationDocument) -> str:
     """Three YAML documents: a Deployment's part with `args`, a ConfigMap with `engine.yaml`, and
     a Deployment's part that mounts it.
     """
@@ -63,7 +63,7 @@ def kubernetes_text(calibration: Calibration) -> str:
     volume = {"name": _CONFIG, "configMap": {"name": _CONFIG}}
     return "---\n".join(
         (
-            _HEAD.format(model=words.plain(calibration.model.id), left_out=left_out)
+            _HEAD.format(model=wording.plain(calibration.model.id), left_out=left_out)
             + _dump(_deployment({**more, "args": listed})),
             _SECOND + _dump(config_map),
             _THIRD + _dump(_deployment(mounting, volumes=[volume])),

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pprint import pformat
 from typing import Any
 
-from mmcalib.report import words
-from mmcalib.report.calibration import Calibration
+from mmcalib import wording
+from mmcalib.result.calibration import CalibrationDocument
 
 _WIDTH = 88
 _INDENT = " " * 4
@@ -26,10 +26,10 @@ if __name__ == "__main__":
 """
 
 
-def python_text(calibration: Calibration) -> str:
+def python_text(calibration: CalibrationDocument) -> str:
     """A script that starts an engine, and a module that holds `ENGINE_ARGS`."""
     entries = "\n".join(_entries(calibration.engine_args()))
-    return _PAGE.format(model=words.plain(calibration.model.id), entries=entries)
+    return _PAGE.format(model=wording.plain(calibration.model.id), entries=entries)
 
 
 def _entries(config: Mapping[str, Any]) -> Iterator[str]:

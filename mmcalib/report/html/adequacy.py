@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmcalib import wording
 from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.report import words
-from mmcalib.report.calibration import Calibration, Label
 from mmcalib.report.html.canvas import Canvas, Layer, draw
 from mmcalib.report.html.figure import Figure
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.part import Label
 
 _ROW_PX, _BAR_PX = 52, 16
 
 
-def adequacy(calibration: Calibration) -> Figure | None:
+def adequacy(calibration: CalibrationDocument) -> Figure | None:
     """Two or three bars in tokens; None where no profile was computed."""
     budget = calibration.budget.calibrated
     if budget.profiled_tokens is None or budget.worst_step_tokens is None:
@@ -39,20 +41,20 @@ def adequacy(calibration: Calibration) -> Figure | None:
     return Figure(
         key="adequacy",
         title="Is enough reserved?",
-        summary=f"{summary} The check says: {words.plain(found.detail)}." if found else summary,
+        summary=f"{summary} The check says: {wording.plain(found.detail)}." if found else summary,
         drawing=draw(
             layers, f"Adequacy. {summary}", height_px=len(bars) * _ROW_PX - 40, left_px=16
         ),
         labels=labels,
         head=("", "tokens"),
-        rows=[(name, words.number(size)) for name, size, _ in bars],
+        rows=[(name, wording.number(size)) for name, size, _ in bars],
     )
 
 
 def _bar(
     name: str, size: int, colour: str, y: int, canvas: Canvas, share: float
 ) -> Iterator[Layer]:
-    tip = f"{name} · {words.number(size)} tokens"
+    tip = f"{name} · {wording.number(size)} tokens"
     yield {
         "data": {"values": [{"tip": tip}]},
         "mark": {
@@ -65,7 +67,7 @@ def _bar(
         },
         "encoding": {"description": {"field": "tip"}},
     }
-    for said, align, x in ((name, "left", 0), (words.number(size), "right", canvas.width_px)):
+    for said, align, x in ((name, "left", 0), (wording.number(size), "right", canvas.width_px)):
         yield {
             "data": {"values": [{}]},
             "mark": {

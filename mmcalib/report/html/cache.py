@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.report import words
-from mmcalib.report.cache import ProcessorCache
+from mmcalib import wording
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, reference, upright
 from mmcalib.report.html.figure import Figure
+from mmcalib.result.processor_cache import ProcessorCache
 
 # What vLLM takes where nothing is said (`mm_processor_cache_gb` in vllm/config, 0.32).
 _DEFAULT_GIB = 4.0
@@ -17,7 +17,7 @@ def cache(found: ProcessorCache) -> Figure | None:
     """The curve, or None where nothing repeats."""
     if not found.curve:
         return None
-    sizes = [point.capacity_bytes / words.GIB for point in found.curve]
+    sizes = [point.capacity_bytes / wording.GIB for point in found.curve]
     chosen = found.mm_processor_cache_gb
     lines = [(f"vLLM's default {_DEFAULT_GIB:g} GiB", _DEFAULT_GIB, "var(--ink-3)")]
     if chosen:
@@ -53,7 +53,7 @@ def cache(found: ProcessorCache) -> Figure | None:
         yield {
             "data": {
                 "values": [
-                    {"size": s, "rate": r, "tip": f"{s:.3g} GiB · {words.share(r)} hit"}
+                    {"size": s, "rate": r, "tip": f"{s:.3g} GiB · {wording.share(r)} hit"}
                     for s, r in ends
                 ]
             },
@@ -70,9 +70,9 @@ def cache(found: ProcessorCache) -> Figure | None:
         yield from reference(lines, canvas, x)
 
     summary = (
-        f"Of {words.number(found.accesses)} uses of an item in {words.number(found.requests)} "
-        f"requests, {words.share(found.hit_rate)} hit with {chosen:g} GiB; "
-        f"{words.share(found.most_hit_rate)} is the most that any size can give."
+        f"Of {wording.number(found.accesses)} uses of an item in {wording.number(found.requests)} "
+        f"requests, {wording.share(found.hit_rate)} hit with {chosen:g} GiB; "
+        f"{wording.share(found.most_hit_rate)} is the most that any size can give."
     )
     return Figure(
         key="cache",
@@ -81,9 +81,9 @@ def cache(found: ProcessorCache) -> Figure | None:
         drawing=draw(layers, f"Hit rate of the processor cache. {summary}", height_px=220),
         labels=(found.label,),
         head=("size", "hits"),
-        rows=[(f"{s:.3g} GiB", words.share(r)) for s, r in ends],
+        rows=[(f"{s:.3g} GiB", wording.share(r)) for s, r in ends],
         notes=[
-            f"In both processes of a server it may hold {words.gib(found.total_bytes)} of RAM.",
+            f"In both processes of a server it may hold {wording.gib(found.total_bytes)} of RAM.",
             *_more(found),
             *([] if found.complete else ["The request log was read in part only."]),
         ],
@@ -93,7 +93,7 @@ def cache(found: ProcessorCache) -> Figure | None:
 def _more(found: ProcessorCache) -> Iterator[str]:
     """What a larger cache than is allowed would bring."""
     if found.wanted_gb is not None and found.wanted_gb > found.mm_processor_cache_gb:
-        rate, size = words.share(found.wanted_hit_rate), f"{found.wanted_gb:g} GiB"
+        rate, size = wording.share(found.wanted_hit_rate), f"{found.wanted_gb:g} GiB"
         yield f"{rate} would hit with {size} in each process, more than is allowed."
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.locations.location import Location, is_here, member_name
-from mmcalib.report.calibration import Calibration
 from mmcalib.report.html.known import Costed, costed
 from mmcalib.report.html.pictures import pictures
 from mmcalib.report.html.redact import WITHHELD
 from mmcalib.report.html.roots import Roots
+from mmcalib.result.calibration import CalibrationDocument
 
 # As many as are shown.
 _MOST = 12
@@ -37,7 +37,7 @@ class CostlyItem:
 
 
 def costly(
-    calibration: Calibration,
+    calibration: CalibrationDocument,
     *,
     thumbnails: bool,
     names: Mapping[str, str] | None,

@@ -6,18 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from mmcalib import wording
 from mmcalib.checks.catalogue.size_hints import SIZE_HINT
-from mmcalib.report import words
-from mmcalib.report.calibration import Calibration, ModalityItems
 from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, draw, log_axis, reference, upright
 from mmcalib.report.html.figure import Figure
 from mmcalib.report.html.known import Costed, costed, hint_tokens
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.corpus_counts import ModalityItems
 
 # Of a factor of two in tokens.
 _BINS = 3
 
 
-def distributions(calibration: Calibration) -> Iterator[Figure]:
+def distributions(calibration: CalibrationDocument) -> Iterator[Figure]:
     """One chart per modality of which the calibration keeps costs."""
     for modality, found in calibration.corpus.modalities.items():
         known = costed(calibration, modality)
@@ -26,7 +27,7 @@ def distributions(calibration: Calibration) -> Iterator[Figure]:
 
 
 def _figure(
-    calibration: Calibration, modality: str, found: ModalityItems, known: Sequence[Costed]
+    calibration: CalibrationDocument, modality: str, found: ModalityItems, known: Sequence[Costed]
 ) -> Figure:
     by_items = all(one.items is not None for one in known)
     what = "items" if by_items else "distinct shapes"
@@ -55,7 +56,7 @@ def _figure(
                         "from": start,
                         "to": end,
                         "count": count,
-                        "tip": f"{_span(start, end)} tokens · {words.number(count)} {what}",
+                        "tip": f"{_span(start, end)} tokens · {wording.number(count)} {what}",
                     }
                     for start, end, count in bins
                     if count
@@ -74,9 +75,9 @@ def _figure(
 
     tokens = found.tokens
     summary = (
-        f"Half of the {words.number(found.items)} {modality} items cost "
-        f"{words.number(tokens.p50)} tokens or fewer, 99% no more than "
-        f"{words.number(tokens.p99)}; the costliest costs {words.number(tokens.max)}."
+        f"Half of the {wording.number(found.items)} {modality} items cost "
+        f"{wording.number(tokens.p50)} tokens or fewer, 99% no more than "
+        f"{wording.number(tokens.p99)}; the costliest costs {wording.number(tokens.max)}."
     )
     return Figure(
         key=f"tokens-{modality}",
@@ -85,9 +86,9 @@ def _figure(
         drawing=draw(layers, f"Tokens per {modality}. {summary}"),
         labels=("measured", "computed"),
         head=("tokens", what),
-        rows=[(_span(a, b), words.number(n)) for a, b, n in bins if n],
+        rows=[(_span(a, b), wording.number(n)) for a, b, n in bins if n],
         notes=[
-            f"Bars count {what}, {words.number(sum(n for _, _, n in bins))} in all, under the "
+            f"Bars count {what}, {wording.number(sum(n for _, _, n in bins))} in all, under the "
             "calibrated setting; the quantiles count every item, under the model's default one.",
             *_hint_note(calibration, modality),
         ],
@@ -95,7 +96,7 @@ def _figure(
 
 
 def _lines(
-    calibration: Calibration, modality: str, found: ModalityItems
+    calibration: CalibrationDocument, modality: str, found: ModalityItems
 ) -> list[tuple[str, float, str]]:
     """What is reserved for one item by default and now, the hint, and the costliest item."""
     before = calibration.budget.default.max_tokens_per_item.get(modality)
@@ -103,19 +104,19 @@ def _lines(
     hint = hint_tokens(calibration, modality)
     lines: list[tuple[str, float, str]] = []
     if before and before != after:
-        lines.append((f"default cap {words.number(before)}", before, "var(--ink-3)"))
+        lines.append((f"default cap {wording.number(before)}", before, "var(--ink-3)"))
     if after:
         same = " (default)" if before == after else ""
-        lines.append((f"cap {words.number(after)}{same}", after, "var(--accent-ink)"))
+        lines.append((f"cap {wording.number(after)}{same}", after, "var(--accent-ink)"))
     if hint:
-        lines.append((f"hint {words.number(hint)}", hint, "var(--ink-2)"))
+        lines.append((f"hint {wording.number(hint)}", hint, "var(--ink-2)"))
     most = found.tokens.max
-    lines.append((f"costliest {words.number(most)}", most, "var(--ink-2)"))
-    lines.append((f"median {words.number(found.tokens.p50)}", found.tokens.p50, "var(--ink-2)"))
+    lines.append((f"costliest {wording.number(most)}", most, "var(--ink-2)"))
+    lines.append((f"median {wording.number(found.tokens.p50)}", found.tokens.p50, "var(--ink-2)"))
     return [(said, max(1, value), colour) for said, value, colour in lines]
 
 
-def _hint_note(calibration: Calibration, modality: str) -> Iterator[str]:
+def _hint_note(calibration: CalibrationDocument, modality: str) -> Iterator[str]:
     found = SIZE_HINT.of(modality).among(calibration.checks)
     yield from (f"Size hint: {check.detail}." for check in found)
 
@@ -143,4 +144,8 @@ def _counts(most: int) -> list[int]:
 
 def _span(start: float, end: float) -> str:
     first, last = math.ceil(start), math.ceil(end) - 1
-    return words.number(first) if last <= first else f"{words.number(first)}–{words.number(last)}"
+    return (
+        wording.number(first)
+        if last <= first
+        else f"{wording.number(first)}–{wording.number(last)}"
+    )

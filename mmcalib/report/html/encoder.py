@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.report import encoder_words, words
-from mmcalib.report.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
+from mmcalib import wording
+from mmcalib.report import encoder_words
 from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, upright
 from mmcalib.report.html.figure import Figure
+from mmcalib.result.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
 
 _CURVE_STEPS = 48
 _SINGLE = {"shape": "circle", "filled": True, "size": 75, "stroke": "var(--paper)", "opacity": 1}
@@ -35,7 +36,7 @@ def _figure(sweep: EncoderSweep, modality: str, one: ModalitySweep) -> Figure:
         "field": "gib",
         "type": "quantitative",
         "axis": upright("peak above the inputs, GiB"),
-        "scale": {"domain": [0, most_bytes / words.GIB * 1.1], "nice": False},
+        "scale": {"domain": [0, most_bytes / wording.GIB * 1.1], "nice": False},
     }
     several = [point for point in one.points if point.items > 1]
 
@@ -73,9 +74,9 @@ def _marks(points: list[EncoderPoint], style: Layer, x: Layer, y: Layer) -> Laye
     values = [
         {
             "tokens": point.tokens,
-            "gib": point.peak_bytes / words.GIB,
+            "gib": point.peak_bytes / wording.GIB,
             "tip": f"{encoder_words.items(point.shape, point.items)} · "
-            f"{words.number(point.tokens)} tokens · {encoder_words.mib(point.peak_bytes)}",
+            f"{wording.number(point.tokens)} tokens · {encoder_words.mib(point.peak_bytes)}",
         }
         for point in points
     ]
@@ -88,7 +89,7 @@ def _marks(points: list[EncoderPoint], style: Layer, x: Layer, y: Layer) -> Laye
 
 def _curve(curve: EncoderCurve, most_tokens: float, x: Layer, y: Layer) -> Layer:
     steps = [most_tokens * place / _CURVE_STEPS for place in range(_CURVE_STEPS + 1)]
-    values = [{"tokens": at, "gib": max(0.0, curve.at(at)) / words.GIB} for at in steps]
+    values = [{"tokens": at, "gib": max(0.0, curve.at(at)) / wording.GIB} for at in steps]
     return {
         "data": {"values": values},
         "mark": {

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmcalib.report import words
-from mmcalib.report.calibration import Calibration, Label, Memory
-from mmcalib.report.frontier import FrontierPoint
-from mmcalib.report.html.canvas import (
-    SHORT,
-    Canvas,
-    Layer,
-    draw,
-    log_axis,
-    upright,
-)
+from mmcalib import wording
+from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, log_axis, upright
 from mmcalib.report.html.figure import Figure
 from mmcalib.report.html.frontier_marks import (
     SHAPES,
@@ -25,12 +16,16 @@ from mmcalib.report.html.frontier_marks import (
     series,
     together_share,
 )
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.frontier import FrontierPoint
+from mmcalib.result.memory import Memory
+from mmcalib.result.part import Label
 
 # All that can be kept, and some air for the points there.
 _TOP = 1.07
 
 
-def frontiers(calibration: Calibration) -> Iterator[Figure]:
+def frontiers(calibration: CalibrationDocument) -> Iterator[Figure]:
     """One chart per modality of which an option was turned."""
     for modality in dict.fromkeys(point.modality for point in calibration.frontier):
         points = [p for p in calibration.frontier if p.modality == modality]
@@ -46,7 +41,9 @@ def kv_tokens(point: FrontierPoint, memory: Memory) -> float | None:
     return point.kv_cache_bytes / memory.kv_bytes_per_token
 
 
-def _figure(calibration: Calibration, modality: str, points: Sequence[FrontierPoint]) -> Figure:
+def _figure(
+    calibration: CalibrationDocument, modality: str, points: Sequence[FrontierPoint]
+) -> Figure:
     memory = calibration.memory.calibrated
     room = {id(point): kv_tokens(point, memory) for point in points}
     by_memory = all(value is not None for value in room.values())
@@ -81,7 +78,7 @@ def _figure(calibration: Calibration, modality: str, points: Sequence[FrontierPo
 
     chosen = [point for point in points if point.chosen]
     kept = "; ".join(
-        f"{words.plain(p.knob)} {words.number(p.value)} keeps {words.share(kept_share(p))}"
+        f"{wording.plain(p.knob)} {wording.number(p.value)} keeps {wording.share(kept_share(p))}"
         for p in chosen
     )
     summary = f"{len(points)} values tried. " + (f"Chosen: {kept}." if chosen else "None chosen.")
@@ -103,7 +100,7 @@ def _figure(calibration: Calibration, modality: str, points: Sequence[FrontierPo
                 if by_memory and together is not None
                 else []
             ),
-            *((SHAPES[min(n, 3)], words.plain(knob)) for n, knob in enumerate(knobs)),
+            *((SHAPES[min(n, 3)], wording.plain(knob)) for n, knob in enumerate(knobs)),
         ],
         notes=list(_notes(calibration, points, by_memory=by_memory)),
     )
@@ -115,7 +112,7 @@ def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> Layer
         return log_axis("at", "encoder budget, tokens: less is better", low, high)
     low, high = min(0.0, *values), max(0.0, *values)
     air = (high - low) * 0.06 or 1.0
-    where = f" on {words.plain(gpu)}" if gpu else ""
+    where = f" on {wording.plain(gpu)}" if gpu else ""
     return {
         "field": "at",
         "type": "quantitative",
@@ -145,30 +142,30 @@ _HEAD = (
 
 def _row(point: FrontierPoint) -> tuple[str, ...]:
     return (
-        words.plain(point.knob),
-        words.number(point.value),
-        words.number(point.max_tokens),
-        words.share(point.share_downscaled),
-        words.share(point.mean_retention),
-        words.share(point.worst_retention),
-        words.number(point.encoder_budget_tokens),
-        words.number(point.kv_cache_tokens),
-        words.ratio(point.max_concurrency),
+        wording.plain(point.knob),
+        wording.number(point.value),
+        wording.number(point.max_tokens),
+        wording.share(point.share_downscaled),
+        wording.share(point.mean_retention),
+        wording.share(point.worst_retention),
+        wording.number(point.encoder_budget_tokens),
+        wording.number(point.kv_cache_tokens),
+        wording.ratio(point.max_concurrency),
         "" if kind(point) == "open" else kind(point),
     )
 
 
 def _notes(
-    calibration: Calibration, points: Sequence[FrontierPoint], *, by_memory: bool
+    calibration: CalibrationDocument, points: Sequence[FrontierPoint], *, by_memory: bool
 ) -> Iterator[str]:
     side = "right" if by_memory else "left"
     yield f"Up and to the {side} is better."
     yield "Points are values by themselves, with all other options at their defaults."
     shut = sum(p.kv_cache_bytes is not None and p.kv_cache_tokens is None for p in points)
     if shut:
-        gpu = words.plain(calibration.memory.calibrated.gpu or "this GPU")
+        gpu = wording.plain(calibration.memory.calibrated.gpu or "this GPU")
         yield f"With {shut} of these values alone vLLM would not start on {gpu}."
     if not by_memory:
         yield "No GPU was rehearsed, so the encoder budget stands for memory: --gpu NAME."
     for knob, others in {p.knob: p.bleeds for p in points if p.bleeds}.items():
-        yield f"{words.plain(knob)} also changes {' and '.join(others)} items."
+        yield f"{wording.plain(knob)} also changes {' and '.join(others)} items."

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmcalib.report import words
-from mmcalib.report.calibration import Memory
-from mmcalib.report.frontier import FrontierPoint
+from mmcalib import wording
 from mmcalib.report.html.canvas import Canvas, Layer, reference, text
+from mmcalib.result.frontier import FrontierPoint
+from mmcalib.result.memory import Memory
 
 # Shapes of Vega-Lite that differ without colour; knobs beyond these share the last.
 SHAPES = ("circle", "square", "triangle-up", "diamond")
@@ -71,8 +71,8 @@ def together_share(points: Sequence[FrontierPoint]) -> float | None:
 def ring(kept: float, memory: Memory, x: Layer, y: Layer) -> Layer:
     """The calibrated configuration as a whole."""
     tip = (
-        f"calibrated, all chosen values together · keeps {words.share(kept)} · KV cache "
-        f"{words.number(memory.kv_cache_tokens)} tokens, {words.ratio(memory.max_concurrency)} "
+        f"calibrated, all chosen values together · keeps {wording.share(kept)} · KV cache "
+        f"{wording.number(memory.kv_cache_tokens)} tokens, {wording.ratio(memory.max_concurrency)} "
         "requests at once"
     )
     return {
@@ -123,16 +123,17 @@ _STYLES: dict[str, Layer] = {
 def _tip(point: FrontierPoint) -> str:
     """What the reader would have to type, and what it does."""
     parts = [
-        f"{words.plain(point.knob)} = {words.number(point.value)}",
-        f"keeps {words.share(kept_share(point))}, worst item {words.share(point.worst_retention)}",
-        f"largest item {words.number(point.max_tokens)} tokens",
-        f"encoder budget {words.number(point.encoder_budget_tokens)} tokens",
+        f"{wording.plain(point.knob)} = {wording.number(point.value)}",
+        f"keeps {wording.share(kept_share(point))}, "
+        f"worst item {wording.share(point.worst_retention)}",
+        f"largest item {wording.number(point.max_tokens)} tokens",
+        f"encoder budget {wording.number(point.encoder_budget_tokens)} tokens",
     ]
     if point.kv_cache_tokens is not None:
         parts.append(
-            f"KV cache {words.number(point.kv_cache_tokens)} tokens, "
-            f"{words.ratio(point.max_concurrency)} requests at once"
+            f"KV cache {wording.number(point.kv_cache_tokens)} tokens, "
+            f"{wording.ratio(point.max_concurrency)} requests at once"
         )
     elif point.kv_cache_bytes is not None:
-        parts.append(f"KV cache {words.gib(point.kv_cache_bytes)}: would not start")
+        parts.append(f"KV cache {wording.gib(point.kv_cache_bytes)}: would not start")
     return " · ".join([*parts, *([kind(point)] if kind(point) != "open" else [])])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mmcalib import wording
 from mmcalib.derive.admission import admit
 from mmcalib.report import words
-from mmcalib.report.calibration import Calibration, Label
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.part import Label
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,41 +24,41 @@ class Headline:
     bad: bool = False
 
 
-def headlines(calibration: Calibration) -> tuple[Headline, Headline, Headline]:
+def headlines(calibration: CalibrationDocument) -> tuple[Headline, Headline, Headline]:
     """In this order, whatever is known of them."""
     return _kv_cache(calibration), _worst_item(calibration), _rejected(calibration)
 
 
-def _kv_cache(calibration: Calibration) -> Headline:
+def _kv_cache(calibration: CalibrationDocument) -> Headline:
     before, after = calibration.memory.default, calibration.memory.calibrated
     if after.kv_cache_bytes is None:
         budget = calibration.budget
         default, now = (b.encoder_budget_tokens for b in (budget.default, budget.calibrated))
         return Headline(
             "Encoder budget, tokens",
-            words.number(default),
-            words.number(now),
+            wording.number(default),
+            wording.number(now),
             "The KV cache is not known: no GPU was named. mmcalib run --gpu NAME predicts it.",
             budget.calibrated.label,
         )
     starts = after.kv_cache_tokens is not None
     at_once = (
-        f", {words.number(after.max_concurrency)} requests of full length at once"
+        f", {wording.number(after.max_concurrency)} requests of full length at once"
         if after.max_concurrency is not None
         else ""
     )
     none = "none" if before.kv_cache_bytes is not None else ""
     return Headline(
-        f"KV cache tokens{f' on {words.plain(after.gpu)}' if after.gpu else ''}",
-        words.number(before.kv_cache_tokens) if before.kv_cache_tokens else none,
-        words.number(after.kv_cache_tokens) if starts else "would not start",
-        f"{words.gib(after.kv_cache_bytes)}{at_once}. By default {words.kv_cache(before)}.",
+        f"KV cache tokens{f' on {wording.plain(after.gpu)}' if after.gpu else ''}",
+        wording.number(before.kv_cache_tokens) if before.kv_cache_tokens else none,
+        wording.number(after.kv_cache_tokens) if starts else "would not start",
+        f"{wording.gib(after.kv_cache_bytes)}{at_once}. By default {words.kv_cache(before)}.",
         after.labels.get("kv_cache_tokens", after.label or "measured"),
         bad=not starts,
     )
 
 
-def _worst_item(calibration: Calibration) -> Headline:
+def _worst_item(calibration: CalibrationDocument) -> Headline:
     """The item and what vLLM reserves for the largest one of its modality."""
     modalities = calibration.corpus.modalities
     if not modalities:
@@ -70,18 +72,19 @@ def _worst_item(calibration: Calibration) -> Headline:
     return Headline(
         "Worst item, of reserved tokens",
         "",
-        f"{words.number(most.max)} of {words.number(reserved)}",
-        f"One {worst}, {words.plain(modalities[worst].heaviest)}; by default vLLM reserves "
-        f"{words.number(before)} for the largest item.",
+        f"{wording.number(most.max)} of {wording.number(reserved)}",
+        f"One {worst}, {wording.plain(modalities[worst].heaviest)}; by default vLLM reserves "
+        f"{wording.number(before)} for the largest item.",
         most.label,
     )
 
 
-def _rejected(calibration: Calibration) -> Headline:
+def _rejected(calibration: CalibrationDocument) -> Headline:
     """Shapes of the corpus that the configuration does not admit, and what the replay said."""
     replay = calibration.startup.replay if calibration.startup else None
     said = (
-        f"Replay: {replay.rejected} of {words.number(replay.admitted)} requests rejected, measured."
+        f"Replay: {replay.rejected} of {wording.number(replay.admitted)} requests rejected, "
+        "measured."
         if replay
         else "No request was replayed."
     )
@@ -96,23 +99,23 @@ def _rejected(calibration: Calibration) -> Headline:
     return Headline(
         "Items that would be rejected",
         "",
-        "none" if not rejected else f"{words.number(rejected)} shapes",
-        f"{words.number(total - rejected)} of {words.number(total)} shapes of the corpus are "
+        "none" if not rejected else f"{wording.number(rejected)} shapes",
+        f"{wording.number(total - rejected)} of {wording.number(total)} shapes of the corpus are "
         f"admitted. {said}",
         "computed",
         bad=bool(rejected),
     )
 
 
-def facts(calibration: Calibration) -> Iterator[str]:
+def facts(calibration: CalibrationDocument) -> Iterator[str]:
     """The line below the title: what was calibrated, and for what."""
     corpus = calibration.corpus
-    yield f"{words.number(corpus.items)} items"
+    yield f"{wording.number(corpus.items)} items"
     if corpus.prompts:
-        yield f"{words.number(corpus.prompts)} requests"
+        yield f"{wording.number(corpus.prompts)} requests"
     if corpus.skipped:
-        yield f"{words.number(corpus.skipped)} skipped"
+        yield f"{wording.number(corpus.skipped)} skipped"
     if calibration.memory.calibrated.gpu:
-        yield words.plain(calibration.memory.calibrated.gpu)
-    yield f"vLLM {words.plain(calibration.tool.vllm)}"
-    yield words.plain(calibration.created_at.replace("T", " ")[:16])
+        yield wording.plain(calibration.memory.calibrated.gpu)
+    yield f"vLLM {wording.plain(calibration.tool.vllm)}"
+    yield wording.plain(calibration.created_at.replace("T", " ")[:16])

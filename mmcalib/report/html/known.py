@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmcalib.domain.shapes import AudioShape, Shape
-from mmcalib.report.calibration import Calibration
+from mmcalib.result.calibration import CalibrationDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Costed:
     exemplar: str = ""
 
 
-def costed(calibration: Calibration, modality: str) -> list[Costed]:
+def costed(calibration: CalibrationDocument, modality: str) -> list[Costed]:
     """Every shape of the corpus with its tokens under the calibrated setting."""
     if calibration.costs is None or modality not in calibration.costs.modalities:
         return []
@@ -41,7 +41,7 @@ def costed(calibration: Calibration, modality: str) -> list[Costed]:
     ]
 
 
-def hinted(calibration: Calibration, modality: str) -> Mapping[str, int]:
+def hinted(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]:
     """The size hints that the configuration gives vLLM for this modality, by vLLM's names."""
     limit = calibration.limits.limit_mm_per_prompt.get(modality)
     if not isinstance(limit, Mapping):
@@ -49,7 +49,7 @@ def hinted(calibration: Calibration, modality: str) -> Mapping[str, int]:
     return {name: value for name, value in limit.items() if name != "count"}
 
 
-def hint_tokens(calibration: Calibration, modality: str) -> int | None:
+def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
     """What the hinted size costs, if the corpus has items of it."""
     hints = hinted(calibration, modality)
     if not {"width", "height"} <= hints.keys():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mmcalib import wording
 from mmcalib.checks.catalogue.memory import PREDICTED
 from mmcalib.report import words
-from mmcalib.report.calibration import Calibration, Label, Memory
 from mmcalib.report.html.canvas import Canvas, Layer, draw, reference
 from mmcalib.report.html.figure import Figure
 from mmcalib.report.html.memory_bars import Part, inside, names, row_y, segments
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.memory import Memory
+from mmcalib.result.part import Label
 
 _PARTS = (
     ("weights", "weights_bytes", "part-weights"),
@@ -22,7 +25,7 @@ _PARTS = (
 )
 
 
-def memory(calibration: Calibration) -> Figure | None:
+def memory(calibration: CalibrationDocument) -> Figure | None:
     """The bars, or None where nothing about memory is known."""
     bars = _bars(calibration)
     parts = [part for name, one in bars for part in parts_of(name, one)]
@@ -30,7 +33,7 @@ def memory(calibration: Calibration) -> Figure | None:
         return None
     calibrated = calibration.memory.calibrated
     total, requested = calibrated.total_bytes, calibrated.requested_bytes
-    most = max([total or 0, *(part.end for part in parts)]) / words.GIB
+    most = max([total or 0, *(part.end for part in parts)]) / wording.GIB
     x = {
         "field": "start",
         "type": "quantitative",
@@ -39,7 +42,7 @@ def memory(calibration: Calibration) -> Figure | None:
     }
     marks = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
     lines = [
-        (f"{name} {words.gib(value)}", value / words.GIB, colour)
+        (f"{name} {wording.gib(value)}", value / wording.GIB, colour)
         for name, value, colour in marks
         if value
     ]
@@ -61,7 +64,7 @@ def memory(calibration: Calibration) -> Figure | None:
     drawn = {part.colour for part in parts}
     return Figure(
         key="memory",
-        title=f"Memory{f' on {words.plain(calibrated.gpu)}' if calibrated.gpu else ''}",
+        title=f"Memory{f' on {wording.plain(calibrated.gpu)}' if calibrated.gpu else ''}",
         summary=summary,
         drawing=draw(layers, f"Memory. {summary}", height_px=row_y(len(bars)) - 8, left_px=16),
         labels=sorted(labels),
@@ -72,7 +75,7 @@ def memory(calibration: Calibration) -> Figure | None:
     )
 
 
-def _bars(calibration: Calibration) -> list[tuple[str, Memory]]:
+def _bars(calibration: CalibrationDocument) -> list[tuple[str, Memory]]:
     found = calibration.memory
     bars = [("default", found.default), ("calibrated", found.calibrated)]
     if found.measured is not None:
@@ -113,26 +116,26 @@ def _cell(one: Memory, field: str) -> str:
     value = getattr(one, field)
     if value is None:
         return "—"
-    return f"{words.gib(value)} ({one.labels.get(field, one.label or 'measured')})"
+    return f"{wording.gib(value)} ({one.labels.get(field, one.label or 'measured')})"
 
 
-def _summary(calibration: Calibration) -> str:
+def _summary(calibration: CalibrationDocument) -> str:
     before, after = calibration.memory.default, calibration.memory.calibrated
     if after.kv_cache_bytes is None:
         return "What the engine start measured; no GPU was rehearsed, so its KV cache is not known."
     return f"KV cache by default: {words.kv_cache(before)}. Calibrated: {words.kv_cache(after)}."
 
 
-def _notes(calibration: Calibration) -> Iterator[str]:
+def _notes(calibration: CalibrationDocument) -> Iterator[str]:
     found = calibration.memory
     if found.calibrated.kv_cache_bytes is None:
         yield "mmcalib run --gpu NAME rehearses the memory of a GPU that need not be there."
     for name, one in (("default", found.default), ("calibrated", found.calibrated)):
         if one.note:
-            yield f"Of the {name}: {words.plain(one.note).rstrip('.')}."
+            yield f"Of the {name}: {wording.plain(one.note).rstrip('.')}."
     if found.measured is not None and found.measured.note:
-        yield f"Of the engine start: {words.plain(found.measured.note).rstrip('.')}."
+        yield f"Of the engine start: {wording.plain(found.measured.note).rstrip('.')}."
     yield from (
-        f"Predicted against measured: {words.plain(check.detail)}."
+        f"Predicted against measured: {wording.plain(check.detail)}."
         for check in PREDICTED.among(calibration.checks)
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmcalib.report import words
-from mmcalib.report.calibration import Memory
+from mmcalib import wording
 from mmcalib.report.html.canvas import ROW_PX, Layer, text
+from mmcalib.result.memory import Memory
 
 _BAR_ROW_PX, _BAR_PX = 58, 26
 # Two rows of words above the first bar, one above each.
@@ -35,10 +35,10 @@ def segments(parts: Sequence[Part], bars: Sequence[str], x: Layer) -> Layer:
         {
             "row": row_y(bars.index(part.bar)) + _NAME_PX,
             "under": row_y(bars.index(part.bar)) + _NAME_PX + _BAR_PX,
-            "start": part.start / words.GIB,
-            "end": part.end / words.GIB,
+            "start": part.start / wording.GIB,
+            "end": part.end / wording.GIB,
             "colour": part.colour,
-            "tip": f"{part.bar} · {part.name} {words.gib(part.end - part.start)} · {part.label}",
+            "tip": f"{part.bar} · {part.name} {wording.gib(part.end - part.start)} · {part.label}",
         }
         for part in parts
     ]
@@ -69,7 +69,7 @@ def row_y(row: int) -> int:
 def names(name: str, one: Memory, row: int) -> Iterator[Layer]:
     """Above each bar its name, and what is missing for an engine to start."""
     short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
-    said = f"{name}: {words.gib(-(one.kv_cache_bytes or 0))} short" if short else name
+    said = f"{name}: {wording.gib(-(one.kv_cache_bytes or 0))} short" if short else name
     colour = "var(--bad)" if short else "var(--ink)"
     yield from text(said, 0, row_y(row) + 13, "left", colour)
 
@@ -80,10 +80,10 @@ def inside(
     """Sizes of the parts that are wide enough for them."""
     rows = [name for name, _ in bars]
     for part in parts:
-        start, end = part.start / words.GIB * scale, part.end / words.GIB * scale
+        start, end = part.start / wording.GIB * scale, part.end / wording.GIB * scale
         if end - start >= _LABEL_PX:
             y = row_y(rows.index(part.bar)) + _NAME_PX + _BAR_PX / 2 + 1
-            size = f"{(part.end - part.start) / words.GIB:.2f}"
+            size = f"{(part.end - part.start) / wording.GIB:.2f}"
             colour = f"var(--on-{part.colour})"
             middle = (start + end) / 2
             yield from text(size, middle, y, "center", colour, weight=500, halo=False)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from mmcalib import wording
 from mmcalib.report import device_words, throughput_words, words
-from mmcalib.report.calibration import Calibration
-from mmcalib.report.engine_yaml import engine_yaml
 from mmcalib.report.html.adequacy import adequacy
 from mmcalib.report.html.cache import cache
 from mmcalib.report.html.costly import CostlyItem
@@ -19,6 +18,9 @@ from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.html.headline import facts, headlines
 from mmcalib.report.html.memory import memory
 from mmcalib.report.html.sizes import sizes
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.result.evidence import grouped
 
 # The worst first: it is what a reader must act on.
 _ORDER = ("fail", "warn", "skip", "pass")
@@ -32,7 +34,7 @@ _LABELS = {
 
 
 def page(
-    shown: Calibration,
+    shown: CalibrationDocument,
     serve: str,
     items: Sequence[CostlyItem],
     *,
@@ -51,7 +53,7 @@ def page(
         finalize=_visible,
     )
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
-        environment.filters[name] = getattr(words, name)
+        environment.filters[name] = getattr(wording, name)
     environment.filters["name"] = _name
     environment.filters["dotted"] = _dotted
     return environment.get_template("report.html.j2").render(
@@ -73,7 +75,7 @@ def page(
         thumbnails=thumbnails,
         redacted=redacted,
         rows=words.rows(shown),
-        settings=words.grouped(shown.limits.evidence),
+        settings=grouped(shown.limits.evidence),
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
         labels=_LABELS,
     )
@@ -81,12 +83,14 @@ def page(
 
 def _visible(value: object) -> object:
     """Whatever is no markup, without characters that hide or turn text around."""
-    return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return (
+        wording.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    )
 
 
 def _name(value: object) -> Markup:
     """Foreign text: escaped, control characters visible, and its direction its own."""
-    return Markup("<bdi>") + escape(words.plain(str(value))) + Markup("</bdi>")
+    return Markup("<bdi>") + escape(wording.plain(str(value))) + Markup("</bdi>")
 
 
 def _dotted(setting: str) -> Markup:

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any, get_args
 
+from mmcalib import wording
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
-from mmcalib.report import words
-from mmcalib.report.calibration import Calibration, Label
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.part import Label
 from mmcalib.wording import one_line
 
 WITHHELD = "(path withheld)"
@@ -54,7 +55,7 @@ _FIXED = frozenset(
 _SHORT = 4
 
 
-def redacted(calibration: Calibration) -> tuple[Calibration, dict[str, str]]:
+def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dict[str, str]]:
     """The calibration with every file's name replaced, and the name that each
     path has got.
 
@@ -72,7 +73,7 @@ def redacted(calibration: Calibration) -> tuple[Calibration, dict[str, str]]:
     model = _model(calibration.model.id, local=local)
     model_arg = _model(str(calibration.engine_config.get("model")), local=local)
     document = calibration.model_dump(exclude={"costs", "model"})
-    clean = Calibration.model_validate(
+    clean = CalibrationDocument.model_validate(
         {
             **_walk(document, lambda text: _hide(text, names, spoken)),
             "model": {
@@ -87,7 +88,7 @@ def redacted(calibration: Calibration) -> tuple[Calibration, dict[str, str]]:
     return kept, names
 
 
-def _aliases(calibration: Calibration) -> dict[str, str]:
+def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
     """Every name that a field of the calibration gives → what takes its place."""
     given = [m.tokens.exemplar for m in calibration.corpus.modalities.values()]
     given += [entry.exemplar for entry in calibration.limits.evidence]
@@ -116,7 +117,7 @@ def _spoken(names: dict[str, str]) -> dict[str, str]:
     """
     spoken: dict[str, str] = {}
     for name in sorted(names, key=len, reverse=True):
-        ways = {name, one_line(name), words.plain(name), repr(name)[1:-1], os.path.basename(name)}
+        ways = {name, one_line(name), wording.plain(name), repr(name)[1:-1], os.path.basename(name)}
         for one in sorted(ways, key=len, reverse=True):
             if len(one) >= _SHORT:
                 spoken.setdefault(one, names[name])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from mmcalib.report.calibration import Calibration
 from mmcalib.report.html.costly import CostlyItem, costly
 from mmcalib.report.html.page import page
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.roots import Roots
 from mmcalib.report.markdown import markdown
-from mmcalib.report.server import serving
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.server import serving
 
 _SERVE = "vllm serve --config engine.yaml"
 
@@ -25,7 +25,7 @@ class Report:
     name any file, so that it needs some.
     """
 
-    calibration: Calibration
+    calibration: CalibrationDocument
     serve_with: str
     thumbnails: bool = True
     redact_paths: bool = False
@@ -51,7 +51,7 @@ class Report:
         return costly(self.calibration, thumbnails=thumbnails, names=names, roots=self.roots)
 
     @cached_property
-    def _shown(self) -> tuple[Calibration, str, dict[str, str] | None]:
+    def _shown(self) -> tuple[CalibrationDocument, str, dict[str, str] | None]:
         server = self.calibration.server
         if not self.redact_paths:
             return self.calibration, serving(server, self.serve_with), None

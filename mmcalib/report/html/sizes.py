@@ -6,20 +6,20 @@ import bisect
 import math
 from collections.abc import Iterator, Sequence
 
+from mmcalib import wording
 from mmcalib.derive.bounds import Area, Frames
-from mmcalib.report import words
-from mmcalib.report.calibration import Calibration
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, upright
 from mmcalib.report.html.figure import Figure
 from mmcalib.report.html.known import Costed, costed, hinted, size_px
 from mmcalib.report.html.spots import Spot, class_edges, class_words, spots_of
+from mmcalib.result.calibration import CalibrationDocument
 
 # The costliest are in the table; all of a hundred thousand are in calibration.json.
 _ROWS = 200
 _CURVE_STEPS = 48
 
 
-def sizes(calibration: Calibration) -> Iterator[Figure]:
+def sizes(calibration: CalibrationDocument) -> Iterator[Figure]:
     """One map per modality that has pictures."""
     for modality in calibration.corpus.modalities:
         known = [k for k in costed(calibration, modality) if size_px(k.shape)]
@@ -27,7 +27,7 @@ def sizes(calibration: Calibration) -> Iterator[Figure]:
             yield _figure(calibration, modality, known)
 
 
-def _figure(calibration: Calibration, modality: str, known: Sequence[Costed]) -> Figure:
+def _figure(calibration: CalibrationDocument, modality: str, known: Sequence[Costed]) -> Figure:
     spots, exact = spots_of(known)
     edges = class_edges([spot.tokens for spot in spots])
     hint = hinted(calibration, modality)
@@ -69,12 +69,12 @@ def _figure(calibration: Calibration, modality: str, known: Sequence[Costed]) ->
     costliest = max(spots, key=lambda spot: spot.tokens)
     where = f"{costliest.width_px:.0f}×{costliest.height_px:.0f}"
     summary = (
-        f"Distinct shapes: {words.number(len(known))}. The costliest takes "
-        f"{words.number(costliest.tokens)} tokens{'' if exact else ' near'} at {where}."
+        f"Distinct shapes: {wording.number(len(known))}. The costliest takes "
+        f"{wording.number(costliest.tokens)} tokens{'' if exact else ' near'} at {where}."
     )
     legend = [(f"seq-{place}", class_words(edges, place)) for place in range(len(edges) + 1)]
     if limit_px:
-        legend.append(("limit", f"{words.number(limit_px)} px: what is larger is downscaled"))
+        legend.append(("limit", f"{wording.number(limit_px)} px: what is larger is downscaled"))
     if hint:
         legend.append(("hint", "size hint"))
     return Figure(
@@ -85,7 +85,11 @@ def _figure(calibration: Calibration, modality: str, known: Sequence[Costed]) ->
         labels=("measured",),
         head=("width × height", "most tokens", "shapes"),
         rows=[
-            (f"{s.width_px:.0f}×{s.height_px:.0f}", words.number(s.tokens), words.number(s.shapes))
+            (
+                f"{s.width_px:.0f}×{s.height_px:.0f}",
+                wording.number(s.tokens),
+                wording.number(s.shapes),
+            )
             for s in reversed(spots[-_ROWS:])
         ],
         legend=legend,
@@ -100,8 +104,8 @@ def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y
             "height": spot.height_px,
             "tokens": f"{bisect.bisect_right(edges, spot.tokens)}",
             "tip": f"{'' if exact else 'near '}{spot.width_px:.0f}×{spot.height_px:.0f} · "
-            f"{'' if exact else 'up to '}{words.number(spot.tokens)} tokens"
-            + (f" · {words.number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
+            f"{'' if exact else 'up to '}{wording.number(spot.tokens)} tokens"
+            + (f" · {wording.number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
         }
         for spot in spots
     ]
@@ -131,7 +135,7 @@ def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y
     }
 
 
-def _limit_px(calibration: Calibration, modality: str) -> int | None:
+def _limit_px(calibration: CalibrationDocument, modality: str) -> int | None:
     """Pixels of one picture above which the processor downscales."""
     costs = calibration.costs
     rule = costs.modalities[modality].rule if costs and modality in costs.modalities else None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmcalib.report import words
+from mmcalib import wording
 from mmcalib.report.html.known import Costed, size_px
 
 # More points than this are counted in cells of a factor of the cube root of two.
@@ -60,7 +60,7 @@ def class_words(edges: Sequence[int], place: int) -> str:
     if not edges:
         return "tokens alike"
     if place == 0:
-        return f"below {words.number(edges[0])} tokens"
+        return f"below {wording.number(edges[0])} tokens"
     if place == len(edges):
-        return f"{words.number(edges[-1])} or more"
-    return f"{words.number(edges[place - 1])}–{words.number(edges[place] - 1)}"
+        return f"{wording.number(edges[-1])} or more"
+    return f"{wording.number(edges[place - 1])}–{wording.number(edges[place] - 1)}"

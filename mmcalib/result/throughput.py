@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmcalib.report.part import Part
+from mmcalib.result.part import Part
 
 
 class CostliestFile(Part):

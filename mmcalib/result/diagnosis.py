@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmcalib.report.calibration import CheckResult
-from mmcalib.report.part import Part
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.part import Part
 
 Need = Literal["media", "engine", "optional"]
 

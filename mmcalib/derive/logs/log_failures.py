@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmcalib.derive.logs import (
+from mmcalib.derive.logs.causes import (
     AllocationFailed,
     Cause,
     GpuOccupied,
@@ -13,12 +13,12 @@ from mmcalib.derive.logs import (
     OutOfMemory,
     ProcessKilled,
     SamplerOutOfMemory,
-    Trouble,
 )
-from mmcalib.report.words import gib, number
+from mmcalib.derive.logs.startup_log import Trouble
+from mmcalib.wording import gib, number
 
 
-def said(trouble: Trouble) -> str:
+def failure_words(trouble: Trouble) -> str:
     """One sentence: what, and in which phase of the server's life."""
     phase = f" ({trouble.phase})" if trouble.phase else ""
     return f"{_cause(trouble.cause)}{phase}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmcalib.report.part import Part
+from mmcalib.result.part import Part
 
 
 class ReplayResult(Part):

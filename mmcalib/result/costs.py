@@ -13,8 +13,8 @@ from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.domain.text_bound import TextBound
 from mmcalib.errors import UsageError
-from mmcalib.report.part import Part
-from mmcalib.report.sizes import POSITIVE
+from mmcalib.result.part import Part
+from mmcalib.result.positive import POSITIVE
 from mmcalib.texts.recipe import TextRecipe
 
 # Each has fields that the next lacks, so that the first that matches is meant.

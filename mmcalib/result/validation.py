@@ -6,9 +6,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from mmcalib.report.calibration import CheckResult, Corpus, EncoderBudget, Memory
-from mmcalib.report.part import Part
-from mmcalib.report.startup import Startup
+from mmcalib.result.budget import EncoderBudget
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.corpus_counts import Corpus
+from mmcalib.result.memory import Memory
+from mmcalib.result.part import Part
+from mmcalib.result.startup import Startup
 
 
 class ValidatedBudgets(Part):

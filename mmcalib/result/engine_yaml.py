@@ -8,13 +8,14 @@ from typing import Any
 
 import yaml
 
-from mmcalib.report import words
-from mmcalib.report.calibration import Calibration, Evidence
+from mmcalib import wording
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.evidence import Evidence, grouped
 
 _WIDTH = 100
 
 
-def engine_yaml(calibration: Calibration, serve_with: str) -> str:
+def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
     """The file's text. Keys have dashes, nested mappings stay YAML, names inside keep underscores
     (R9); nothing is null, and a false is written as `no-x: true`.
     """
@@ -26,7 +27,7 @@ def engine_yaml(calibration: Calibration, serve_with: str) -> str:
         f"Serve with: {serve_with}",
         "Each setting below: why, (what set it), [how that is known].",
     )
-    lines = [*(f"# {words.plain(line)}" for line in head), ""]
+    lines = [*(f"# {wording.plain(line)}" for line in head), ""]
     for key, value in calibration.engine_config.items():
         if value is not None:
             lines += _reasons(key, calibration.limits.evidence)
@@ -57,7 +58,7 @@ def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, 
 def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
     """The reasons that concern the key; the names of nested settings start below it."""
     mine = [e for e in evidence if e.setting == key or e.setting.startswith(f"{key}.")]
-    for settings, _, entry in words.grouped(mine):
+    for settings, _, entry in grouped(mine):
         names = ", ".join(setting.removeprefix(f"{key}.") for setting in settings)
         by = f" ({entry.exemplar})" if entry.exemplar else ""
         yield from _comment(f"{names}: {entry.reason}{by} [{entry.label}]")
@@ -68,7 +69,7 @@ def _comment(text: str) -> list[str]:
     a comment stays a comment.
     """
     return textwrap.wrap(
-        words.plain(text),
+        wording.plain(text),
         _WIDTH,
         initial_indent="# ",
         subsequent_indent="#   ",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmcalib.report.calibration import EncoderBudget, Memory
-from mmcalib.report.part import Part
+from mmcalib.result.budget import EncoderBudget
+from mmcalib.result.memory import Memory
+from mmcalib.result.part import Part
 
 
 class PeakTensor(Part):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from mmcalib.report.part import Part
+from mmcalib.result.part import Part
 
 
 class FrontierPoint(Part):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mmcalib.derive.fixes import Cost
-from mmcalib.report.calibration import CheckResult, Memory
-from mmcalib.report.part import Part
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.memory import Memory
+from mmcalib.result.part import Part
 
 
 class TriedFix(Part):

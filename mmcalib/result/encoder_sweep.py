@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from mmcalib.derive.encoder_curve import Curve
-from mmcalib.report.part import Part
+from mmcalib.result.part import Part
 
 
 class EncoderPoint(Part):

@@ -6,32 +6,26 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import FailFast, Field, ValidationError, model_validator
+from pydantic import FailFast, Field, model_validator
 
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.shard import Shard
-from mmcalib.documents import read_json
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.items import Item, Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.errors import UsageError
-from mmcalib.report.part import Part
-from mmcalib.report.sizes import POSITIVE
+from mmcalib.result.part import Part
+from mmcalib.result.positive import POSITIVE
 from mmcalib.version import __version__
 
 SCHEMA_VERSION: Final = 1
 
-# A million shapes, each a line.
-_MOST_BYTES: Final = 1 << 28
-_LONG: Final = ("shapes", "prompts", "shards")
 # Those that are missing are listed.
 _MOST_SHARDS: Final = 1_000_000
-_HINT = "mmcalib scan --data DIR --out OUT writes one"
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -215,22 +209,6 @@ class CensusDocument(Part):
             listed = ",\n".join(json.dumps(entry) for entry in entries)
             lines.append(f"{json.dumps(name)}: [\n{listed}\n]" if listed else f'"{name}": []')
         return "{\n" + ",\n".join(lines) + "\n}\n"
-
-    @classmethod
-    def load(cls, path: Path) -> CensusDocument:
-        """Read what `to_json` gave. Raises UsageError for anything else."""
-        try:
-            return cls.model_validate(read_json(path, _MOST_BYTES, _LONG))
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HINT) from error
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(str(step) for step in first["loc"])
-            said = f"{where}: {first['msg']}" if where else first["msg"]
-            raise UsageError(f"not a census: {path}: {said}", hint=_HINT) from error
-        except (ValueError, RecursionError) as error:
-            said = str(error) if type(error) is ValueError else f"not JSON: {error}"
-            raise UsageError(f"not a census: {path}: {said}", hint=_HINT) from error
 
 
 def merged(documents: Sequence[CensusDocument]) -> CensusDocument:

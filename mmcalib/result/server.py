@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmcalib.domain.server import VARIABLES, Server
-from mmcalib.report.part import Part
+from mmcalib.result.part import Part
 
 
 def with_variables(values: Mapping[str, int], command: str) -> str:

@@ -1,0 +1,25 @@
+"""What came of one check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from mmcalib.checks.check import Check
+from mmcalib.result.part import Part
+
+
+class CheckResult(Part):
+    name: str
+    status: Literal["pass", "warn", "fail", "skip"]
+    detail: str
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, check: Check) -> CheckResult:
+        return cls(name=check.name, status=check.status, detail=check.detail, remedy=check.remedy)
+
+
+def first_failed(checks: Iterable[CheckResult]) -> CheckResult:
+    """The one to name where the verdict is no."""
+    return next(check for check in checks if check.status == "fail")

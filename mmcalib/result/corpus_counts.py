@@ -1,0 +1,33 @@
+"""How many items a corpus has, and the tokens that they take."""
+
+from __future__ import annotations
+
+from mmcalib.result.part import Label, Part
+
+
+class Tokens(Part):
+    """Prompt tokens per item; `exemplar` is the path of the heaviest."""
+
+    min: int
+    p50: int
+    p90: int
+    p99: int
+    max: int
+    exemplar: str
+    label: Label = "measured"
+
+
+class ModalityItems(Part):
+    items: int
+    unique_shapes: int
+    tokens: Tokens
+    heaviest: str
+
+
+class Corpus(Part):
+    """Item counts: with requests, every mention of an item counts."""
+
+    items: int
+    prompts: int
+    skipped: int
+    modalities: dict[str, ModalityItems]

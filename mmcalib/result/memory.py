@@ -1,0 +1,45 @@
+"""Where the memory of a device goes."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from mmcalib.result.part import Label, Part
+
+
+class Memory(Part):
+    """Bytes on one device; None where nothing has been measured or rehearsed.
+
+    KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
+    is the highest of its phases; while serving a full encoder cache takes its part of that.
+    """
+
+    total_bytes: int | None = None
+    requested_bytes: int | None = None
+    weights_bytes: int | None = None
+    buffers_bytes: int | None = None
+    encoder_peak_bytes: int | None = None
+    language_model_peak_bytes: int | None = None
+    sampler_peak_bytes: int | None = None
+    encoder_cache_bytes: int | None = None
+    activation_peak_bytes: int | None = None
+    non_torch_bytes: int | None = None
+    cudagraph_bytes: int | None = None
+    kv_cache_bytes: int | None = None
+    kv_cache_tokens: int | None = None
+    kv_bytes_per_token: int | None = None
+    max_concurrency: float | None = None
+    label: Label | None = None
+    labels: dict[str, Label] = Field(default_factory=dict)
+    gpu: str | None = None
+    note: str = ""
+
+
+class Memories(Part):
+    """`default` and `calibrated` as rehearsed on a GPU, where one was named, else as measured in
+    the engine start; `measured` is always the engine start's, None where it is the same.
+    """
+
+    default: Memory
+    calibrated: Memory
+    measured: Memory | None = None
