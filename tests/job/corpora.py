@@ -17,7 +17,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.cache import size_cache
-from mmcalib.job.decision.decide import Unsuited, anything
+from mmcalib.job.decision.decide import Rejects, accept_all
 from mmcalib.job.decision.decide import decide as decide_it
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.texts import Texts
@@ -56,7 +56,7 @@ def decide(
     model: ModelInfo | None = None,
     files: Mapping[str, Shape | None] | None = None,
     host: type[FakeHost] = FakeHost,
-    unsuited: Unsuited = anything,
+    rejects: Rejects = accept_all,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
     policy, model = policy or Policy(), model or opened()
@@ -67,7 +67,7 @@ def decide(
     budgets = Budgets(there, model, "/models/pretend", policy, files=pretended)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
-    decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), unsuited, texts)
+    decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), rejects, texts)
     return decided.with_cache(
         size_cache(
             read.accesses, decided.table, decided.counts, decided.cache_floor(), model, policy

@@ -29,7 +29,7 @@ from mmcalib.job.gate.costs import costs
 from mmcalib.job.gate.rules import Proven
 from mmcalib.job.memory.fallback import by_formula
 from mmcalib.job.memory.figures import encoder_budget, memory
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.sizes import RehearsedSizes
 from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.figures import measured_memory, startup_figures

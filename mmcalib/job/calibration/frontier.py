@@ -8,7 +8,7 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored
 from mmcalib.job.memory.figures import memory
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memory
 

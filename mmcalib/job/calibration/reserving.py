@@ -10,8 +10,8 @@ from mmcalib.checks.check import Check
 from mmcalib.derive.policy import Policy
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.memory.checks import known_in_bytes, predicted_shortfall, reserved_check
-from mmcalib.job.memory.cured import cured
-from mmcalib.job.memory.predict import Predicted, Predictor
+from mmcalib.job.memory.cured import Ask, cured
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.retained import views_check
 from mmcalib.job.memory.tokens_alone import in_tokens, not_rehearsed
 
@@ -21,13 +21,13 @@ def in_bytes(
     predicted: Predicted,
     decision: Decision,
     policy: Policy,
-    predictor: Predictor,
+    every: Ask,
     accesses: Accesses,
     rehearse: str,
 ) -> list[Check]:
-    """The checks with R4 in bytes, where it was rehearsed, options with which it passes, and what
-    cached items keep beyond that; where not, with what tokens leave unknown. `rehearse` is the
-    command that rehearses the model.
+    """The checks with R4 in bytes, where it was rehearsed, options with which it passes, as
+    `every` rehearses them, and what cached items keep beyond that; where not, with what tokens
+    leave unknown. `rehearse` is the command that rehearses the model.
     """
     found = predicted_shortfall(predicted, decision)
     if found is None:
@@ -36,7 +36,7 @@ def in_bytes(
     if not found.passes:
         cures = [
             " ".join(f"--{n.replace('_', '-')} {v}" for n, v in cure.engine.values.items())
-            for cure in cured(found, decision, predictor.more)
+            for cure in cured(found, decision, every)
         ]
     allowed = policy.allow_under_reserve
     reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)

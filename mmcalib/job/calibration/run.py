@@ -23,14 +23,16 @@ from mmcalib.job.calibration.served import served
 from mmcalib.job.calibration.taken_in import environment, server_checks, taken_in
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.cache import size_cache
-from mmcalib.job.decision.decide import anything, decide
+from mmcalib.job.decision.decide import Rejects, accept_all, decide
 from mmcalib.job.decision.effects import effective
 from mmcalib.job.decision.texts import Texts
 from mmcalib.job.device import beside, require_cuda
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.gate.rules import prove_rules
 from mmcalib.job.memory.checks import memory_checks
-from mmcalib.job.memory.predict import Predictor
+from mmcalib.job.memory.explored import as_served, begin, predicted, rehearsing, rejecting
+from mmcalib.job.memory.prediction import MemoryPrediction
+from mmcalib.job.memory.rehearse import Rehearsals
 from mmcalib.job.memory.sizes import on_the_same_gpu, rehearsed_sizes, sizes_check
 from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
 from mmcalib.job.opening import open_model, takes_no_media
@@ -74,13 +76,16 @@ def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
         for note in resolved.notes[:1]:
             progress.note(note)
         with contextlib.ExitStack() as children:
-            predictor = None
+            prediction = None
             if job.gpu is not None:
-                predictor = children.enter_context(Predictor(job.gpu, resolved.path, progress))
-                predictor.begin(_given(job.policy))
+                rehearsals = Rehearsals(job.gpu, on_log=progress.log)
+                children.enter_context(rehearsals)
+                base = {"model": resolved.path}
+                prediction = MemoryPrediction(job.gpu, rehearsals, base)
+                children.enter_context(prediction).begin(_given(job.policy))
             host = children.enter_context(EngineHost(on_said=progress.note, on_log=progress.log))
             return _calibrate(
-                job, outcome, progress, scratch.path, corpus, resolved, host, predictor
+                job, outcome, progress, scratch.path, corpus, resolved, host, prediction
             )
 
 
@@ -115,11 +120,12 @@ def _calibrate(
     corpus: Corpus,
     resolved: ResolvedModel,
     host: EngineHost,
-    predictor: Predictor | None,
+    prediction: MemoryPrediction | None,
 ) -> Calibration:
     opened = _open(host, resolved, job.policy, progress)
-    if predictor:
-        opened = predictor.serve_defaults(opened)
+    default = _given(job.policy)
+    if prediction:
+        opened = as_served(opened, default, prediction)
     items = corpus.census.items()
     corpus, refused = taken_in(corpus, opened.server)
     corpus, left_out = served(corpus, opened, job.policy)
@@ -127,13 +133,15 @@ def _calibrate(
     sample = choose(corpus.census, job.sample, job.seed)
     handed = files_of(corpus, job.probe.timeout_s)
     budgets = Budgets(host, opened, resolved.path, job.policy, files=handed)
-    unsuited = predictor.unsuited(job.policy.concurrency) if predictor else anything
+    rejects: Rejects = accept_all
+    if prediction:
+        rejects = rejecting(prediction, job.policy.concurrency, progress)
     texts = Texts.of(host, opened.modalities, corpus.texts)
     if resolved.source == "bundled":
         texts.uncounted = "a bundled geometry has a tokenizer that was made up"
     else:
         texts.find_recipe(opened.modalities)
-    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, unsuited, texts)
+    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, rejects, texts)
     floor = decision.cache_floor()
     decision = decision.with_cache(
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
@@ -147,7 +155,7 @@ def _calibrate(
     known.needed = environment(refused, opened.server)
     known.checks += server_checks(refused, items, known.needed)
     known.checks += findings(seen, left_out, decision, job.policy)
-    if predictor is None:
+    if prediction is None:
         known.checks = in_tokens(known.checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
     if too:
         known.compared = compare_apart(
@@ -160,8 +168,8 @@ def _calibrate(
             handed,
         )
         known.checks.append(compared_check(known.compared))
-    if predictor:
-        predictor.explore(decision)
+    if prediction:
+        begin(prediction, default, decision)
     outcome.now(assemble(known))
     if job.validate != "none":
         path = scratch / "engine.yaml"
@@ -187,22 +195,23 @@ def _calibrate(
             known.checks.append(sweep_check(known.sweep))
         outcome.now(assemble(known))
         host.close()
-        default = replace(
+        default_launch = replace(
             launch,
             engine_args={"max_model_len": opened.max_model_len},
             budget=decision.default_budget,
             scratch=scratch / "default",
         )
-        compared = start_default(default, known.started, decision, progress)
+        compared = start_default(default_launch, known.started, decision, progress)
         known.default_started = compared.started
         known.checks.append(compared.check)
     else:
         detail = f"not asked for: --validate {job.validate}"
         known.checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
-    if predictor:
-        known.predicted = predictor.found()
+    if prediction:
+        known.predicted = predicted(prediction, default, decision, progress)
+        every = rehearsing(prediction, progress)
         if known.sweep:
-            known.rehearsed_sizes = rehearsed_sizes(predictor, decision, known.sweep)
+            known.rehearsed_sizes = rehearsed_sizes(every, decision, known.sweep)
             check = sizes_check(known.rehearsed_sizes, known.sweep)
             if check is not None and on_the_same_gpu(known.predicted, known.started):
                 known.checks.append(check)
@@ -211,7 +220,7 @@ def _calibrate(
             known.predicted,
             decision,
             job.policy,
-            predictor,
+            every,
             corpus.accesses,
             shlex.join(["mmcalib", "rehearse", "--model", job.model]),
         )

@@ -16,14 +16,14 @@ from mmcalib.job.decision.counts import counts
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import explore, knobs
 from mmcalib.job.decision.measure import Sample, measure
-from mmcalib.job.decision.settle import Settling
+from mmcalib.job.decision.settle import DecisionBuilder
 from mmcalib.job.decision.texts import Texts
 from mmcalib.progress import Progress
 
-Unsuited = Callable[[Decision], str]
+Rejects = Callable[[Decision], str]
 
 
-def anything(decision: Decision) -> str:
+def accept_all(decision: Decision) -> str:
     """Nothing speaks against it."""
     return ""
 
@@ -34,12 +34,12 @@ def decide(
     sample: Sample,
     budgets: Budgets,
     progress: Progress,
-    unsuited: Unsuited = anything,
+    rejects: Rejects = accept_all,
     texts: Texts | None = None,
 ) -> Decision:
     """Measure under the default, explore each knob, choose, and settle limits and budget.
 
-    Where the longest prompt exceeds the context, or `unsuited` has a reason, items are made smaller
+    Where the longest prompt exceeds the context, or `rejects` has a reason, items are made smaller
     by as few steps as will do; where no step helps, the policy's own choice stays.
     """
     base = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
@@ -59,7 +59,7 @@ def decide(
         k.name: explore(k, default, plain, budgets, progress) for k in turned if k not in loaders
     }
     default_budget, default_error = budgets.default()
-    there = Settling(
+    there = DecisionBuilder(
         census=census,
         prompts=prompts,
         sample=sample,
@@ -74,14 +74,14 @@ def decide(
         texts=texts or Texts(),
     )
     first = there.settle(None)
-    reason = _too_long(first) or unsuited(first)
+    reason = _too_long(first) or rejects(first)
     if not reason:
         return first
     tried: dict[int, Decision] = {}
 
     def does(at_most: int) -> bool:
         tried[at_most] = there.settle(at_most)
-        return not (_too_long(tried[at_most]) or unsuited(tried[at_most]))
+        return not (_too_long(tried[at_most]) or rejects(tried[at_most]))
 
     # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
     # tells whether any will do, and halves find the first. Each takes seconds.

@@ -29,7 +29,7 @@ from mmcalib.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class DecisionBuilder:
     """Everything that does not depend on which points are chosen."""
 
     census: Census

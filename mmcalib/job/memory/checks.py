@@ -15,7 +15,7 @@ from mmcalib.engine.messages import EngineStarted
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.accuracy import Component, components, misses
 from mmcalib.job.memory.cross_check import disagreement
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.worst_steps import configurations, shortfall
 from mmcalib.job.proof.startup import Started
 from mmcalib.wording import gib

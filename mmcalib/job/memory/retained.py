@@ -11,7 +11,7 @@ from mmcalib.checks.check import Check
 from mmcalib.derive.demand import SLACK_BYTES, LanguageStep
 from mmcalib.derive.views import Pinned, pinned, repeated
 from mmcalib.job.configuration import Configuration
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.worst_steps import demands, output_width
 from mmcalib.wording import gib, number
 

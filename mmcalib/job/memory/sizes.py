@@ -11,7 +11,8 @@ from mmcalib.derive.encoder_sizes import Batch
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.accuracy import ENCODER_OFF, same_gpu
-from mmcalib.job.memory.predict import Predicted, Predictor
+from mmcalib.job.memory.cured import Ask
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep
 
@@ -23,10 +24,10 @@ RehearsedSizes = Mapping[tuple[Modality, Batch], int]
 
 
 def rehearsed_sizes(
-    predictor: Predictor, decision: Configuration, found: Sweep
+    every: Ask, decision: Configuration, found: Sweep
 ) -> dict[tuple[Modality, Batch], int]:
-    """The encoder's peak, inputs included, for every single item that was encoded; those whose
-    dummy would not be of the same tokens are left out.
+    """The encoder's peak, inputs included, for every single item that was encoded, as `every`
+    rehearses it; those whose dummy would not be of the same tokens are left out.
     """
     wanted = [
         (modality, one.batch)
@@ -34,7 +35,7 @@ def rehearsed_sizes(
         for one in swept
         if one.batch.items == 1
     ]
-    answers = predictor.more([_profiling(decision, m, b.sized.shape) for m, b in wanted])
+    answers = every([_profiling(decision, m, b.sized.shape) for m, b in wanted], ())
     peaks = {}
     for key, answer in zip(wanted, answers, strict=True):
         if answer is None or answer.encoder_tokens != key[1].tokens:

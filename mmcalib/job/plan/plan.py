@@ -19,6 +19,7 @@ from mmcalib.errors import ModelError, UsageError
 from mmcalib.geometry import ResolvedModel, read_config, resolve
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.figures import memory
+from mmcalib.job.memory.prediction import MemoryPrediction
 from mmcalib.job.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of
 from mmcalib.job.opening import open_model, takes_no_media
 from mmcalib.job.plan import from_log
@@ -59,12 +60,15 @@ def plan(
     read = from_log.read(Path(log)) if log is not None else None
     device = _gpu(gpu, read)
     path = None if config is None else Path(config)
-    with Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals:
+    with (
+        Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals,
+        MemoryPrediction(device, rehearsals) as prediction,
+    ):
         args = arguments(rehearsals, path, flags, model)
         if read is not None:
             args = {**read.engine_args, **args}
         resolved = _resolved(args, read)
-        bench = Bench(rehearsals, {**args, "model": resolved.path}, wanted)
+        bench = Bench(prediction, {**args, "model": resolved.path}, wanted)
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
         outcome = bench.outcome(())
@@ -90,7 +94,7 @@ def plan(
             capability=".".join(map(str, device.capability or ())),
             vllm=base.vllm,
             mmcalib=__version__,
-            rehearsals=bench.count,
+            rehearsals=prediction.count,
             assumptions=[*base.assumptions, _NO_CORPUS, *resolved.notes],
         )
 
@@ -103,7 +107,7 @@ def _search(
         return [], Found({}, (), reached=True, proven=True)
     facts = _facts(base, _opened(resolved, progress), resolved)
     fixes = candidates(bench.engine_args, facts, bench.goal)
-    left = MOST_REHEARSALS - bench.count
+    left = MOST_REHEARSALS - bench.prediction.count
     with progress.step("rehearsing fixes", left) as task:
 
         def evaluate(chosen: tuple[Fix, ...]) -> Outcome:

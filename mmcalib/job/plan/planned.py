@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmcalib.derive.cheapest import Found
 from mmcalib.derive.fixes import Fix, spelled
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.errors import EngineError
+from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.figures import memory
 from mmcalib.job.plan.bench import Bench
@@ -18,7 +18,7 @@ def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
     """One fix as it did on its own."""
     answer = bench.found((fix,)) if not fix.untried else None
     found = answer if isinstance(answer, Rehearsed) else None
-    problem = answer.message if isinstance(answer, EngineError) else fix.untried
+    problem = answer.message if isinstance(answer, MmcalibError) else fix.untried
     if answer is None and not problem:
         problem = "not rehearsed: too many before it"
     return TriedFix(
@@ -78,7 +78,7 @@ def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:
     return f"a trap: {modality} items of {most:,} tokens are still admitted; {at.check.detail}"
 
 
-def _refused(fix: Fix, base: Rehearsed | EngineError | None, found: Rehearsed) -> str:
+def _refused(fix: Fix, base: Rehearsed | MmcalibError | None, found: Rehearsed) -> str:
     if not isinstance(base, Rehearsed) or base.budget is None or found.budget is None:
         return ""
     for modality in fix.changes["limit_mm_per_prompt"]:

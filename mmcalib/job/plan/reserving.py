@@ -26,7 +26,7 @@ from mmcalib.job.configuration import Configured
 from mmcalib.job.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.job.memory.cured import cured
 from mmcalib.job.memory.figures import admitted, rehearsed_adequacy
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.tokens_alone import in_tokens, not_rehearsed
 from mmcalib.job.memory.worst_steps import configurations
 from mmcalib.job.plan.bench import Bench
@@ -64,9 +64,9 @@ def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
         return None
     configuration = _configured(bench, fixes, answer, answer.budget)
     every = list(configurations(configuration))
-    found = bench.every([args for _, args in every])
+    found = bench.prediction.every([args for _, args in every])
     steps = {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
-    predicted = Predicted(gpu, None, answer, steps=steps, failure=bench.failure)
+    predicted = Predicted(gpu, None, answer, steps=steps, failure=bench.prediction.failure)
     check = reserved_check(predicted, configuration, allow_under_reserve=False)
     if check is None:
         command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
@@ -102,7 +102,7 @@ def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
     """Each rehearsed as a whole."""
     if at.shortfall is None:
         return
-    for cure in cured(at.shortfall, at.configuration, bench.every):
+    for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
         if bench.goal.reached(cure.rehearsed):
             yield _mend(cure.engine, at.configuration.budget)
 

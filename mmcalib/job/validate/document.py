@@ -57,10 +57,11 @@ def _budgets(subject: Subject) -> ValidatedBudgets:
 
 
 def _memory(found: Found, gpu: Gpu | None) -> ValidatedMemory:
-    foresight, started = found.foresight, found.proof.started
+    predicted = found.memory.predicted if found.memory else None
+    started = found.proof.started
     rehearsed = [
         memory(one, gpu) if one is not None and gpu is not None else None
-        for one in ((foresight.default, foresight.config) if foresight else (None, None))
+        for one in ((predicted.default, predicted.calibrated) if predicted else (None, None))
     ]
     return ValidatedMemory(
         default=rehearsed[0],

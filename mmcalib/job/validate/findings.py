@@ -13,12 +13,12 @@ from mmcalib.derive.cache_floor import CacheFloor, cache_floor, within_context
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Budget
 from mmcalib.job.decision.budgets import Budgets
-from mmcalib.job.validate.memory import Foresight
+from mmcalib.job.validate.memory import ServedMemory, gain, room
 from mmcalib.job.validate.subject import Subject, accepts, takes_context
 
 
 def findings(
-    subject: Subject, asks: Budgets, foresight: Foresight | None, *, has_data: bool
+    subject: Subject, asks: Budgets, memory: ServedMemory | None, *, has_data: bool
 ) -> Iterator[Check]:
     """In the order in which they would hurt. What real items decide is left to them."""
     args, opened, budget = subject.engine_args, subject.opened, subject.budget
@@ -27,16 +27,16 @@ def findings(
         yield Check(MEDIA_SERVED, "warn", detail, "remove language-model-only")
         return
     yield from limits.limit_findings(args, opened)
-    gain = foresight.gain(subject) if foresight else ""
-    yield from limits.unwritten(args, opened, budget, _without(subject, asks), gain)
+    gained = gain(memory, subject) if memory else ""
+    yield from limits.unwritten(args, opened, budget, _without(subject, asks), gained)
     if not has_data:
         fits = _prompt_fits(subject, asks)
         if fits is not None:
             yield fits
     enough = reserved(subject, asks)
     yield from reserve.hint_findings(args, opened, budget, subject.plain, enough.remedy)
-    room = foresight.room(subject) if foresight else None
-    skipped = reserve.skipped_profile(args, subject.adequacy, room)
+    left = room(memory, subject) if memory else None
+    skipped = reserve.skipped_profile(args, subject.adequacy, left)
     if skipped is not None:
         yield skipped
     cached = None if opened.encoder_decoder else cache_findings(args, _cache_floor(subject))

@@ -14,7 +14,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.proof.prove import Proof
 from mmcalib.job.spec import STARTUP_BUDGET_S
 from mmcalib.job.validate.items import Media
-from mmcalib.job.validate.memory import Foresight
+from mmcalib.job.validate.memory import ServedMemory
 from mmcalib.job.validate.subject import Subject
 
 Depth = Literal["budget", "startup", "replay"]
@@ -47,7 +47,7 @@ class Found:
     model: str = ""
     resolved: ResolvedModel | None = None
     subject: Subject | None = None
-    foresight: Foresight | None = None
+    memory: ServedMemory | None = None
     proof: Proof = field(default_factory=Proof)
     items: Literal["none", "corpus", "made up"] = "none"
     prompts: int = 0

@@ -17,10 +17,12 @@ from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.catalogue.size_hints import SIZE_HINT
 from mmcalib.checks.check import Check
 from mmcalib.engine.host import EngineHost
-from mmcalib.errors import CorpusError, UsageError
+from mmcalib.errors import CorpusError, EngineDied, UsageError
 from mmcalib.geometry import resolve
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.memory.rehearse import gpu_of, on_gpu
+from mmcalib.job.memory.checks import known_in_bytes, predicted_shortfall
+from mmcalib.job.memory.prediction import MemoryPrediction
+from mmcalib.job.memory.rehearse import Rehearsals, gpu_of, on_gpu
 from mmcalib.job.memory.tokens_alone import Unrehearsed, in_tokens, no_gpu
 from mmcalib.job.proof.prove import ReplaySource, prove
 from mmcalib.job.proof.startup import Launch
@@ -30,7 +32,15 @@ from mmcalib.job.validate.document import document
 from mmcalib.job.validate.findings import findings
 from mmcalib.job.validate.found import DEPTHS, Asked, Depth, Found
 from mmcalib.job.validate.items import Media, made_up, measured, probed, read_media
-from mmcalib.job.validate.memory import Foresight, figures
+from mmcalib.job.validate.memory import (
+    ServedMemory,
+    begun,
+    checks,
+    figures,
+    unrehearsed,
+    with_own_items,
+    with_worst_steps,
+)
 from mmcalib.job.validate.reading import read_config
 from mmcalib.job.validate.settings import setting_checks
 from mmcalib.job.validate.subject import asking, budgeted, here, opened_as
@@ -119,9 +129,11 @@ def _find_model(
     for note in resolved.notes[:1]:
         progress.note(note)
     if asked.gpu is not None:
-        found.foresight = Foresight(asked.gpu, resolved.path, progress)
-        stack.callback(found.foresight.close)
-        found.foresight.begin(found.engine_args or {})
+        rehearsals = Rehearsals(asked.gpu, on_said=progress.note, on_log=progress.log)
+        stack.enter_context(rehearsals)
+        base, fatal = {"model": resolved.path}, (EngineDied,)
+        prediction = MemoryPrediction(asked.gpu, rehearsals, base, fatal)
+        found.memory = begun(stack.enter_context(prediction), found.engine_args or {}, progress)
 
 
 def _judge(
@@ -133,32 +145,33 @@ def _judge(
     progress: Progress,
 ) -> None:
     """Fill in what can be found; what vLLM refuses ends it early, as a failed check."""
-    resolved, args, foresight = found.resolved, found.engine_args, found.foresight
+    resolved, args, memory = found.resolved, found.engine_args, found.memory
     if resolved is None or args is None:
         return
     opened = opened_as(host, resolved, args, progress)
     if isinstance(opened, Check):
         found.checks.append(opened)
         return
-    opened = on_gpu(opened, foresight.config if foresight else None)
+    opened = on_gpu(opened, memory.config if memory else None)
     asks = asking(host, opened, resolved)
     subject, refused = budgeted(asks, resolved, args, progress)
     found.subject = subject
     found.checks += refused
     if subject is None:
         return
-    if foresight is not None:
-        foresight.worst(subject)
-    found.checks += findings(subject, asks, foresight, has_data=corpus is not None)
-    for trap in option_traps(args, found.served, figures(subject, foresight)):
+    if memory is not None:
+        memory = with_worst_steps(memory, subject)
+    found.checks += findings(subject, asks, memory, has_data=corpus is not None)
+    for trap in option_traps(args, found.served, figures(subject, memory)):
         found.checks.append(trap.check)
         found.taken += [trap.taken] if trap.taken else []
     if corpus is not None:
         found.items = "corpus"
         found.prompts, found.skipped = corpus.prompts.prompts(), len(corpus.skipped)
         found.checks += measured(corpus, subject, asks, progress)
-        if foresight is not None:
-            known = foresight.own_items(subject)
+        if memory is not None:
+            memory = with_own_items(memory, subject)
+            known = known_in_bytes(memory.config)
             found.checks = [check for check in found.checks if check.id not in known]
     else:
         found.checks += probed(subject, host, progress)
@@ -189,19 +202,20 @@ def _judge(
         remedy = "change what vLLM names"
         found.proof = prove(host, launch, subject, source, progress, remedy=remedy)
         found.checks += found.proof.checks
-    if foresight is not None:
+    found.memory = memory
+    if memory is not None:
         accesses = corpus.accesses if corpus is not None else Accesses()
         config = str(asked.config)
-        more = list(foresight.checks(subject, found.proof.started, config, accesses))
+        more = list(checks(memory, subject, found.proof.started, config, accesses))
         found.checks = in_bytes(found.checks, more)
-    if foresight is None or foresight.shortfall(subject) is None:
-        found.checks = in_tokens(found.checks, subject, _unrehearsed(asked, foresight))
+    if memory is None or predicted_shortfall(memory.predicted, subject) is None:
+        found.checks = in_tokens(found.checks, subject, _unrehearsed(asked, memory))
 
 
-def _unrehearsed(asked: Asked, foresight: Foresight | None) -> Unrehearsed:
+def _unrehearsed(asked: Asked, memory: ServedMemory | None) -> Unrehearsed:
     config = str(asked.config)
-    if foresight is not None:
-        return foresight.unrehearsed(config)
+    if memory is not None:
+        return unrehearsed(memory, config)
     return no_gpu(shlex.join(["mmcalib", "validate", "--config", config, "--gpu", "NAME"]))
 
 

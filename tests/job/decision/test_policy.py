@@ -135,13 +135,13 @@ def test_as_little_as_will_do_is_taken_away() -> None:
     def too_large(decision: Decision) -> str:
         return "too large" if longest_media(decision) > 2500 else ""
 
-    decision = decide(corpus([PAGE, STAMP]), unsuited=too_large)
+    decision = decide(corpus([PAGE, STAMP]), rejects=too_large)
     assert decision.forced == "too large"
     assert 1024 < longest_media(decision) <= 2048
 
 
 def test_what_nothing_helps_stays_as_the_policy_wants_it() -> None:
-    decision = decide(corpus([PAGE, STAMP]), unsuited=lambda decision: "never enough")
+    decision = decide(corpus([PAGE, STAMP]), rejects=lambda decision: "never enough")
     assert decision.forced == ""
     assert longest_media(decision) == 8000
 
@@ -162,20 +162,20 @@ def test_few_steps_are_tried_and_one_where_none_helps() -> None:
         return "too large" if tried[-1] > most else ""
 
     read = corpus([PAGE, STAMP])
-    decide(read, unsuited=lambda decision: too_large(decision, 0))
+    decide(read, rejects=lambda decision: too_large(decision, 0))
     assert len(tried) == 2
     tried.clear()
     steps = {e.point.max_tokens for e in decide(read).explored}
     for most in sorted(steps)[1:-1]:
         tried.clear()
-        found = decide(read, unsuited=lambda decision, most=most: too_large(decision, most))
+        found = decide(read, rejects=lambda decision, most=most: too_large(decision, most))
         assert longest_media(found) == max(step for step in steps if step <= most)
         assert len(tried) <= 2 + math.ceil(math.log2(len(steps)))
 
 
 def test_a_given_cap_is_not_forced_lower() -> None:
     policy = Policy(max_tokens_per_item=4000)
-    decision = decide(corpus([PAGE]), policy, unsuited=lambda decision: "never enough")
+    decision = decide(corpus([PAGE]), policy, rejects=lambda decision: "never enough")
     assert 2048 < longest_media(decision) <= 4000
 
 
@@ -187,7 +187,7 @@ def test_no_image_is_downscaled_below_the_floor(prefer, shapes: list[Shape]) -> 
     decision = decide(
         corpus(shapes),
         Policy(prefer=prefer, min_image_pixels=floor),
-        unsuited=lambda decision: "never enough",
+        rejects=lambda decision: "never enough",
     )
     for cost in decision.table.of("image"):
         before = decision.default_table.costs[cost.shape].tokens

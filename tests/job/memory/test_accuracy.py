@@ -10,7 +10,7 @@ from mmcalib.engine.messages import EngineStarted
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.accuracy import components
 from mmcalib.job.memory.checks import memory_checks
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.proof.figures import measured_memory
 from mmcalib.job.proof.startup import Started, _gpu_check
 

@@ -15,7 +15,7 @@ from mmcalib.job.memory.checks import memory_checks
 from mmcalib.job.memory.cross_check import disagreement
 from mmcalib.job.memory.fallback import by_formula
 from mmcalib.job.memory.figures import memory
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.proof.startup import Started
 
 L4 = catalogue.find("L4")

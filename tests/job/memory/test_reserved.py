@@ -29,9 +29,9 @@ from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
 from mmcalib.job.calibration.reserving import in_bytes
 from mmcalib.job.memory.checks import known_in_bytes, predicted_shortfall, reserved_check
-from mmcalib.job.memory.cured import cured
+from mmcalib.job.memory.cured import Ask, cured
 from mmcalib.job.memory.figures import rehearsal
-from mmcalib.job.memory.predict import Predicted, Predictor
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.retained import views_check
 from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
 from mmcalib.job.memory.worst_steps import encoder_steps
@@ -233,7 +233,7 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
 
 
 # Asked for cures alone.
-NOBODY = cast(Predictor, None)
+NOBODY = cast(Ask, None)
 NO_GPU = no_gpu("mmcalib run --gpu NAME")
 TOKENS = Check(
     RESERVED, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"

@@ -16,7 +16,8 @@ from mmcalib.errors import EngineError
 from mmcalib.gpus import catalogue
 from mmcalib.gpus.gpu import described
 from mmcalib.job.memory.checks import predicted_shortfall, reserved_check
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
+from mmcalib.job.memory.prediction import MemoryPrediction
 from mmcalib.job.plan.bench import Bench
 from mmcalib.job.plan.planned import combination, tried
 from mmcalib.job.plan.reserving import Judged, judged, settled
@@ -47,7 +48,7 @@ class DeepStack:
 
 
 def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> Bench:
-    found = Bench(DeepStack(**how), args, goal or Goal())
+    found = Bench(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
     found.rehearse(())
     return found
 
@@ -142,7 +143,7 @@ def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
                 return found
             return deepstack(limits(16_384, 1), activation_peak_bytes=GIB // 2)
 
-    at = Bench(Hinted(), ROOMY, Goal())
+    at = Bench(MemoryPrediction(GPU, Hinted()), ROOMY, Goal())
     at.rehearse(())
     at.outcome((hint,))
     warning = tried(hint, at, GPU).warning
@@ -161,7 +162,9 @@ def test_the_worst_step_has_nothing_of_what_is_not_served() -> None:
             return super().rehearse(engine_args)
 
     at = Bench(
-        Asked(), {**ROOMY, "limit_mm_per_prompt": {"image": {"count": 2}, "video": 0}}, Goal()
+        MemoryPrediction(GPU, Asked()),
+        {**ROOMY, "limit_mm_per_prompt": {"image": {"count": 2}, "video": 0}},
+        Goal(),
     )
     at.rehearse(())
     judge(at)

@@ -15,7 +15,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.checks import reserved_check
-from mmcalib.job.memory.predict import Predicted
+from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.rehearse import on_gpu
 from mmcalib.job.memory.worst_steps import configurations
 from mmcalib.job.validate.subject import Subject, here
