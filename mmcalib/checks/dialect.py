@@ -6,10 +6,18 @@ from typing import Any
 
 import yaml
 
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
+
 
 def line(name: str, value: Any) -> str:
     """One setting on one line of YAML, such as `limit-mm-per-prompt: {video: 0}`."""
     return f"{name.replace('_', '-')}: {flow(value)}"
+
+
+def line_of(knob: Knob, value: Value) -> str:
+    """The line that gives a knob this value, in the spelling that this model's processor has."""
+    return line(knob.argument, knob.kwargs(value))
 
 
 def flow(value: Any) -> str:

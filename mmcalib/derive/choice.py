@@ -20,12 +20,11 @@ def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) 
     loader keeps is for the user to say, and only raised to the floor.
     """
     allowed = [point for point in points if above_floor(point, policy)]
-    if points[0].knob.argument != "media_io_kwargs":
-        # More of an item than the model makes by itself is shown, and for the user to want.
-        allowed = [point for point in allowed if not point.beyond_default]
-    if points[0].knob.argument == "media_io_kwargs":
+    if points[0].knob.by_loader:
         default = next(p for p in points if p.value == p.knob.value)
         return default if default in allowed or not allowed else allowed[0]
+    # More of an item than the model makes by itself is shown, and for the user to want.
+    allowed = [point for point in allowed if not point.beyond_default]
     wanted = _wanted(allowed, policy)
     if at_most is None or wanted.max_tokens <= at_most:
         return wanted
@@ -37,7 +36,7 @@ def levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:
     """Tokens per item to force, one after the other, where the policy's own choice does not do."""
     if policy.max_tokens_per_item is not None:
         return []
-    turned = [f for f in frontiers if f[0].knob.argument == "mm_processor_kwargs"]
+    turned = [f for f in frontiers if not f[0].knob.by_loader]
     now = max((choose(points, policy).max_tokens for points in turned), default=0)
     tried = {p.max_tokens for points in turned for p in points if above_floor(p, policy)}
     return sorted((tokens for tokens in tried if tokens < now), reverse=True)
@@ -45,7 +44,7 @@ def levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:
 
 def above_floor(point: Point, policy: Policy) -> bool:
     """Whether it leaves every image its pixels and every video its frames."""
-    if point.knob.argument == "media_io_kwargs":
+    if point.knob.by_loader:
         return point.least_frames is None or point.least_frames >= policy.min_video_frames
     return point.least_pixels is None or point.least_pixels >= policy.min_image_pixels
 
@@ -53,13 +52,9 @@ def above_floor(point: Point, policy: Policy) -> bool:
 def _wanted(points: Sequence[Point], policy: Policy) -> Point:
     """By the policy alone; the default downscales nothing, and so is among the points."""
     if policy.max_tokens_per_item is not None:
-        unit = points[0].knob.unit_tokens
-        within = [
-            p
-            for p in points
-            if (p.value <= policy.max_tokens_per_item * unit if unit else False)
-            or (unit is None and p.max_tokens <= policy.max_tokens_per_item)
-        ]
+        cap = policy.max_tokens_per_item
+        most = points[0].knob.value_for_tokens(cap)
+        within = [p for p in points if (p.max_tokens <= cap if most is None else p.value <= most)]
         return within[-1] if within else points[0]
     if policy.prefer == "throughput":
         return next(p for p in points if p.share_downscaled <= _THROUGHPUT_SHARE)

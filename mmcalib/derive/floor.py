@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.shapes import ImageShape, VideoShape
-
-# In which a loader's frames per second are written.
-_FPS_STEPS = 100
+from mmcalib.domain.knobs import thinned
+from mmcalib.domain.shapes import ImageShape
 
 
 def least_pixels(table: CostTable, default: CostTable) -> int | None:
@@ -28,22 +23,7 @@ def least_pixels(table: CostTable, default: CostTable) -> int | None:
 
 def least_frames(table: CostTable) -> int | None:
     """The fewest frames that the loader keeps of a video that has more; None without any."""
-    return min((cost.sampled[0] for cost in _thinned(table.of("video"))), default=None)
-
-
-def frame_values(knob: Knob, default: CostTable, policy: Policy) -> list[int | float]:
-    """The loader's value that keeps `min_video_frames` of every video, where its own does not."""
-    least, wanted = least_frames(default), policy.min_video_frames
-    if knob.argument != "media_io_kwargs" or least is None or least >= wanted:
-        return []
-    if knob.path[-1] == "num_frames":
-        return [wanted]
-    needed = [
-        min(wanted, cost.shape.num_frames) / cost.shape.duration_s
-        for cost in _thinned(default.of("video"))
-        if isinstance(cost.shape, VideoShape) and cost.shape.duration_s > 0
-    ]
-    return [math.ceil(max(needed) * _FPS_STEPS) / _FPS_STEPS] if needed else []
+    return min((cost.sampled[0] for cost in thinned(table.of("video"))), default=None)
 
 
 def _kept(now: ItemCost | None, before: ItemCost) -> float:
@@ -51,13 +31,3 @@ def _kept(now: ItemCost | None, before: ItemCost) -> float:
     if now is None:
         return 0.0
     return now.tokens / before.tokens if now.tokens < before.tokens else -1.0
-
-
-def _thinned(costs: Iterable[ItemCost]) -> list[ItemCost]:
-    return [
-        cost
-        for cost in costs
-        if isinstance(cost.shape, VideoShape)
-        and cost.sampled
-        and cost.sampled[0] < cost.shape.num_frames
-    ]

@@ -10,8 +10,8 @@ from mmcalib.derive import nested
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.floor import least_frames, least_pixels
 from mmcalib.derive.spread import quantile
-from mmcalib.derive.values import Value
 from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import DEFAULT, Setting
 
 
@@ -58,19 +58,7 @@ def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
     """
     if value == knob.value:
         return base
-    return merged([base, Setting(**{knob.argument: spelled(knob, value)})])
-
-
-def spelled(knob: Knob, value: Value) -> dict[str, Any]:
-    """What gives the knob this value inside its argument, with all that must stand beside it."""
-    beside: dict[str, Any] = {name: min(v, value) for name, v in knob.companions.items()}
-    if knob.switch:
-        beside[knob.switch] = value > 0
-    *outer, leaf = knob.path
-    inner = {leaf: value, **beside}
-    for key in reversed(outer):
-        inner = {key: inner}
-    return inner
+    return merged([base, knob.setting(value)])
 
 
 def merged(settings: Iterable[Setting]) -> Setting:

@@ -1,37 +1,153 @@
-"""The options of a model's processor and loader that change what items cost."""
+"""The knobs there are: a type each, which knows its values, its spelling and its words."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeVar, final, get_args
 
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.area_cap import AreaCap
+from mmcalib.domain.media_option import Argument, Loaded, MediaOption, Value, Wanted
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import VideoShape
 
-# Pixels of an image, a frame or a clip; pixels of an image's longer edge; tiles that an image is
-# cut into; crops beside the whole image, 0 for none; frames that are kept, or frames a second.
-KnobKind = Literal["area", "edge", "tiles", "crops", "frames"]
+# Of the default: how far a fix turns a knob down.
+_SHARES = (2, 4)
+# In which a loader's frames per second are written.
+_FPS_STEPS = 100
+
+AnyLoaded = TypeVar("AnyLoaded", bound=Loaded)
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """One option of the model's processor or loader that changes what an item of `modality` costs.
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeCap(MediaOption):
+    """The most pixels of an image's longer edge, where it is cut into tiles of one size.
 
-    `kind` is what its value counts; `path` is where it goes inside `argument`, outermost first;
-    `value` its default; `unit_tokens` how many of its units make one token, None where tokens do
-    not follow from it; `companions` are values that must stand beside it (the other edge of a
-    size); `steps` are the values worth trying, ascending, of edges, crops and frames. `switch` is a
-    boolean that must stand beside it, true unless the value is 0. `bleeds`: the other modalities
-    whose items it moves too, in every spelling that is heeded.
+    `steps` are the multiples of a tile's edge, ascending.
     """
 
-    name: str
-    modality: Modality
-    path: tuple[str, ...]
-    value: int | float
-    unit_tokens: int | None
-    companions: dict[str, int] = field(default_factory=dict)
-    argument: Literal["mm_processor_kwargs", "media_io_kwargs"] = "mm_processor_kwargs"
-    steps: tuple[int | float, ...] = ()
-    switch: str = ""
-    bleeds: tuple[Modality, ...] = ()
-    kind: KnobKind = field(kw_only=True)
+    kind: Literal["edge"] = "edge"
+    modality: Literal["image"] = "image"
+    steps: tuple[int, ...]
+
+    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+        return list(self.steps)
+
+    def reductions(self) -> Iterator[tuple[Value, str]]:
+        for edge in _fewer(self.steps, self.value):
+            price = f"images are made smaller, to {edge:,} pixels at their longer edge, not "
+            yield edge, f"{price}{self.value:,}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileCap(MediaOption):
+    """The most tiles that an image is cut into."""
+
+    kind: Literal["tiles"] = "tiles"
+    modality: Literal["image"] = "image"
+
+    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+        return list(range(1, int(self.value) + 1))
+
+    def reductions(self) -> Iterator[tuple[Value, str]]:
+        for tiles in (int(self.value) // share for share in _SHARES):
+            if tiles:
+                yield tiles, f"an image is cut into at most {tiles} tiles, not {self.value}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CropCap(MediaOption):
+    """The most crops of a slim image beside the whole one, 0 for none.
+
+    `steps` are the numbers that there can be, ascending; `switch` names what turns cropping on.
+    """
+
+    kind: Literal["crops"] = "crops"
+    modality: Literal["image"] = "image"
+    steps: tuple[int, ...]
+    switch: str
+
+    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+        return list(self.steps)
+
+    def reductions(self) -> Iterator[tuple[Value, str]]:
+        for crops in dict.fromkeys((*_fewer(self.steps, self.value)[:1], 0)):
+            most = f"at most {crops} crops" if crops else "no crops"
+            instead = f", not {self.value}" if crops else ""
+            yield crops, f"slim images have {most} beside the whole{instead}"
+
+    def switches(self, value: Value) -> dict[str, bool]:
+        return {self.switch: value > 0}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameSampling(MediaOption):
+    """How many frames the loader keeps of a video: `num_frames` of each, or `fps` of them.
+
+    `steps` are parts of the default, ascending.
+    """
+
+    argument: ClassVar[Argument] = "media_io_kwargs"
+
+    kind: Literal["frames"] = "frames"
+    modality: Literal["video"] = "video"
+    steps: tuple[Value, ...]
+
+    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+        """The steps, and what keeps the frames that are wanted, where the default does not."""
+        return sorted({*self.steps, *self._raised(thinned(items), wanted.min_video_frames)})
+
+    def _raised(self, thin: Sequence[Loaded], wanted: int) -> Iterator[Value]:
+        if not thin or min(item.sampled[0] for item in thin) >= wanted:
+            return
+        if self.path[-1] == "num_frames":
+            yield wanted
+            return
+        needed = [
+            min(wanted, item.shape.num_frames) / item.shape.duration_s
+            for item in thin
+            if isinstance(item.shape, VideoShape) and item.shape.duration_s > 0
+        ]
+        if needed:
+            yield math.ceil(max(needed) * _FPS_STEPS) / _FPS_STEPS
+
+    def reductions(self) -> Iterator[tuple[Value, str]]:
+        """None: how much of a video is looked at is for its owner to say."""
+        yield from ()
+
+    def given(self, setting: Setting) -> bool:
+        """Any other option of the loader may decide how many frames this one keeps."""
+        return self.path[0] in setting.media_io_kwargs
+
+    def value_for_share(self, share: float) -> Value | None:
+        value = self.value * share
+        fewer = int(value) if value >= 1 else int(value * _FPS_STEPS) / _FPS_STEPS
+        return fewer if fewer > 0 else None
+
+
+Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling
+# In the order in which they are looked for.
+KNOBS: tuple[type[Knob], ...] = get_args(Knob)
+
+
+def thinned(items: Iterable[AnyLoaded]) -> list[AnyLoaded]:
+    """The videos of which the loader keeps fewer frames than they have."""
+    return [
+        item
+        for item in items
+        if isinstance(item.shape, VideoShape)
+        and item.sampled
+        and item.sampled[0] < item.shape.num_frames
+    ]
+
+
+def _fewer(steps: Sequence[int], value: Value) -> list[int]:
+    """The largest step that is no more than each share of the value."""
+    shares = (value // share for share in _SHARES)
+    within = ([step for step in steps if 0 < step <= most] for most in shares)
+    return list(dict.fromkeys(max(found) for found in within if found))

@@ -17,8 +17,9 @@ from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.effects import Effect, Footprint, Taken
 from mmcalib.derive.fit import Fit, PromptTokens
 from mmcalib.derive.nested import merged
+from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
@@ -41,18 +42,15 @@ PARSED = {
     "enforce_eager": False,
 }
 
-KNOB = Knob(
-    "images_kwargs.size.longest_edge",
-    "image",
-    ("images_kwargs", "size", "longest_edge"),
-    12_845_056,
-    784,
-    {"shortest_edge": 3136},
-    kind="area",
+KNOB = AreaCap(
+    modality="image",
+    path=("images_kwargs", "size", "longest_edge"),
+    value=12_845_056,
+    token_px=784,
+    least_name="shortest_edge",
+    least_px=3136,
 )
-FPS = Knob(
-    "video.fps", "video", ("video", "fps"), 2, None, argument="media_io_kwargs", kind="frames"
-)
+FPS = FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
 OPENED = ModelInfo(
     architecture="Qwen2_5_VLForConditionalGeneration",
     modalities={"image": None, "video": None},

@@ -5,40 +5,27 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.area_cap import AreaCap
+from mmcalib.domain.knobs import CropCap, FrameSampling, TileCap
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import ImageShape, Shape
 
 UNIT = 28 * 28
-AREA = Knob(
-    "images_kwargs.size.longest_edge",
-    "image",
-    ("images_kwargs", "size", "longest_edge"),
-    16384 * UNIT,
-    UNIT,
-    {"shortest_edge": 4 * UNIT},
-    kind="area",
+AREA = AreaCap(
+    modality="image",
+    path=("images_kwargs", "size", "longest_edge"),
+    value=16384 * UNIT,
+    token_px=UNIT,
+    least_name="shortest_edge",
+    least_px=4 * UNIT,
 )
-TILES = Knob("max_dynamic_patch", "image", ("max_dynamic_patch",), 12, None, kind="tiles")
-FRAMES = Knob(
-    "video.fps",
-    "video",
-    ("video", "fps"),
-    2,
-    None,
-    argument="media_io_kwargs",
-    steps=(0.25, 0.5, 1, 2),
-    kind="frames",
-)
-CROPS = Knob(
-    "images_kwargs.pan_and_scan_max_num_crops",
-    "image",
-    ("images_kwargs", "pan_and_scan_max_num_crops"),
-    0,
-    None,
+TILES = TileCap(path=("max_dynamic_patch",), value=12)
+FRAMES = FrameSampling(path=("video", "fps"), value=2, steps=(0.25, 0.5, 1, 2))
+CROPS = CropCap(
+    path=("images_kwargs", "pan_and_scan_max_num_crops"),
+    value=0,
     steps=(0, 2, 3, 4),
     switch="do_pan_and_scan",
-    kind="crops",
 )
 
 EDGES = st.integers(1, 6000)

@@ -14,23 +14,23 @@ from mmcalib.derive.cheapest import Found, cheapest
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fixes import COSTS, Fix, Outcome, changed, effective, spelled
 from mmcalib.derive.goal import Goal, parse_goal
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.area_cap import AreaCap
+from mmcalib.domain.knobs import FrameSampling
 from mmcalib.errors import UsageError
 
 PLENTY = 10_000
 GIB = 1 << 30
-AREA = Knob(
-    name="images_kwargs.size.longest_edge",
+AREA = AreaCap(
     modality="image",
     path=("images_kwargs", "size", "longest_edge"),
     value=12_845_056,
-    unit_tokens=784,
-    companions={"shortest_edge": 3_136},
-    kind="area",
+    token_px=784,
+    least_name="shortest_edge",
+    least_px=3_136,
 )
 FACTS = Facts(
     largest_items={"image": 16_384, "video": 114_688},
-    knobs=(AREA, replace(AREA, name="video.fps", argument="media_io_kwargs", kind="frames")),
+    knobs=(AREA, FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))),
     chunks_mm_input=True,
     quantized=False,
     tensor_parallel_size=1,

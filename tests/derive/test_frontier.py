@@ -10,8 +10,7 @@ from mmcalib.derive import frontier
 from mmcalib.derive.choice import choose
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.values import candidates
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import Knob, TileCap
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import ImageShape, VideoShape
 
@@ -33,10 +32,8 @@ def test_the_default_value_is_the_default_setting() -> None:
 
 
 def test_merging_keeps_each_knobs_scope() -> None:
-    video = replace(
-        AREA, modality="video", path=("videos_kwargs", "size", "longest_edge"), companions={}
-    )
-    tiles = Knob("num_crops", "image", ("images_kwargs", "num_crops"), 16, None, kind="tiles")
+    video = replace(AREA, modality="video", path=("videos_kwargs", "size", "longest_edge"))
+    tiles = TileCap(path=("images_kwargs", "num_crops"), value=16)
     parts = [
         frontier.at(AREA, 8 * UNIT),
         frontier.at(video, 9 * UNIT),
@@ -50,7 +47,7 @@ def test_merging_keeps_each_knobs_scope() -> None:
                 "size": {"longest_edge": 8 * UNIT, "shortest_edge": 4 * UNIT},
                 "num_crops": 2,
             },
-            "videos_kwargs": {"size": {"longest_edge": 9 * UNIT}},
+            "videos_kwargs": {"size": {"longest_edge": 9 * UNIT, "shortest_edge": 4 * UNIT}},
         },
         {"video": {"num_frames": 8}},
     )
@@ -134,7 +131,7 @@ def test_the_choice_is_the_same_whatever_the_order_of_the_corpus(sizes) -> None:
     def chosen(order: list[tuple[int, int]]) -> int:
         default = sized(order)
         found = []
-        for value in candidates(AREA, default, Policy()):
+        for value in AREA.values(default.of("image"), Policy()):
             most = value // UNIT
             capped = table(*(replace(c, tokens=min(c.tokens, most)) for c in default.of("image")))
             found.append(frontier.point(AREA, value, capped, default))

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fixes import Fix
 from mmcalib.derive.media_fixes import media_fixes
-from mmcalib.domain.knobs import Knob, KnobKind
+from mmcalib.domain.area_cap import AreaCap
+from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap
 
 IMAGES = ("images_kwargs", "size", "longest_edge")
 # As the child finds them: Idefics3-8B, SmolVLM2-2.2B, Gemma 3 with pan-and-scan off and on,
 # InternVL2-2B, Qwen2.5-VL-3B.
-IDEFICS3 = Knob(
-    ".".join(IMAGES), "image", IMAGES, 1456, None, steps=(364, 728, 1092, 1456), kind="edge"
-)
-SMOLVLM2 = replace(IDEFICS3, value=1536, steps=(384, 768, 1152, 1536))
+IDEFICS3 = EdgeCap(path=IMAGES, value=1456, steps=(364, 728, 1092, 1456))
+SMOLVLM2 = EdgeCap(path=IMAGES, value=1536, steps=(384, 768, 1152, 1536))
 CROPS = ("images_kwargs", "pan_and_scan_max_num_crops")
-GEMMA3 = Knob(
-    ".".join(CROPS),
-    "image",
-    CROPS,
-    0,
-    None,
-    steps=(0, 2, 3, 4),
-    switch="do_pan_and_scan",
-    kind="crops",
-)
+GEMMA3 = CropCap(path=CROPS, value=0, steps=(0, 2, 3, 4), switch="do_pan_and_scan")
 GEMMA3_ON = replace(GEMMA3, value=4)
-TILES = ("images_kwargs", "max_dynamic_patch")
-INTERNVL2 = Knob(".".join(TILES), "image", TILES, 12, None, kind="tiles")
-QWEN = Knob(
-    ".".join(IMAGES), "image", IMAGES, 12_845_056, 784, {"shortest_edge": 3136}, kind="area"
+INTERNVL2 = TileCap(path=("images_kwargs", "max_dynamic_patch"), value=12)
+QWEN = AreaCap(
+    modality="image",
+    path=IMAGES,
+    value=12_845_056,
+    token_px=784,
+    least_name="shortest_edge",
+    least_px=3136,
 )
-VIDEO = ("videos_kwargs", "size", "longest_edge")
-CLIP = Knob(".".join(VIDEO), "video", VIDEO, 602_112, 784, {"shortest_edge": 100_352}, kind="area")
-FPS = Knob(
-    "video.fps", "video", ("video", "fps"), 2, None, argument="media_io_kwargs", kind="frames"
+CLIP = AreaCap(
+    modality="video",
+    path=("videos_kwargs", "size", "longest_edge"),
+    value=602_112,
+    token_px=784,
+    least_name="shortest_edge",
+    least_px=100_352,
 )
+FPS = FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
 FACTS = Facts(
     largest_items={"image": 16_384, "video": 114_688},
     knobs=(),
@@ -117,7 +115,7 @@ def test_areas_are_megapixels_of_images_and_shares_of_videos() -> None:
 
 
 def test_an_area_whose_tokens_are_not_known_is_a_share_of_its_own() -> None:
-    unknown = replace(QWEN, unit_tokens=None, companions={})
+    unknown = replace(QWEN, token_px=None)
     assert list(said(unknown)) == [12_845_056 // 4, 12_845_056 // 16]
     assert all("megapixels" in price for price in said(unknown).values())
 
@@ -127,5 +125,4 @@ def test_what_the_loader_keeps_is_no_fix() -> None:
 
 
 def test_every_kind_is_tried() -> None:
-    kinds = {knob.kind for knob in (IDEFICS3, GEMMA3, INTERNVL2, QWEN, FPS)}
-    assert kinds == set(get_args(KnobKind))
+    assert {type(knob) for knob in (IDEFICS3, GEMMA3, INTERNVL2, QWEN, FPS)} == set(KNOBS)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from mmcalib.derive import frontier
+from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.cost import Cost
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import CropCap, EdgeCap, FrameSampling, Knob, TileCap
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.environment import child_environment
@@ -74,13 +75,15 @@ def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
         "videos_kwargs.size.longest_edge",
         "video.fps",
     ]
-    assert [knob.kind for knob in knobs.values()] == ["area", "area", "frames"]
+    assert [type(knob) for knob in knobs.values()] == [AreaCap, AreaCap, FrameSampling]
     for name in list(knobs)[:2]:
         assert not knobs[name].bleeds
         assert moved(qwen, knobs[name], 256 * 784) == (True, True, False)
     item, _, spilled = moved(qwen, knobs["video.fps"], 1)
     assert (item, spilled) == (True, False)
-    assert len(knobs["video.fps"].steps) == 8
+    fps = knobs["video.fps"]
+    assert isinstance(fps, FrameSampling)
+    assert len(fps.steps) == 8
     setting = frontier.at(knobs["images_kwargs.size.longest_edge"], 256 * 784)
     assert counts_like_the_processor(qwen, setting, CLIP)
 
@@ -90,7 +93,7 @@ def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
     opened = lab(INTERNVL)
     assert list(found(opened)) == ["max_dynamic_patch"]
     knob = found(opened)["max_dynamic_patch"]
-    assert knob.kind == "tiles"
+    assert isinstance(knob, TileCap)
     assert moved(opened, knob, 4) == (True, True, False)
     assert counts_like_the_processor(opened, frontier.at(knob, 4))
 
@@ -100,8 +103,8 @@ def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
     name = "images_kwargs.pan_and_scan_max_num_crops"
     assert list(found(opened)) == [name]
     knob = found(opened)[name]
+    assert isinstance(knob, CropCap)
     assert (knob.value, knob.steps) == (0, (0, 2, 3, 4)), "the checkpoint has it off"
-    assert knob.kind == "crops"
     assert moved(opened, knob, 2) == (True, True, False)
     crops = [embeds(opened, PHOTO, frontier.at(knob, value)) // 256 - 1 for value in knob.steps]
     assert crops == [0, 2, 3, 3]
@@ -113,7 +116,8 @@ def test_idefics_longest_edge(host: EngineHost, engine_cache: Path) -> None:
     opened = Lab(host, materialise(idefics3.geometry(), engine_cache / "idefics3"))
     assert list(found(opened)) == ["size.longest_edge"]
     knob = found(opened)["size.longest_edge"]
-    assert (knob.kind, knob.value, knob.steps) == ("edge", 2048, (512, 1024, 1536, 2048))
+    assert isinstance(knob, EdgeCap)
+    assert (knob.value, knob.steps) == (2048, (512, 1024, 1536, 2048))
     assert moved(opened, knob, 1024) == (True, True, False)
     scoped = Setting({"images_kwargs": {"size": {"longest_edge": 1024}}})
     assert embeds(opened, PHOTO, scoped) == embeds(opened, PHOTO, Setting())

@@ -4,6 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmcalib.domain.area_cap import AreaCap
+from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap
+from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import (
@@ -13,6 +16,7 @@ from mmcalib.engine.messages import (
     Measure,
     Measured,
     Message,
+    ModelOpened,
     Reply,
     Request,
     decode,
@@ -36,6 +40,52 @@ def test_what_was_sent_arrives(shapes: list[Shape]) -> None:
     assert arrived == sent
     assert isinstance(arrived, Measure)
     assert [type(s) for s in arrived.subjects] == [type(s) for s in subjects]
+
+
+PATH = st.lists(st.text(max_size=5), min_size=1, max_size=3).map(tuple)
+STEPS = st.lists(SIZE, max_size=4).map(tuple)
+BLEEDS = st.sampled_from([(), ("video",), ("video", "audio")])
+ANY_KNOB: st.SearchStrategy[Knob] = st.one_of(
+    st.builds(
+        AreaCap,
+        modality=st.sampled_from(["image", "video"]),
+        path=PATH,
+        value=SIZE,
+        bleeds=BLEEDS,
+        token_px=st.none() | SIZE,
+        least_name=st.text(max_size=5),
+        least_px=SIZE,
+    ),
+    st.builds(EdgeCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS),
+    st.builds(TileCap, path=PATH, value=SIZE, bleeds=BLEEDS),
+    st.builds(CropCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS, switch=st.text()),
+    st.builds(FrameSampling, path=PATH, value=SIZE | RATE, steps=st.tuples(SIZE, RATE)),
+)
+
+
+@given(st.lists(ANY_KNOB, max_size=4).map(tuple))
+def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> None:
+    info = ModelInfo(
+        architecture="",
+        modalities={},
+        max_model_len=1,
+        knobs=knobs,
+        serve_defaults={},
+        chunks_mm_input=True,
+        video_loader=None,
+        audio_rate_hz=None,
+        device="cpu",
+        versions={},
+    )
+    arrived = decode(encode(ModelOpened(info)))
+    assert isinstance(arrived, ModelOpened)
+    assert arrived.model.knobs == knobs
+    sent = [(type(knob), type(knob.value)) for knob in knobs]
+    assert [(type(knob), type(knob.value)) for knob in arrived.model.knobs] == sent
+
+
+def test_no_two_knobs_have_one_kind_on_the_wire() -> None:
+    assert len({knob.__dataclass_fields__["kind"].default for knob in KNOBS}) == len(KNOBS)
 
 
 def test_kinds_of_failure_cross_the_pipe() -> None:

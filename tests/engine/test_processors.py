@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Item
 from mmcalib.domain.setting import DEFAULT, Setting
@@ -31,12 +32,12 @@ def test_the_model_is_described_as_vllm_sees_it(qwen: Lab) -> None:
     assert opened.max_model_len == 128_000
     assert opened.video_loader == "qwen2_vl"
     assert opened.audio_rate_hz is None
-    areas = [knob for knob in opened.knobs if knob.argument == "mm_processor_kwargs"]
+    areas = [knob for knob in opened.knobs if isinstance(knob, AreaCap)]
     assert {knob.name for knob in areas} == {
         "images_kwargs.size.longest_edge",
         "videos_kwargs.size.longest_edge",
     }
-    assert all(knob.unit_tokens == 28 * 28 for knob in areas)
+    assert all(knob.token_px == 28 * 28 for knob in areas)
 
 
 def test_an_item_is_costed_in_tokens_embeds_and_bytes(qwen: Lab) -> None:

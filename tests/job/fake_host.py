@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from mmcalib.corpus.asking import asked
+from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.cost import Cost
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import Knob, TileCap
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -40,23 +41,22 @@ ANY = 999
 TOKEN_BYTES = 1176 * 4
 
 
-def area_knob(modality: Modality) -> Knob:
+def area_knob(modality: Modality) -> AreaCap:
     scope = f"{modality}s_kwargs"
-    return Knob(
-        name=f"{scope}.size.longest_edge",
+    return AreaCap(
         modality=modality,
         path=(scope, "size", "longest_edge"),
         value=TOKENS[modality] * UNIT,
-        unit_tokens=UNIT,
-        companions={"shortest_edge": 4 * UNIT},
-        kind="area",
+        token_px=UNIT,
+        least_name="shortest_edge",
+        least_px=4 * UNIT,
     )
 
 
 KNOBS = (area_knob("image"), area_knob("video"))
 # A template that writes nothing of its own.
 BOUND = TextBound(item_tokens={"image": 0, "video": 0, "audio": 0}, tools_tokens=0, compared=1)
-INERT = Knob("num_crops", "image", ("num_crops",), 3, None, kind="tiles")
+INERT = TileCap(path=("num_crops",), value=3)
 
 
 def opened(

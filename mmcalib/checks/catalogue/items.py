@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mmcalib.checks.catalogue.limits import line_of
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import line
+from mmcalib.checks.dialect import line, line_of
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
+from mmcalib.derive.nested import merged
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
@@ -44,9 +44,10 @@ def admitted(table: CostTable, budget: Budget, knobs: Iterable[Knob]) -> Check |
 
 def _room(item: ItemCost, budget: Budget, knobs: Iterable[Knob]) -> str:
     caps = (
-        line_of(knob, budget.encoder_budget_tokens)
+        line_of(knob, value)
         for knob in knobs
-        if knob.modality == item.shape.modality == "image" and knob.unit_tokens
+        if knob.modality == item.shape.modality
+        and (value := knob.value_for_item(budget.encoder_budget_tokens)) is not None
     )
     return " or ".join([*_larger(item.embeds, budget), *caps]) or "make such items smaller"
 
@@ -63,11 +64,9 @@ def slower(
     option of the loader does that.
     """
     for knob in knobs:
-        if knob.modality == "video" and knob.argument == "media_io_kwargs":
-            value: float = knob.value * share
-            fewer = int(value) if value >= 1 else int(value * 100) / 100
-            if fewer > 0:
-                return {**media_io, "video": {**media_io.get("video", {}), knob.path[-1]: fewer}}
+        fewer = knob.value_for_share(share) if knob.modality == "video" else None
+        if fewer is not None:
+            return merged(media_io, knob.kwargs(fewer))
     return None
 
 

@@ -8,10 +8,8 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.derive.frontier import spelled
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
-from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
 
@@ -145,13 +143,3 @@ def unwritten(
             if limits or worst != next(iter(opened.modalities)):
                 remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
     yield Check(EVERY_LIMITED, "warn", detail, remedy)
-
-
-def line_of(knob: Knob, tokens: int) -> str:
-    """The line of YAML that caps items at so many tokens each."""
-    return line(knob.argument, cap(knob, tokens))
-
-
-def cap(knob: Knob, tokens: int) -> dict[str, Any]:
-    """What caps items at so many tokens, in the spelling that this model's processor has."""
-    return spelled(knob, tokens * (knob.unit_tokens or 1))

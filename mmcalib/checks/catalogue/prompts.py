@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from mmcalib.checks.catalogue.limits import LIMIT, hint, line_of
+from mmcalib.checks.catalogue.limits import LIMIT, hint
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import line
+from mmcalib.checks.dialect import line, line_of
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
@@ -69,10 +69,12 @@ def prompt_fits(
     remedies = []
     if left >= each:
         remedies.append(line(LIMIT, {**limits, modality: _counted(limits, modality, left // each)}))
-    # Of videos the unit is that of a frame.
-    knob = next((k for k in knobs if k.modality == modality == "image" and k.unit_tokens), None)
-    if knob is not None and left // count > 0:
-        remedies.append(f"{line_of(knob, left // count)} ({left // count:,} tokens each)")
+    share = left // count
+    for knob in knobs:
+        value = knob.value_for_item(share) if knob.modality == modality and share > 0 else None
+        if value is not None:
+            remedies.append(f"{line_of(knob, value)} ({share:,} tokens each)")
+            break
     if longer:
         remedies.append(line("max_model_len", total))
     remedies.append(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmcalib.checks.catalogue.limits import LIMIT, cap, hint, options
+from mmcalib.checks.catalogue.limits import LIMIT, hint, options
 from mmcalib.checks.catalogue.size_hints import HINT_WITHIN, SIZE_HINT
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
@@ -123,11 +123,9 @@ def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> 
     plain = {**limits, modality: options(limits, modality).get("count", 1)}
     without = {**engine_args, LIMIT: plain}
     for knob in opened.knobs:
-        area = size.get("width", 0) * size.get("height", 0)
-        tokens = area // knob.unit_tokens if knob.unit_tokens else 0
-        least = knob.companions.get("shortest_edge", 0) // (knob.unit_tokens or 1)
-        if knob.modality == modality and tokens > least:
-            kwargs = merged(engine_args.get(knob.argument), cap(knob, tokens))
+        value = knob.value_for_size(size) if knob.modality == modality else None
+        if value is not None:
+            kwargs = merged(engine_args.get(knob.argument), knob.kwargs(value))
             lines = f"{line(LIMIT, plain)} and {line(knob.argument, kwargs)}"
             yield Cure({**without, knob.argument: kwargs}, lines)
     yield Cure(without, line(LIMIT, plain))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib.child.knobs.trial import Spelling, Trial
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.shapes import Modality
 
 # An edge length is at most some thousands of pixels, a pixel area at least some tens of thousands
@@ -19,7 +19,7 @@ _PARTS: tuple[tuple[Modality, str, str], ...] = (
 )
 
 
-def areas(trial: Trial) -> Iterator[Knob]:
+def areas(trial: Trial) -> Iterator[AreaCap]:
     """The largest area of an image, and of a video or its frames: by whichever of its names the
     installed transformers heeds.
     """
@@ -38,15 +38,14 @@ def areas(trial: Trial) -> Iterator[Knob]:
             continue
         (path, beside), bleeds = found
         patch_px, merge = getattr(part, "patch_size", None), getattr(part, "merge_size", None)
-        yield Knob(
-            name=".".join(path),
+        yield AreaCap(
             modality=modality,
             path=path,
             value=int(most),
-            unit_tokens=(patch_px * merge) ** 2 if patch_px and merge else None,
-            companions={name: int(value) for name, value in beside.items()},
+            token_px=(patch_px * merge) ** 2 if patch_px and merge else None,
+            least_name=next(iter(beside)),
+            least_px=int(least),
             bleeds=bleeds,
-            kind="area",
         )
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmcalib.child.knobs.trial import Trial
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import CropCap
 
 _SWITCH, _CROPS = "do_pan_and_scan", "pan_and_scan_max_num_crops"
 # A slim image is cut into no fewer; one crop alone would be the image again.
 _FEWEST = 2
 
 
-def crops(trial: Trial) -> Iterator[Knob]:
+def crops(trial: Trial) -> Iterator[CropCap]:
     """The most crops of an image; 0 switches them off, as most checkpoints do."""
     most = _default(trial, _CROPS)
     if "image" not in trial.modalities or not isinstance(most, int) or most < _FEWEST:
@@ -25,17 +25,8 @@ def crops(trial: Trial) -> Iterator[Knob]:
     if found is None:
         return
     (path, _), bleeds = found
-    yield Knob(
-        name=".".join(path),
-        modality="image",
-        path=path,
-        value=value,
-        unit_tokens=None,
-        steps=(0, *range(_FEWEST, most + 1)),
-        switch=_SWITCH,
-        bleeds=bleeds,
-        kind="crops",
-    )
+    steps = (0, *range(_FEWEST, most + 1))
+    yield CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
 
 
 def _default(trial: Trial, name: str) -> Any:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from mmcalib.child.knobs.areas import SMALLEST_AREA_PX
 from mmcalib.child.knobs.trial import Trial
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import EdgeCap
 
 
-def edges(trial: Trial) -> Iterator[Knob]:
+def edges(trial: Trial) -> Iterator[EdgeCap]:
     """`size.longest_edge` of Idefics3 and SmolVLM, in steps of their tiles."""
     part = trial.part("image_processor")
     if part is None or "image" not in trial.modalities:
@@ -23,13 +23,5 @@ def edges(trial: Trial) -> Iterator[Knob]:
     if found is None:
         return
     (path, _), bleeds = found
-    yield Knob(
-        name=".".join(path),
-        modality="image",
-        path=path,
-        value=int(longest),
-        unit_tokens=None,
-        steps=(*range(int(tile), int(longest), int(tile)), int(longest)),
-        bleeds=bleeds,
-        kind="edge",
-    )
+    steps = (*range(int(tile), int(longest), int(tile)), int(longest))
+    yield EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)

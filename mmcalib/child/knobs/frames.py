@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mmcalib.child.knobs.trial import Trial
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
@@ -18,7 +18,7 @@ _CLIP = VideoShape(num_frames=900, fps=30.0, duration_s=30.0, width_px=64, heigh
 _STEPS = 8
 
 
-def frames(trial: Trial) -> Iterator[Knob]:
+def frames(trial: Trial) -> Iterator[FrameSampling]:
     """The loader's `num_frames` or `fps`: whichever of them the model's own loader heeds."""
     if "video" not in trial.modalities:
         return
@@ -30,16 +30,7 @@ def frames(trial: Trial) -> Iterator[Knob]:
         value = kept if name == "num_frames" else _whole(kept / _CLIP.duration_s)
         parts = [value * step / _STEPS for step in range(1, _STEPS + 1)]
         steps = {_whole(part) if name == "fps" else max(1, round(part)) for part in parts}
-        yield Knob(
-            name=f"video.{name}",
-            modality="video",
-            path=("video", name),
-            value=value,
-            unit_tokens=None,
-            argument="media_io_kwargs",
-            steps=tuple(sorted(steps)),
-            kind="frames",
-        )
+        yield FrameSampling(path=("video", name), value=value, steps=tuple(sorted(steps)))
         return
 
 

@@ -8,7 +8,6 @@ from mmcalib.derive.costs import heaviest
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import FIT, Policy
-from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
@@ -93,34 +92,24 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
             continue
         largest = decision.table.heaviest(knob.modality)
         yield Evidence(
-            setting=f"{knob.argument}.{knob.name}",
+            setting=".".join(knob.place()),
             value=point.value,
-            label="given" if capped and knob.argument == "mm_processor_kwargs" else "measured",
-            reason=f"{_why(point, decision, policy)}; {_scale(knob, point.value)}",
+            label="given" if capped and not knob.by_loader else "measured",
+            reason=f"{_why(point, decision, policy)}; {knob.scale(point.value)}",
             exemplar=largest.exemplar if largest else "",
         )
-        for name, value in knob.companions.items():
+        for name, value in knob.companions(point.value).items():
             yield Evidence(
-                setting=f"mm_processor_kwargs.{'.'.join((*knob.path[:-1], name))}",
-                value=min(value, point.value),
+                setting=".".join(knob.place(name)),
+                value=value,
                 label="computed",
                 reason=f"the processor's own; it must stand beside {knob.path[-1]}",
             )
 
 
-def _scale(knob: Knob, value: int | float) -> str:
-    """The value against its default, for images in tokens: raw pixels say little. Of videos some
-    processors bound each frame and others all frames together, so pixels it is.
-    """
-    if knob.unit_tokens is None or knob.modality == "video":
-        return f"default {knob.value}"
-    tokens, default = (round(v // knob.unit_tokens) for v in (value, knob.value))
-    return f"{tokens} tokens per {knob.modality}, default {default}"
-
-
 def _why(point: Point, decision: Decision, policy: Policy) -> str:
     downscaled = point.items_downscaled
-    if point.knob.argument == "media_io_kwargs":
+    if point.knob.by_loader:
         return f"the least tried that keeps {policy.min_video_frames} frames of every video"
     if decision.forced and downscaled:
         return f"forced, {downscaled} items downscaled: else {decision.forced}"

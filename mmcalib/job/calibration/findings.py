@@ -123,7 +123,7 @@ def _caps_held(decision: Decision, policy: Policy) -> Iterator[Check]:
     """A cap that was asked for and that no value of the model's option reaches."""
     cap, largest = policy.max_tokens_per_item, decision.table.heaviest("image")
     knobs = [e.point.knob for e in decision.explored]
-    names = [k.name for k in knobs if k.modality == "image" and k.argument == "mm_processor_kwargs"]
+    names = [k.name for k in knobs if k.modality == "image" and not k.by_loader]
     if cap is not None and names and largest is not None and largest.tokens > cap:
         yield Check(
             CAP_HELD,

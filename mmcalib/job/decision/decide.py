@@ -48,7 +48,7 @@ def decide(
     plain = limits.limit_mm_per_prompt(admitted, {})
     turned = knobs(budgets, default)
     # How many frames are kept decides what a cap does to a video.
-    loaders = [knob for knob in turned if knob.argument == "media_io_kwargs"]
+    loaders = [knob for knob in turned if knob.by_loader]
     explored = {k.name: explore(k, default, plain, budgets, progress) for k in loaders}
     raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
     kept = frontier.merged([base, *(point.setting for point in raised)])

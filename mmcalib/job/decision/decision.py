@@ -57,7 +57,7 @@ class Decision:
     def turns(self) -> set[Modality]:
         """The modalities whose items an option of the processor makes smaller."""
         knobs = (explored.point.knob for explored in self.explored)
-        return {knob.modality for knob in knobs if knob.argument == "mm_processor_kwargs"}
+        return {knob.modality for knob in knobs if not knob.by_loader}
 
     def cache_floor(self) -> CacheFloor:
         """What one request that this configuration admits may put into the processor cache."""

@@ -94,9 +94,9 @@ def effective(decision: Decision, budgets: Budgets, progress: Progress) -> Decis
     args = decision.engine_args
     asked.know(args, decision.budget)
     beside: dict[SettingPath, SettingPath] = {
-        (p.knob.argument, *p.knob.path[:-1], name): (p.knob.argument, *p.knob.path)
+        p.knob.place(name): p.knob.place()
         for p in decision.chosen
-        for name in p.knob.companions
+        for name in p.knob.companions(p.value)
     }
     with progress.step("switching each setting off once", len(settings(args))) as task:
         found, left = effects(args, asked, task, beside)

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmcalib.derive import frontier, values
+from mmcalib.derive import frontier
+from mmcalib.derive.affected import affected, witness
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Point
-from mmcalib.derive.values import Value
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
+from mmcalib.domain.setting import Setting
 from mmcalib.job.decision.budgets import Budgets
 from mmcalib.job.decision.counting import Counter
 from mmcalib.job.decision.measure import remeasure
@@ -29,12 +31,9 @@ class Explored:
 
 def knobs(budgets: Budgets, table: CostTable) -> list[Knob]:
     """Those that concern the corpus, and that the user has not turned."""
-    given = budgets.policy.media_io_kwargs
+    given = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
     return [
-        knob
-        for knob in budgets.opened.knobs
-        if table.of(knob.modality)
-        and not (knob.argument == "media_io_kwargs" and knob.path[0] in given)
+        knob for knob in budgets.opened.knobs if table.of(knob.modality) and not knob.given(given)
     ]
 
 
@@ -46,7 +45,7 @@ def explore(
     progress: Progress,
 ) -> list[Explored]:
     """Every candidate of one knob, costed and budgeted, ascending; the default among them."""
-    tried = values.candidates(knob, default, budgets.policy)
+    tried = knob.values(default.of(knob.modality), budgets.policy)
     tables, points = [], []
     with progress.step(f"trying {knob.name}", len(tried)) as task:
         counter = None if knob.bleeds else Counter.proven(budgets.host, default, knob.modality)
@@ -84,12 +83,12 @@ def _under(
     every = [
         cost.shape for modality in (knob.modality, *knob.bleeds) for cost in default.of(modality)
     ]
-    changed = values.exceeding(knob, value, default)
-    witness = values.witness(knob, default, changed)
-    if witness is None or knob.bleeds:
+    changed = affected(knob, value, default)
+    unchanged = witness(knob, default, changed)
+    if unchanged is None or knob.bleeds:
         return remeasure(budgets.host, default, setting, every)
-    table = remeasure(budgets.host, default, setting, [*changed, witness])
-    now = table.costs.get(witness)
-    if now is not None and now.tokens == default.costs[witness].tokens:
+    table = remeasure(budgets.host, default, setting, [*changed, unchanged])
+    now = table.costs.get(unchanged)
+    if now is not None and now.tokens == default.costs[unchanged].tokens:
         return table
     return remeasure(budgets.host, default, setting, every)

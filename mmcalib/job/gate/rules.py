@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mmcalib.derive.bounds import (
     Area,
@@ -23,8 +22,8 @@ from mmcalib.derive.bounds import (
     Sampling,
 )
 from mmcalib.derive.costs import CostTable
+from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.cost import Cost
-from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality, Shape
@@ -189,16 +188,9 @@ class _Seeker:
     def _area(self) -> Area | None:
         """The resizing rule with the numbers that the setting gives it."""
         for knob in self.opened.knobs:
-            if knob.modality == self.modality and knob.unit_tokens and knob.companions:
-                edge = math.isqrt(knob.unit_tokens)
-                least = min(knob.companions.values())
-                name = next(iter(knob.companions))
-                return Area(
-                    factor_px=edge,
-                    min_px=int(_given(self.setting, knob, (*knob.path[:-1], name), least)),
-                    max_px=int(_given(self.setting, knob, knob.path, knob.value)),
-                    max_aspect=_QWEN_ASPECT,
-                )
+            if isinstance(knob, AreaCap) and knob.modality == self.modality and knob.token_px:
+                least, most = knob.bounds(self.setting)
+                return Area(math.isqrt(knob.token_px), least, most, _QWEN_ASPECT)
         return None
 
     def _sampling(self) -> Sampling | None:
@@ -225,16 +217,6 @@ def _of_table(table: CostTable) -> dict[Shape, Cost | str]:
         for s, c in table.costs.items()
     }
     return costs | {r.shape: r.reason for r in table.refusals if r.by == "vllm"}
-
-
-def _given(setting: Setting, knob: Knob, path: Sequence[str], default: Any) -> Any:
-    """The value at `path` of the setting's processor kwargs, or the default."""
-    inner: Any = getattr(setting, knob.argument)
-    for key in path:
-        if not isinstance(inner, Mapping) or key not in inner:
-            return default
-        inner = inner[key]
-    return inner
 
 
 def _kept(rule: Rule, seen: Observed, *, exact: bool) -> Proven | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.adequacy import ADEQUATE
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.job.calibration.findings import findings
 from mmcalib.job.decision.decision import Decision
@@ -34,16 +34,7 @@ POLICIES = st.builds(
 few = settings(max_examples=40)
 PAGE = ImageShape(2800, 2240)  # 8,000 tokens
 STAMP = ImageShape(280, 280)
-FRAMES = Knob(
-    "video.num_frames",
-    "video",
-    ("video", "num_frames"),
-    32,
-    None,
-    argument="media_io_kwargs",
-    steps=(4, 8, 16, 32),
-    kind="frames",
-)
+FRAMES = FrameSampling(path=("video", "num_frames"), value=32, steps=(4, 8, 16, 32))
 
 
 def longest_media(decision: Decision) -> int:

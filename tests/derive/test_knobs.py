@@ -6,9 +6,16 @@ from costed import AREA, CAPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmcalib.derive.affected import affected, witness
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.values import candidates, exceeding, witness
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+
+
+def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
+    return knob.values(default.of(knob.modality), policy)
 
 
 @given(SHAPES, CAPS, st.sampled_from([AREA, TILES]))
@@ -43,7 +50,7 @@ def test_tiles_are_tried_one_by_one() -> None:
     assert found == list(range(1, 13))
 
 
-def test_exceeding_names_what_an_area_cap_may_change() -> None:
+def test_an_area_cap_may_change_what_exceeds_it() -> None:
     small, large = ImageShape(280, 280), ImageShape(560, 280)
     default = table(
         cost(small, 100),
@@ -51,9 +58,9 @@ def test_exceeding_names_what_an_area_cap_may_change() -> None:
         cost(VideoShape(8, 8.0, 1.0, 5600, 5600), 9),
         cost(AudioShape(8000, 8000), 9),
     )
-    assert exceeding(AREA, 100 * UNIT, default) == [large]
-    assert exceeding(AREA, 200 * UNIT, default) == []
-    assert exceeding(TILES, 12, default) == [small, large]
+    assert affected(AREA, 100 * UNIT, default) == [large]
+    assert affected(AREA, 200 * UNIT, default) == []
+    assert affected(TILES, 12, default) == [small, large]
 
 
 def test_frames_are_tried_at_the_steps_of_the_knob() -> None:
@@ -62,7 +69,7 @@ def test_frames_are_tried_at_the_steps_of_the_knob() -> None:
 
 def test_the_witness_is_the_costliest_that_should_not_change() -> None:
     default = sized([(2800, 2800), (280, 280), (560, 560)])
-    changed = exceeding(AREA, 1000 * UNIT, default)
+    changed = affected(AREA, 1000 * UNIT, default)
     assert witness(AREA, default, changed) == ImageShape(560, 560)
     assert witness(AREA, default, [cost.shape for cost in default.costs.values()]) is None
 
