@@ -35,6 +35,7 @@ ORDER = (
     {"result"},
     {"result_files"},
     {"report"},
+    {"options"},
     {"job"},
     {"cli", ""},
 )

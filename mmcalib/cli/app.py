@@ -24,7 +24,6 @@ from mmcalib.cli.usage_errors import Unparsed, flush, unexpected, unparsed
 from mmcalib.cli.validate import validate
 from mmcalib.cli.welcome import welcome
 from mmcalib.errors import MmcalibError
-from mmcalib.version import __version__
 from mmcalib.wording import plain
 
 INTERRUPTED = 130
@@ -55,6 +54,9 @@ for _name, (_command, _purpose) in COMMANDS.items():
 
 def _version(wanted: bool) -> None:
     if wanted:
+        # Asking for the metadata of packages takes as long as Typer itself.
+        from mmcalib.version import __version__
+
         print(f"mmcalib {__version__}")
         raise typer.Exit
 

@@ -10,11 +10,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from mmcalib.cli.options import AllowedRoot, Requests
+from mmcalib.cli.command import command
+from mmcalib.options.corpus import AllowedRoot, Requests
 
 T = TypeVar("T")
 
 
+@command
 def check(
     data: Annotated[
         list[Path] | None,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmcalib.cli.completion import one_of
 from mmcalib.errors import UsageError, VerdictError
+from mmcalib.options.completion import one_of
 
 if TYPE_CHECKING:
     from mmcalib.job.gate.calibration import Calibration

@@ -16,3 +16,13 @@ def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -
             hint="--gpu-memory 24GiB --capability 8.9, or --gpu NAME",
         )
     return described(gpu_memory, capability) if gpu_memory and capability else gpu
+
+
+def gpu_that_serves(name: str | None) -> Gpu | None:
+    """The one named, or the one that is here; None where there is none."""
+    from mmcalib.gpus import present
+    from mmcalib.job.memory.rehearse import AUTO, gpu_of
+
+    if name is not None:
+        return gpu_of(name)
+    return gpu_of(AUTO) if present.has_gpu() else None

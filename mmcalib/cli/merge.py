@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.options import Force, Out, Quiet, Strict
+from mmcalib.cli.command import command
+from mmcalib.cli.options import Force, Quiet, Strict
+from mmcalib.options.corpus import Out
 
 
+@command
 def merge(
     censuses: Annotated[
         list[Path],

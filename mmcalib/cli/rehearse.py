@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.completion import gpu_names, model_ids
 from mmcalib.cli.options import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
+from mmcalib.options.completion import gpu_names, model_ids
 
 
 def rehearse(

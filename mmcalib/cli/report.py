@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.completion import one_of
 from mmcalib.cli.emit import Emit, emit_again
 from mmcalib.cli.options import Quiet
+from mmcalib.options.completion import one_of
 
 NoThumbnails = Annotated[
     bool,

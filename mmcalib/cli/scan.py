@@ -7,24 +7,15 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.options import (
-    AllowedRoot,
-    AllowUrl,
-    Data,
-    ExecutorName,
-    Force,
-    ItemTimeout,
-    NoCache,
-    Out,
-    Quiet,
-    RayAddress,
-    Requests,
-    Strict,
-    Workers,
-)
+from mmcalib.cli.command import command
+from mmcalib.cli.options import Force, Quiet, Strict
+from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
+from mmcalib.options.probe import ProbeOptions
 
 
+@command
 def scan(
+    *,
     data: Data = None,
     requests: Requests = None,
     out: Out = Path("out"),
@@ -40,11 +31,7 @@ def scan(
         bool,
         typer.Option("--repeats", help="Also compare contents, which reads whole files."),
     ] = False,
-    workers: Workers = None,
-    item_timeout: ItemTimeout = 30.0,
-    executor: ExecutorName = "local",
-    ray_address: RayAddress = None,
-    no_cache: NoCache = False,
+    probe: ProbeOptions,
     strict: Strict = False,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
@@ -58,7 +45,6 @@ def scan(
 
     from mmcalib.cli.census import leave
     from mmcalib.cli.output import claim
-    from mmcalib.cli.probe_options import probe_options_of
     from mmcalib.cli.progress import Terminal
     from mmcalib.corpus.shard import Shard
     from mmcalib.errors import UsageError
@@ -68,13 +54,6 @@ def scan(
     if not data and not requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
     part = Shard.parse(shard) if shard is not None else None
-    how = probe_options_of(
-        executor=executor,
-        workers=workers,
-        item_timeout=item_timeout,
-        ray_address=ray_address,
-        no_cache=no_cache,
-    )
     claim(out, force=force)
     console = Console(stderr=True, highlight=False)
     found = scan_all(
@@ -84,7 +63,7 @@ def scan(
         allow_url=allow_url,
         shard=part,
         repeats=repeats,
-        how=how,
+        how=probe,
         progress=Silent() if quiet else Terminal(console),
     )
     leave(found, out, console, as_json=as_json, quiet=quiet, strict=strict)

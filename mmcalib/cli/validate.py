@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.completion import gpu_names, model_ids, one_of
-from mmcalib.cli.options import AllowedRoot, Quiet, Requests, Verbose, VllmFlags
+from mmcalib.cli.command import command
+from mmcalib.cli.options import Quiet, Verbose, VllmFlags
+from mmcalib.options.completion import gpu_names, model_ids
+from mmcalib.options.corpus import AllowedRoot, Requests
+from mmcalib.options.validate import ProofOptions
 
 
+@command
 def validate(
     config: Annotated[Path, typer.Option(metavar="FILE", help="What `vllm serve --config` reads.")],
+    *,
     flags: VllmFlags = None,
     model: Annotated[
         str | None,
@@ -41,18 +46,7 @@ def validate(
             autocompletion=gpu_names,
         ),
     ] = None,
-    validate: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            help="How far to prove it: budget, startup or replay.",
-            autocompletion=one_of("budget", "startup", "replay"),
-        ),
-    ] = "replay",
-    startup_budget: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="What profile and replay may each take here."),
-    ] = 90.0,
+    proof: ProofOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -61,22 +55,16 @@ def validate(
 
     Example: mmcalib validate --config engine.yaml --gpu L4
     """
-    import math
-
     from rich.console import Console
 
     from mmcalib.cli.document import print_json
     from mmcalib.cli.progress import Terminal
-    from mmcalib.errors import UsageError, VerdictError
+    from mmcalib.errors import VerdictError
     from mmcalib.job.validate.validate import validate as validate_config
     from mmcalib.progress import Silent
     from mmcalib.report.validation_terminal import validated
     from mmcalib.result.check_result import first_failed
 
-    if not 0 <= startup_budget < math.inf:
-        raise UsageError(
-            "--startup-budget must be a number of seconds, 0 or more", hint="--startup-budget 90"
-        )
     console = Console(stderr=True, highlight=False)
     found = validate_config(
         config,
@@ -86,8 +74,8 @@ def validate(
         allowed_local_media_path=allowed_local_media_path,
         gpu=gpu,
         flags=flags or [],
-        validate=validate,  # type: ignore[arg-type] # checked there
-        startup_budget_s=startup_budget,
+        validate=proof.validate,
+        startup_budget_s=proof.startup_budget_s,
         progress=Silent() if quiet else Terminal(console, verbose=verbose),
     )
     if as_json:

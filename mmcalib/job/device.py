@@ -13,7 +13,7 @@ from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
 from mmcalib.job.doctor.packages import INSTALL_CUDA
-from mmcalib.job.spec import Device
+from mmcalib.options.run import Device
 
 # torch's word, also on ROCm.
 CUDA = "cuda"

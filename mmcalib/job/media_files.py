@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from urllib.parse import unquote
 
 from mmcalib.census.executors.executor import Named, Order
-from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.corpus.chat import MODALITY_OF
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.items import Item, Skipped

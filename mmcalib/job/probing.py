@@ -4,40 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.executor import Executor, Named
-from mmcalib.census.executors.local import TIMEOUT_S, LocalPool
+from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.prober import Prober
 from mmcalib.corpus.apart import end_readers
+from mmcalib.options.probe import ProbeOptions
 from mmcalib.progress import Progress
-
-Where = Literal["local", "ray"]
-EXECUTORS: tuple[Where, ...] = ("local", "ray")
 
 CACHE = "census.sqlite3"
 
 # Media libraries take a quarter of a second to import, which a remembered corpus does not need.
 _PROBE = Named("mmcalib.media.probe", "examine")
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeOptions:
-    """`workers` processes here, or on every node of a Ray cluster (default: one per CPU); what they
-    see is `remembered` below the cache folder.
-    """
-
-    executor: Where = "local"
-    workers: int | None = None
-    timeout_s: float = TIMEOUT_S
-    ray_address: str | None = None
-    remembered: bool = True
-
-
-DEFAULT = ProbeOptions()
 
 
 @contextmanager
@@ -46,7 +26,7 @@ def probing(
 ) -> Iterator[Prober]:
     """Looks at items, the first `whole` decoded to their end; remembers them below `folder`."""
     cache = None
-    if how.remembered:
+    if not how.no_cache:
         try:
             cache = Cache(folder / CACHE)
         except CacheBroken as error:
@@ -64,6 +44,6 @@ def _executor(how: ProbeOptions) -> Executor:
         from mmcalib.census.executors.ray import RayExecutor
 
         return RayExecutor(
-            _PROBE, address=how.ray_address, workers=how.workers, timeout_s=how.timeout_s
+            _PROBE, address=how.ray_address, workers=how.workers, timeout_s=how.item_timeout_s
         )
-    return LocalPool(_PROBE, workers=how.workers, timeout_s=how.timeout_s)
+    return LocalPool(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)

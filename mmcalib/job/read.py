@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import Census, ShapeCount
-from mmcalib.census.executors.local import TIMEOUT_S
+from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.take import take
 from mmcalib.corpus.requests import RequestsSource
@@ -19,7 +19,8 @@ from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Skipped, Text
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.job.media_files import Files, files
-from mmcalib.job.probing import DEFAULT, ProbeOptions, probing
+from mmcalib.job.probing import probing
+from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress
 
 # A header cannot show that the end of a file is missing, so the first files are also decoded to
@@ -64,7 +65,7 @@ def read(
     allow_url: bool = False,
     cache: Path,
     progress: Progress,
-    how: ProbeOptions = DEFAULT,
+    how: ProbeOptions = PROBE,
 ) -> Corpus:
     """Read all sources; `data` as `resolve` takes it.
 

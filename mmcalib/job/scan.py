@@ -11,9 +11,10 @@ from mmcalib.census.take import take
 from mmcalib.corpus.shard import Part, Shard
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
-from mmcalib.job.probing import DEFAULT, ProbeOptions, probing
+from mmcalib.job.probing import probing
 from mmcalib.job.read import not_requests, resolved, sources_of
 from mmcalib.job.spec import cache_dir
+from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.census import CensusDocument, merged
 from mmcalib.result_files import read_census, read_skipped_jsonl
@@ -37,7 +38,7 @@ def scan(
     allow_url: bool = False,
     shard: Shard | None = None,
     repeats: bool = False,
-    how: ProbeOptions = DEFAULT,
+    how: ProbeOptions = PROBE,
     progress: Progress | None = None,
 ) -> Scanned:
     """Read the headers of all sources, or of what `shard` has of them; `data` as for `resolve`.

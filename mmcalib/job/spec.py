@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import platformdirs
 
@@ -15,17 +14,10 @@ from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.job.probing import DEFAULT, ProbeOptions
-
-Validate = Literal["none", "budget", "startup", "replay"]
-Device = Literal["auto", "cpu", "cuda"]
-DEVICES: tuple[Device, ...] = ("auto", "cpu", "cuda")
-VALIDATIONS: tuple[Validate, ...] = ("none", "budget", "startup", "replay")
-
-# Real items measured per modality: the extremes of each and a few more by chance.
-SAMPLE_PER_MODALITY = 12
-# Seconds that one profile and one replay may each take on this machine.
-STARTUP_BUDGET_S = 90.0
+from mmcalib.options.policy import policy_of
+from mmcalib.options.probe import PROBE, ProbeOptions
+from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
+from mmcalib.options.validate import STARTUP_BUDGET_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +39,41 @@ class Job:
     cache_dir: Path | None = None
     gpu: Gpu | None = None
     allow_url: bool = False
-    probe: ProbeOptions = DEFAULT
+    probe: ProbeOptions = PROBE
     encoder_sweep: bool = False
     device: Device = "auto"
+
+    @classmethod
+    def of(
+        cls,
+        options: RunOptions,
+        *,
+        gpu: Gpu | None,
+        policy: Policy | None = None,
+        probe: ProbeOptions = PROBE,
+    ) -> Job:
+        """What these options ask for, with the policy that they make where none is given."""
+        return cls(
+            model=options.model,
+            data=tuple(options.data or ()),
+            requests=tuple(options.requests or ()),
+            allowed_root=options.allowed_local_media_path,
+            policy=policy or policy_of(options),
+            validate=options.validate,
+            startup_budget_s=options.startup_budget_s,
+            sample=options.sample,
+            seed=options.seed,
+            gpu=gpu,
+            allow_url=options.allow_url,
+            probe=probe,
+            encoder_sweep=options.encoder_sweep,
+            device=options.device,
+        )
 
     def __post_init__(self) -> None:
         if self.policy.concurrency is not None and self.gpu is None:
             raise UsageError(
                 "--concurrency is of a GPU's memory, and none is named", hint="--gpu L4"
-            )
-        if self.device not in DEVICES:
-            raise UsageError(
-                f"--device {self.device}: no such choice", hint=f"one of {', '.join(DEVICES)}"
             )
         if self.encoder_sweep and self.validate not in ("startup", "replay"):
             raise UsageError(

@@ -71,7 +71,7 @@ def test_bash_completes(typed: str, offers: list[str], home: dict[str, str]) -> 
 
 
 def test_only_what_can_be_rehearsed_is_offered_as_a_gpu() -> None:
-    from mmcalib.cli.completion import gpu_names, model_ids
+    from mmcalib.options.completion import gpu_names, model_ids
 
     offered = gpu_names()
     assert "MI300X" not in offered
@@ -82,7 +82,7 @@ def test_only_what_can_be_rehearsed_is_offered_as_a_gpu() -> None:
 def test_completing_loads_nothing_heavy() -> None:
     code = (
         "import sys\nfrom mmcalib.cli.app import app\n"
-        "from mmcalib.cli.completion import gpu_names, model_ids\n"
+        "from mmcalib.options.completion import gpu_names, model_ids\n"
         f"gpu_names(), model_ids()\nprint([n for n in {NOT_NEEDED!r} if n in sys.modules])"
     )
     done = subprocess.run(

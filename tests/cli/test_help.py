@@ -54,7 +54,7 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     shown = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     job, policy = Job(model="m", data=()), Policy()
     assert shown["validate"] == job.validate
-    assert shown["startup_budget"] == job.startup_budget_s
+    assert shown["startup_budget_s"] == job.startup_budget_s
     assert (shown["sample"], shown["seed"]) == (job.sample, job.seed)
     said = {parameter.name: parameter.help for parameter in COMMANDS["run"].params}
     assert f"default: {policy.text_reserve_tokens}." in said["text_reserve_tokens"]

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.cli.run_options import job_of, policy_of
+from mmcalib.cli.gpu import gpu_that_serves
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS, Policy
 from mmcalib.errors import MmcalibError, UsageError
+from mmcalib.job.spec import Job
+from mmcalib.options.option import options_of
+from mmcalib.options.policy import policy_of
+from mmcalib.options.run import RunOptions
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 
@@ -71,35 +75,30 @@ def test_a_wrong_option_is_a_usage_error(words, says: str, hint: str, cli, media
 @pytest.mark.parametrize("seconds", ["-1", "nan"])
 def test_a_startup_budget_is_a_time(seconds: str) -> None:
     with pytest.raises(UsageError):
-        job_of(**{**job_words(), "startup_budget_s": float(seconds)})
+        asked(startup_budget_s=float(seconds))
 
 
-def job_words() -> dict[str, object]:
-    return {
-        "model": MODEL,
-        "data": [Path("media")],
-        "requests": [],
-        "allowed_root": None,
-        "count": [],
-        "validate": "replay",
-        "startup_budget_s": 60.0,
-        "sample": 12,
-        "seed": 0,
-        "gpu": None,
-    }
+def asked(**said: object) -> RunOptions:
+    """As the command line gives them to `mmcalib run`: every option, most of them with nothing."""
+    silent = {field.name: field.default for field in options_of(RunOptions)}
+    return RunOptions.of_words({**silent, "model": MODEL, "data": ["media"], **said})
+
+
+def job_of(**said: object) -> Job:
+    options = asked(**said)
+    return Job.of(options, gpu=gpu_that_serves(options.gpu))
 
 
 def test_the_words_arrive_in_the_job() -> None:
-    words = {**job_words(), "count": ["image=4", "video=0"], "max_num_seqs": 3, "seed": 7}
-    job = job_of(**words)
-    assert (job.model, job.data, job.validate, job.seed) == (MODEL, (Path("media"),), "replay", 7)
+    job = job_of(count=["image=4", "video=0"], max_num_seqs=3, seed=7)
+    assert (job.model, job.data, job.validate, job.seed) == (MODEL, ("media",), "replay", 7)
     assert job.policy.count == {"image": 4, "video": 0}
     assert (job.policy.max_num_seqs, job.policy.max_model_len) == (3, None)
     assert job.policy.text_reserve_tokens == TEXT_RESERVE_TOKENS
 
 
 def test_a_reserve_of_nothing_is_not_the_default() -> None:
-    assert policy_of({}, text_reserve_tokens=0).text_reserve_tokens == 0
+    assert policy_of(asked(text_reserve_tokens=0)).text_reserve_tokens == 0
 
 
 def test_a_policy_file_says_what_options_say_and_options_win(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_a_policy_file_says_what_options_say_and_options_win(tmp_path: Path) -> 
         "max_model_len: fit\ngpu: L4\nconcurrency: 16\nram_budget: 2GiB\n"
         "media_io_kwargs: {video: {fps: 1}}\n"
     )
-    job = job_of(**{**job_words(), "policy": path, "count": ["video=0"], "max_model_len": "4096"})
+    job = job_of(policy=path, count=["video=0"], max_model_len="4096")
     assert job.gpu is not None
     assert job.gpu.name == "L4"
     assert job.policy == Policy(
@@ -121,7 +120,7 @@ def test_a_policy_file_says_what_options_say_and_options_win(tmp_path: Path) -> 
         ram_budget_bytes=2 << 30,
         media_io_kwargs={"video": {"fps": 1}},
     )
-    assert job_of(**{**job_words(), "policy": path}).policy.max_model_len == "fit"
+    assert job_of(policy=path).policy.max_model_len == "fit"
 
 
 @pytest.mark.parametrize(
@@ -278,10 +277,10 @@ def test_a_traceback_only_for_those_who_ask(cli, monkeypatch) -> None:
 @pytest.mark.parametrize("words", ["{", "[]", '{"video": 4}', '{"smell": {}}', "null"])
 def test_media_options_are_json_per_modality(words: str) -> None:
     with pytest.raises(UsageError, match="--media-io-kwargs") as caught:
-        job_of(**{**job_words(), "media_io_kwargs": words})
+        asked(media_io_kwargs=words)
     assert "fps" in caught.value.hint
 
 
 def test_media_options_reach_the_policy() -> None:
-    job = job_of(**{**job_words(), "media_io_kwargs": '{"video": {"fps": 1}}'})
+    job = job_of(media_io_kwargs='{"video": {"fps": 1}}')
     assert job.policy.media_io_kwargs == {"video": {"fps": 1}}

@@ -16,7 +16,7 @@ import mmcalib
 from mmcalib.cli.app import app
 from mmcalib.geometry import bundled
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.job.policy_file import read_policy
+from mmcalib.options.policy_file import read_policy
 from mmcalib.result.census import CensusDocument
 
 from .pages import TEXTS, command_lines, fenced, programs

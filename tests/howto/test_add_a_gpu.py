@@ -34,5 +34,5 @@ def test_a_gpu_is_one_entry(tmp_path: Path) -> None:
     copy.passes("tests/gpus")
     found = "from mmcalib.gpus import catalogue; print(catalogue.find('rtx 9090 48gb').name)"
     assert copy.run("-c", found).stdout == "RTX-9090\n"
-    completed = "from mmcalib.cli.completion import gpu_names; print(*gpu_names())"
+    completed = "from mmcalib.options.completion import gpu_names; print(*gpu_names())"
     assert "RTX-9090" in copy.run("-c", completed).stdout.split()

@@ -15,7 +15,7 @@ from mmcalib.engine.messages import DeviceTried, TryDevice
 from mmcalib.errors import UsageError
 from mmcalib.job.calibration.calibrate import calibrate
 from mmcalib.job.device import Beside, beside, cpu_build, require_cuda
-from mmcalib.job.spec import Device
+from mmcalib.options.run import Device
 
 ON_GPU = replace(opened(), device="cuda", versions={**opened().versions, "vllm": "0.32.0"})
 OPTION = "--mm-processor-device"

@@ -15,8 +15,8 @@ from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.job.probing import ProbeOptions
 from mmcalib.job.read import read
+from mmcalib.options.probe import ProbeOptions
 from mmcalib.progress import Silent
 from tests.corpus.media import png
 from tests.e2e.command import environment
@@ -96,7 +96,7 @@ def test_a_picture_that_takes_minutes_to_decode(tmp_path: Path) -> None:
         allowed_root=None,
         cache=tmp_path / "cache",
         progress=Silent(),
-        how=ProbeOptions(timeout_s=8),
+        how=ProbeOptions(item_timeout_s=8),
     )
     assert corpus.census.items() == 1
     (skipped,) = corpus.skipped

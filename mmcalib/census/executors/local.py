@@ -11,14 +11,12 @@ from multiprocessing.connection import wait
 
 from mmcalib.census.executors.executor import Answer, Look, Order, Ticket, fitting
 from mmcalib.census.executors.process import Process
+from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.closing import Closing
 from mmcalib.domain.items import Skipped, carried_bytes
 from mmcalib.domain.seen import encode
 from mmcalib.errors import MmcalibError
-
-# The longest that a real file took: a video of two hours without an index, from a network drive.
-TIMEOUT_S = 30.0
 
 # Above what the process needs itself. The largest image that vLLM opens takes 0.7 GB decoded.
 MEMORY_BYTES = 4 << 30

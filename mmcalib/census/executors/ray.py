@@ -17,8 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from mmcalib.census.executors.executor import Answer, Look, Order, Ticket, fitting
-from mmcalib.census.executors.local import MEMORY_BYTES, TIMEOUT_S
+from mmcalib.census.executors.local import MEMORY_BYTES
 from mmcalib.census.executors.ray_task import Terms, Told, looked_at
+from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.closing import Closing
 from mmcalib.errors import CorpusError, MmcalibError, UsageError

@@ -11,7 +11,11 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.run import run
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.memory.rehearse import gpu_of
-from mmcalib.job.spec import STARTUP_BUDGET_S, Device, Job, Outcome, Validate
+from mmcalib.job.spec import Job, Outcome
+from mmcalib.options.checked import checked
+from mmcalib.options.policy import said_by
+from mmcalib.options.run import Device, RunOptions, Validate
+from mmcalib.options.validate import STARTUP_BUDGET_S
 from mmcalib.progress import Progress, Silent
 
 
@@ -36,27 +40,30 @@ def calibrate(
     memory is then predicted ("auto": the present one). Whether the configuration may be used is
     `.verdict`. Raises `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
     """
-    job = Job(
-        model=model,
-        data=tuple(
-            one if isinstance(one, str) else Path(one)
-            for one in ([data] if isinstance(data, str | os.PathLike) else data)
-        ),
-        requests=_paths(requests),
-        allowed_root=Path(allowed_local_media_path) if allowed_local_media_path else None,
-        policy=policy or Policy(),
-        validate=validate,
-        startup_budget_s=startup_budget_s,
-        seed=seed,
-        gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
-        encoder_sweep=encoder_sweep,
-        device=device,
+    policy = policy or Policy()
+    options = checked(
+        RunOptions,
+        {
+            **said_by(policy),
+            "model": model,
+            "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],
+            "requests": [Path(one) for one in _several(requests)],
+            "allowed_local_media_path": Path(allowed_local_media_path)
+            if allowed_local_media_path
+            else None,
+            "validate": validate,
+            "startup_budget_s": startup_budget_s,
+            "seed": seed,
+            "encoder_sweep": encoder_sweep,
+            "device": device,
+        },
     )
+    where = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    job = Job.of(options, gpu=where, policy=policy)
     return run(job, Outcome(), progress or Silent())
 
 
-def _paths(
+def _several(
     given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-) -> tuple[Path, ...]:
-    several = [given] if isinstance(given, str | os.PathLike) else given
-    return tuple(Path(one) for one in several)
+) -> Sequence[str | os.PathLike[str]]:
+    return [given] if isinstance(given, str | os.PathLike) else given

@@ -13,7 +13,7 @@ from mmcalib.checks.check import Check
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
-from mmcalib.errors import EngineDied, EngineError, ModelError, UsageError
+from mmcalib.errors import EngineDied, EngineError, ModelError
 from mmcalib.files import write_text
 from mmcalib.geometry import ResolvedModel, resolve
 from mmcalib.job.calibration.assemble import Findings, assemble, engine_config
@@ -43,7 +43,7 @@ from mmcalib.job.proof.round_trip import round_trip
 from mmcalib.job.proof.startup import Launch
 from mmcalib.job.proof.sweep import sweep, sweep_check
 from mmcalib.job.read import Corpus, files_of, read
-from mmcalib.job.spec import VALIDATIONS, Job, Outcome, cache_dir
+from mmcalib.job.spec import Job, Outcome, cache_dir
 from mmcalib.progress import Progress
 from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.scratch import Scratch
@@ -51,12 +51,6 @@ from mmcalib.scratch import Scratch
 
 def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
     """Do the job; `outcome` holds each step's result as soon as there is one."""
-    if not job.data and not job.requests:
-        raise UsageError("nothing to calibrate for", hint="--data DIR or --requests FILE.jsonl")
-    if job.validate not in VALIDATIONS:
-        raise UsageError(
-            f"--validate {job.validate}: no such choice", hint=f"one of {', '.join(VALIDATIONS)}"
-        )
     require_cuda(job.device)
     cache = job.cache_dir or cache_dir()
     with Scratch() as scratch:
@@ -131,7 +125,7 @@ def _calibrate(
     corpus, left_out = served(corpus, opened, job.policy)
     too = beside(job.device, host, opened, list(corpus.census.modalities()))
     sample = choose(corpus.census, job.sample, job.seed)
-    handed = files_of(corpus, job.probe.timeout_s)
+    handed = files_of(corpus, job.probe.item_timeout_s)
     budgets = Budgets(host, opened, resolved.path, job.policy, files=handed)
     rejects: Rejects = accept_all
     if prediction:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mmcalib.checks.check import Check
 from mmcalib.checks.trap import Taken
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.proof.prove import Proof
-from mmcalib.job.spec import STARTUP_BUDGET_S
 from mmcalib.job.validate.items import Media
 from mmcalib.job.validate.memory import ServedMemory
 from mmcalib.job.validate.subject import Subject
-
-Depth = Literal["budget", "startup", "replay"]
-DEPTHS: tuple[Depth, ...] = get_args(Depth)
+from mmcalib.options.validate import STARTUP_BUDGET_S, Depth
 
 
 @dataclass(frozen=True, slots=True)

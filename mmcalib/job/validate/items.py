@@ -24,10 +24,11 @@ from mmcalib.job.decision.fits import longest_prompt
 from mmcalib.job.decision.measure import measure
 from mmcalib.job.decision.texts import Texts
 from mmcalib.job.read import Corpus, files_of, read
-from mmcalib.job.spec import SAMPLE_PER_MODALITY, cache_dir
+from mmcalib.job.spec import cache_dir
 from mmcalib.job.validate.findings import fullest_fits
 from mmcalib.job.validate.made_up import minute_of_video, write_requests
 from mmcalib.job.validate.subject import Subject, takes_context
+from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.progress import Progress
 
 

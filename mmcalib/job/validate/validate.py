@@ -27,10 +27,10 @@ from mmcalib.job.memory.tokens_alone import Unrehearsed, in_tokens, no_gpu
 from mmcalib.job.proof.prove import ReplaySource, prove
 from mmcalib.job.proof.startup import Launch
 from mmcalib.job.read import Corpus, files_of
-from mmcalib.job.spec import STARTUP_BUDGET_S, cache_dir
+from mmcalib.job.spec import cache_dir
 from mmcalib.job.validate.document import document
 from mmcalib.job.validate.findings import findings
-from mmcalib.job.validate.found import DEPTHS, Asked, Depth, Found
+from mmcalib.job.validate.found import Asked, Found
 from mmcalib.job.validate.items import Media, made_up, measured, probed, read_media
 from mmcalib.job.validate.memory import (
     ServedMemory,
@@ -44,6 +44,8 @@ from mmcalib.job.validate.memory import (
 from mmcalib.job.validate.reading import read_config
 from mmcalib.job.validate.settings import setting_checks
 from mmcalib.job.validate.subject import asking, budgeted, here, opened_as
+from mmcalib.options.checked import checked
+from mmcalib.options.validate import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.validation import Validation
 from mmcalib.scratch import Scratch
@@ -68,10 +70,7 @@ def validate(
     the one that will serve, whose memory is then rehearsed. Raises `mmcalib.errors.MmcalibError`
     where there is nothing to judge.
     """
-    if validate not in DEPTHS:
-        raise UsageError(
-            f"--validate {validate}: no such choice", hint=f"one of {', '.join(DEPTHS)}"
-        )
+    proof = checked(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
     root = Path(allowed_local_media_path) if allowed_local_media_path else None
     asked = Asked(
         config=Path(config),
@@ -79,8 +78,8 @@ def validate(
         model=model,
         media=Media(tuple(map(Path, data)), tuple(map(Path, requests)), root),
         gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
-        depth=validate,
-        startup_budget_s=startup_budget_s,
+        depth=proof.validate,
+        startup_budget_s=proof.startup_budget_s,
     )
     if not asked.config.is_file():
         raise UsageError(

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_type_hints
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from mmcalib.derive.policy import Prefer
-from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
+from mmcalib.options.option import options_of
+from mmcalib.options.run import RunOptions
 
 _DOCS = "docs/run.md lists the keys of a policy"
 
 
-class _File(BaseModel):
-    """The keys of the file: those of `Policy`, and the GPU that will serve. Sizes have units."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    prefer: Prefer | None = None
-    coverage: float | dict[Modality, float] | None = None
-    count: dict[Modality, int] | None = None
-    max_tokens_per_item: int | None = None
-    min_image_pixels: int | None = None
-    min_video_frames: int | None = None
-    text_reserve_tokens: int | None = None
-    max_model_len: int | Literal["fit"] | None = None
-    max_num_batched_tokens: int | None = None
-    max_num_seqs: int | None = None
-    gpu: str | None = None
-    gpu_memory_utilization: float | None = None
-    concurrency: float | None = None
-    ram_budget: str | None = None
-    allow_under_reserve: bool | None = None
-    media_io_kwargs: dict[Modality, dict[str, Any]] | None = None
+def _file() -> type[BaseModel]:
+    """The keys of the file, by their types alone: bounds are checked with what overrides them."""
+    types = get_type_hints(RunOptions)
+    keys: dict[str, Any] = {
+        field.name: (types[field.name] | None, None)
+        for field in options_of(RunOptions)
+        if field.option.in_policy
+    }
+    return create_model("PolicyFile", __config__=ConfigDict(extra="forbid", strict=True), **keys)
 
 
 def read_policy(path: Path) -> dict[str, Any]:
@@ -54,18 +43,21 @@ def read_policy(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(said, dict):
         raise UsageError(f"--policy {path}: not a mapping of keys", hint=_DOCS)
+    model = _file()
     try:
-        return _File.model_validate(said).model_dump(exclude_none=True)
+        return model.model_validate(said).model_dump(exclude_none=True)
     except ValidationError as error:
-        raise UsageError(f"--policy {path}: {_first(error)}", hint=_DOCS) from error
+        raise UsageError(
+            f"--policy {path}: {_first(error, model.model_fields)}", hint=_DOCS
+        ) from error
 
 
-def _first(error: ValidationError) -> str:
+def _first(error: ValidationError, known: Iterable[str]) -> str:
     # Of the forms that a value may have, the one that was meant fails deepest.
     first = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
     steps = [str(step) for step in first["loc"]]
     key = ".".join(step for step in steps if step not in ("float", "int") and "[" not in step)
     if first["type"] != "extra_forbidden":
         return f"{key}: {first['msg']}"
-    near = difflib.get_close_matches(key, _File.model_fields, n=1)
+    near = difflib.get_close_matches(key, known, n=1)
     return f"{key} is no key of a policy" + (f"; meant is perhaps {near[0]}" if near else "")

@@ -1,0 +1,79 @@
+"""A command's signature for Typer: a parameter that is a dataclass of options stands for these."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from mmcalib.options.completion import one_of
+from mmcalib.options.option import OptionField, Options, option_of, options_of
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as Typer calls it: with words, of which it gets options that were checked."""
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if _is_group(kind)}
+
+    @wraps(function)
+    def called(**words: Any) -> None:
+        taken = {name: words[name] for name in hints.keys() & words.keys()}
+        for name, kind in groups.items():
+            own = {field.name: words[field.name] for field in options_of(kind)}
+            taken[name] = kind.of_words(own)
+        function(**taken)
+
+    shown = [
+        parameter
+        for given in inspect.signature(function).parameters.values()
+        for parameter in _parameters(given.replace(annotation=hints[given.name]))
+    ]
+    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return called
+
+
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Options)
+
+
+def _parameters(given: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """What Typer sees of a parameter: itself, its option as Typer has it, or those of its group."""
+    if _is_group(given.annotation):
+        yield from map(_parameter, options_of(given.annotation))
+    elif (option := option_of(given.annotation)) is not None:
+        yield _parameter(OptionField(given.name, given.annotation, option, given.default))
+    else:
+        yield given.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _parameter(field: OptionField) -> inspect.Parameter:
+    option = field.option
+    # Typer would offer `--no-strict` for a switch whose spelling it makes itself.
+    spelled = option.spelled or ((field.spelling,) if field.type is bool else ())
+    shown = typer.Option(
+        *spelled,
+        metavar=option.metavar,
+        help=option.help,
+        autocompletion=option.offers or (one_of(*field.choices) if field.choices else None),
+    )
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=field.default,
+        annotation=Annotated[_said(field), shown],
+    )
+
+
+def _said(field: OptionField) -> Any:
+    """The type of what the command line says."""
+    if field.option.words is not None:
+        said = field.option.words.type
+    elif field.choices:
+        said = str
+    else:
+        said = field.type
+    return said | None if field.default is None else said

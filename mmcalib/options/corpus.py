@@ -1,0 +1,34 @@
+"""What is read, and where results go: options that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+from mmcalib.options.option import Option, Words
+
+Data = Annotated[
+    list[str | Path] | None,
+    Option(
+        metavar="SOURCE",
+        help="Folder, file, 'pattern', archive or URL of media; @FILE or - reads paths; may be "
+        "repeated.",
+        words=Words(list[str]),
+    ),
+]
+Requests = Annotated[
+    list[Path] | None,
+    Option(metavar="FILE", help="JSONL of OpenAI chat requests with local media; may be repeated."),
+]
+AllowedRoot = Annotated[
+    Path | None,
+    Option(
+        metavar="DIR",
+        help="Root below which requests may name files; default: their own folder.",
+        wrong="{option} {given} is not a folder",
+        hint="the folder below which requests may name files",
+    ),
+]
+AllowUrl = Annotated[
+    bool,
+    Option(help="Read media that requests name by URL, from wherever it is."),
+]
+Out = Annotated[Path, Option(metavar="DIR", help="Folder for the results.")]

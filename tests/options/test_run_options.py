@@ -1,0 +1,85 @@
+"""Each option once: what the command line, the policy file and the library call make of it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+import mmcalib
+from mmcalib.derive.policy import Policy
+from mmcalib.errors import UsageError
+from mmcalib.options.checked import checked
+from mmcalib.options.option import Options, options_of
+from mmcalib.options.policy import policy_of, said_by
+from mmcalib.options.probe import ProbeOptions
+from mmcalib.options.run import RunOptions
+from mmcalib.options.validate import ProofOptions
+
+IN_POLICY = {field.name for field in options_of(RunOptions) if field.option.in_policy}
+
+
+def test_every_rule_of_a_policy_is_an_option_and_a_key_of_its_file() -> None:
+    rules = {rule.name for rule in fields(Policy)}
+    assert rules - IN_POLICY == {"ram_budget_bytes"}
+    assert IN_POLICY - rules == {"ram_budget", "gpu"}
+
+
+@pytest.mark.parametrize("kind", [RunOptions, ProbeOptions, ProofOptions])
+def test_every_default_is_within_its_own_bounds(kind: type[Options]) -> None:
+    for field in options_of(kind):
+        if field.name != "model":
+            assert TypeAdapter(field.annotation).validate_python(field.default) == field.default
+
+
+@pytest.mark.parametrize("kind", [RunOptions, ProbeOptions, ProofOptions])
+def test_a_value_out_of_bounds_has_a_hint(kind: type[Options]) -> None:
+    for field in options_of(kind):
+        bounded = "Bounds(" in repr(field.annotation)
+        assert not bounded or field.option.hint, field.name
+        assert not field.choices or not field.option.hint, "a closed choice has its words"
+
+
+def test_options_that_say_nothing_make_the_default_policy() -> None:
+    assert policy_of(RunOptions(model="m", data=["media"])) == Policy()
+    assert said_by(Policy()) == {}
+
+
+def test_a_policy_says_what_differs_and_makes_itself_again() -> None:
+    policy = Policy(prefer="throughput", count={"image": 2}, max_model_len="fit", concurrency=4.0)
+    said = said_by(policy)
+    assert said.keys() == {"prefer", "count", "max_model_len", "concurrency"}
+    assert policy_of(checked(RunOptions, {"model": "m", "data": ["media"], **said})) == policy
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"policy": Policy(coverage=7)}, "--coverage 7 is not a share"),
+        ({"policy": Policy(max_num_seqs=0)}, "--max-num-seqs must be at least 1, not 0"),
+        ({"validate": "all"}, "--validate all: no such choice"),
+        ({"startup_budget_s": -1}, "--startup-budget must be a number of seconds"),
+        ({"allowed_local_media_path": "none"}, "--allowed-local-media-path none is not a folder"),
+    ],
+)
+def test_the_library_refuses_what_the_command_line_does(
+    asked: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        mmcalib.calibrate("m", tmp_path, **asked)  # type: ignore[arg-type]
+    assert caught.value.message.startswith(says)
+    assert caught.value.hint
+
+
+def test_the_library_needs_something_to_calibrate_for() -> None:
+    with pytest.raises(UsageError, match="nothing to calibrate for"):
+        mmcalib.calibrate("m", [])
+
+
+@pytest.mark.parametrize("depth", ["none", "all"])
+def test_a_configuration_is_proved_in_one_of_three_ways(depth: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"--validate {depth}: no such choice") as caught:
+        mmcalib.validate(tmp_path / "engine.yaml", validate=depth)  # type: ignore[arg-type]
+    assert caught.value.hint == "one of budget, startup, replay"
