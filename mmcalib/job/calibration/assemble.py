@@ -2,73 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from mmcalib.checks.catalogue.engine import RUN_FINISHED
 from mmcalib.checks.check import Check, verdict
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.shapes import Modality
-from mmcalib.engine.messages import Replayed
-from mmcalib.geometry import ResolvedModel
-from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.cache import cache_report
+from mmcalib.job.calibration.decided import Decided
 from mmcalib.job.calibration.encoder_sweep import encoder_sweep
 from mmcalib.job.calibration.evidence import evidence, with_effects
 from mmcalib.job.calibration.frontier import frontier_points
+from mmcalib.job.calibration.memory_found import MemoryFound
+from mmcalib.job.calibration.proven import Proven
+from mmcalib.job.calibration.reviewed import Reviewed
 from mmcalib.job.calibration.throughput import throughput
 from mmcalib.job.corpus_figures import corpus_figures
-from mmcalib.job.decision.decision import Decision
-from mmcalib.job.decision.texts import Texts
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.gate.costs import costs
-from mmcalib.job.gate.rules import Proven
 from mmcalib.job.memory.fallback import by_formula
 from mmcalib.job.memory.figures import encoder_budget, memory
 from mmcalib.job.memory.predicted import Predicted
-from mmcalib.job.memory.sizes import RehearsedSizes
-from mmcalib.job.proof.burst import Burst
 from mmcalib.job.proof.figures import measured_memory, startup_figures
-from mmcalib.job.proof.processor_device import Comparison, processor_device
-from mmcalib.job.proof.startup import Started
-from mmcalib.job.proof.sweep import Sweep
-from mmcalib.job.read import Corpus
+from mmcalib.job.proof.processor_device import processor_device
+from mmcalib.job.spec import Job
 from mmcalib.result.budget import Budgets
 from mmcalib.result.calibration import Limits, Model, Tool
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.server import ServerPart
 from mmcalib.version import __version__
-
-
-@dataclass(slots=True)
-class Findings:
-    """What is known so far; later steps fill in more."""
-
-    resolved: ResolvedModel
-    opened: ModelInfo
-    corpus: Corpus
-    decision: Decision
-    policy: Policy
-    skipped: int
-    checks: list[Check] = field(default_factory=list)
-    started: Started | None = None
-    default_started: Started | None = None
-    burst: Burst | None = None
-    replayed: Replayed | None = None
-    sweep: Sweep | None = None
-    rehearsed_sizes: RehearsedSizes = field(default_factory=dict)
-    predicted: Predicted | None = None
-    gpu: Gpu | None = None
-    rules: Mapping[Modality, Proven] = field(default_factory=dict)
-    compared: Comparison | None = None
-    needed: dict[str, int] = field(default_factory=dict)
-    texts: Texts | None = None
-
 
 _UNFINISHED = Check(
     RUN_FINISHED,
@@ -78,31 +41,43 @@ _UNFINISHED = Check(
 )
 
 
-def assemble(known: Findings, *, finished: bool = False) -> Calibration:
-    """The calibration as far as it is known. An unfinished one says so, and its verdict is fail."""
-    decision, opened = known.decision, known.opened
-    checks = known.checks if finished else [*known.checks, _UNFINISHED]
+def assemble(
+    job: Job,
+    reviewed: Reviewed,
+    proven: Proven | None = None,
+    memory_found: MemoryFound | None = None,
+) -> Calibration:
+    """The calibration as far as it is known. An unfinished one, which is all before the last stage,
+    says so, and its verdict is fail.
+    """
+    decided, proven = reviewed.decided, proven or Proven()
+    served, decision, proof = decided.served, decided.decision, proven.proof
+    opened = served.opened
+    checks = (*reviewed.checks, *proven.checks, _UNFINISHED)
+    if memory_found is not None:
+        checks = memory_found.checks
+    predicted = memory_found.predicted if memory_found else None
     return Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool=Tool(mmcalib=__version__, **opened.versions),
         model=Model(
-            id=known.resolved.id,
-            source=known.resolved.source,
+            id=served.resolved.id,
+            source=served.resolved.source,
             architecture=opened.architecture,
-            doubts=list(known.resolved.notes),
+            doubts=list(served.resolved.notes),
         ),
         corpus=corpus_figures(
-            decision.default_table, known.corpus.prompts.prompts(), known.skipped
+            decision.default_table, served.corpus.prompts.prompts(), len(decided.skipped)
         ),
         limits=Limits(
             limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
             mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
             media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
             evidence=list(
-                with_effects(evidence(decision, opened, known.policy, known.gpu), decision.effects)
+                with_effects(evidence(decision, opened, job.policy, job.gpu), decision.effects)
             ),
         ),
-        engine_config=engine_config(known.resolved, decision.engine_args),
+        engine_config=decided.engine_config,
         budget=Budgets(
             default=encoder_budget(decision.default_budget, table=decision.default_table),
             calibrated=encoder_budget(
@@ -111,49 +86,47 @@ def assemble(known: Findings, *, finished: bool = False) -> Calibration:
                 decision.table,
             ),
         ),
-        memory=_memories(known),
-        frontier=frontier_points(decision, known.predicted),
-        startup=startup_figures(known.started, known.burst, known.replayed),
+        memory=_memories(decided, proven, predicted),
+        frontier=frontier_points(decision, predicted),
+        startup=startup_figures(proof.started, proof.burst, proof.replayed),
         checks=list(map(CheckResult.of, checks)),
         verdict=verdict(checks),
         costs=costs(
             decision,
-            known.policy,
-            known.rules,
-            known.texts,
+            job.policy,
+            reviewed.rules,
+            decided.texts,
             encoder_decoder=opened.encoder_decoder,
         ),
         cache=cache_report(decision),
         encoder_sweep=encoder_sweep(
-            known.sweep, known.started, decision, known.rehearsed_sizes, known.gpu
+            proven.sweep,
+            proof.started,
+            decision,
+            memory_found.sizes if memory_found else {},
+            job.gpu,
         ),
-        processor_device=processor_device(known.compared),
-        throughput=throughput(decision.table, known.sweep, known.started),
-        server=ServerPart.of(opened.server, known.needed),
+        processor_device=processor_device(reviewed.compared),
+        throughput=throughput(decision.table, proven.sweep, proof.started),
+        server=ServerPart.of(opened.server, dict(reviewed.needed)),
     )
 
 
-def engine_config(resolved: ResolvedModel, engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """What engine.yaml says, under vLLM's argument names."""
-    model = resolved.path if resolved.source == "local" else resolved.id
-    return {"model": model, **engine_args}
-
-
-def _memories(known: Findings) -> Memories:
+def _memories(decided: Decided, proven: Proven, predicted: Predicted | None) -> Memories:
     """As rehearsed where a GPU was named, else as measured in the starts: then weights and KV bytes
     per token are the model's and so the same, and each start has its peak.
     """
-    own = known.default_started is not None
-    default = measured_memory(known.default_started or known.started, own=own)
-    calibrated = measured_memory(known.started, own=True)
-    if known.predicted is None:
+    started, default_started = proven.proof.started, proven.default_started
+    own = default_started is not None
+    default = measured_memory(default_started or started, own=own)
+    calibrated = measured_memory(started, own=True)
+    if predicted is None:
         return Memories(default=default, calibrated=calibrated)
-    predicted, gpu = known.predicted, known.predicted.gpu
-    decision = known.decision
+    gpu, decision = predicted.gpu, decided.decision
+    path, problem = decided.served.resolved.path, str(predicted.failure)
 
     def rough(budget: Budget, args: dict[str, Any]) -> Memory:
-        path, problem = known.resolved.path, str(predicted.failure)
-        return by_formula(gpu, known.started, budget, args, path, problem)
+        return by_formula(gpu, started, budget, args, path, problem)
 
     return Memories(
         default=memory(predicted.default, gpu)
@@ -162,5 +135,5 @@ def _memories(known: Findings) -> Memories:
         calibrated=memory(predicted.calibrated, gpu)
         if predicted.calibrated
         else rough(decision.budget, decision.engine_args),
-        measured=calibrated if known.started else None,
+        measured=calibrated if started else None,
     )

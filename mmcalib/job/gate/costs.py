@@ -11,7 +11,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.domain.text_bound import TextBound
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.texts import Texts
-from mmcalib.job.gate.rules import Proven
+from mmcalib.job.gate.rules import ProvenRule
 from mmcalib.result import costs as c
 
 # Shapes of which a path is kept, per modality: as many as a report shows pictures of.
@@ -23,7 +23,7 @@ _COUNTED = 20_000
 def costs(
     decision: Decision,
     policy: Policy,
-    rules: Mapping[Modality, Proven],
+    rules: Mapping[Modality, ProvenRule],
     texts: Texts | None = None,
     *,
     encoder_decoder: bool = False,

@@ -44,7 +44,7 @@ _TIMESTAMP_TOKENS = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
+class ProvenRule:
     """A rule and the number of measured shapes that it reproduced."""
 
     rule: Rule
@@ -57,10 +57,10 @@ Observed = Mapping[Shape, Cost | str]
 
 def prove_rules(
     host: EngineHost, opened: ModelInfo, decision: Decision, progress: Progress
-) -> dict[Modality, Proven]:
+) -> dict[Modality, ProvenRule]:
     """The proven rule of each modality that is served and that the corpus has; none is no error."""
     served = [m for m in decision.table.modalities() if decision.counts[m].value]
-    found: dict[Modality, Proven] = {}
+    found: dict[Modality, ProvenRule] = {}
     with progress.step("bounding unseen shapes", len(served)) as task:
         for modality in served:
             seeker = _Seeker(host, opened, decision, modality)
@@ -83,7 +83,7 @@ class _Seeker:
     decision: Decision
     modality: Modality
 
-    def seek(self) -> Proven | None:
+    def seek(self) -> ProvenRule | None:
         match self.modality:
             case "image":
                 return self._image()
@@ -106,7 +106,7 @@ class _Seeker:
             if answer.refused_by != "host_memory"
         }
 
-    def _image(self) -> Proven | None:
+    def _image(self) -> ProvenRule | None:
         area = self._area()
         if area is not None:
             seen = self._seen(self.observe(probes.pictures(area)))
@@ -115,7 +115,7 @@ class _Seeker:
             return _kept(rule, seen, exact=True)
         return self._ceiling()
 
-    def _ceiling(self) -> Proven | None:
+    def _ceiling(self) -> ProvenRule | None:
         """For processors with one size, or with a list of layouts whose largest vLLM itself names
         and one of the probes has.
         """
@@ -135,7 +135,7 @@ class _Seeker:
                 return _kept(rule, {**self._seen(tried), **edge}, exact=False)
         return None
 
-    def _video(self) -> Proven | None:
+    def _video(self) -> ProvenRule | None:
         sampling = self._sampling()
         if sampling is None:
             return None
@@ -165,7 +165,7 @@ class _Seeker:
             sampling, 1, None, step_embeds=each, around_embeds=around, around_tokens=beside
         )
 
-    def _audio(self) -> Proven | None:
+    def _audio(self) -> ProvenRule | None:
         rate = self.opened.audio_rate_hz
         if rate is None:
             return None
@@ -219,10 +219,10 @@ def _of_table(table: CostTable) -> dict[Shape, Cost | str]:
     return costs | {r.shape: r.reason for r in table.refusals if r.by == "vllm"}
 
 
-def _kept(rule: Rule, seen: Observed, *, exact: bool) -> Proven | None:
+def _kept(rule: Rule, seen: Observed, *, exact: bool) -> ProvenRule | None:
     """The rule, if everything that was seen is as it says."""
     agrees = all(_agrees(rule, shape, found, exact=exact) for shape, found in seen.items())
-    return Proven(rule, len(seen)) if agrees and seen else None
+    return ProvenRule(rule, len(seen)) if agrees and seen else None
 
 
 def _agrees(rule: Rule, shape: Shape, found: Cost | str, *, exact: bool) -> bool:

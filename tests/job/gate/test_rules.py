@@ -18,7 +18,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.engine.messages import Blank, Measure, Measured
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.gate.costs import costs
-from mmcalib.job.gate.rules import Proven, prove_rules
+from mmcalib.job.gate.rules import ProvenRule, prove_rules
 from mmcalib.progress import Silent
 
 A, B = ImageShape(280, 280), ImageShape(560, 280)
@@ -82,7 +82,7 @@ class Falling(FakeHost):
 
 def proven(
     shapes: list[Shape], host: type[FakeHost], model: ModelInfo | None = None
-) -> dict[Modality, Proven]:
+) -> dict[Modality, ProvenRule]:
     model = model or opened()
     files = {path_of(shape): shape for shape in shapes}
     decision = decide(corpus(shapes), model=model, host=host)

@@ -1,0 +1,66 @@
+"""Sixth stage: memory on the GPU that will serve, rehearsed beside the others until now."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from mmcalib.checks.check import Check
+from mmcalib.job.calibration.proven import Proven
+from mmcalib.job.calibration.reserving import in_bytes
+from mmcalib.job.calibration.reviewed import Reviewed
+from mmcalib.job.calibration.session import Session
+from mmcalib.job.memory.checks import memory_checks
+from mmcalib.job.memory.explored import begin, predicted, rehearsing
+from mmcalib.job.memory.predicted import Predicted
+from mmcalib.job.memory.sizes import (
+    RehearsedSizes,
+    on_the_same_gpu,
+    rehearsed_sizes,
+    sizes_check,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFound:
+    """`sizes` are the encoder's peaks of what a sweep measured; `checks` are those of all stages,
+    in bytes where that is known now. Without a GPU nothing was rehearsed.
+    """
+
+    predicted: Predicted | None
+    sizes: RehearsedSizes
+    checks: tuple[Check, ...]
+
+
+def begin_memory(session: Session, reviewed: Reviewed) -> None:
+    """Rehearse what the decision needs, while an engine proves it; returns at once."""
+    if session.prediction is not None:
+        begin(session.prediction, session.default_args, reviewed.decided.decision)
+
+
+def predict_memory(session: Session, reviewed: Reviewed, proven: Proven) -> MemoryFound:
+    """Waits for all that was begun."""
+    checks = (*reviewed.checks, *proven.checks)
+    if session.prediction is None:
+        return MemoryFound(None, {}, checks)
+    job, decided = session.job, reviewed.decided
+    decision, started = decided.decision, proven.proof.started
+    found = predicted(session.prediction, session.default_args, decision, session.progress)
+    every = rehearsing(session.prediction, session.progress)
+    sizes: RehearsedSizes = {}
+    if proven.sweep:
+        sizes = rehearsed_sizes(every, decision, proven.sweep)
+        check = sizes_check(sizes, proven.sweep)
+        if check is not None and on_the_same_gpu(found, started):
+            checks = (*checks, check)
+    judged = in_bytes(
+        checks,
+        found,
+        decision,
+        job.policy,
+        every,
+        decided.served.corpus.accesses,
+        shlex.join(["mmcalib", "rehearse", "--model", job.model]),
+    )
+    path, wanted = decided.served.resolved.path, job.policy.concurrency
+    return MemoryFound(found, sizes, (*judged, *memory_checks(found, started, path, wanted)))

@@ -1,0 +1,61 @@
+"""Fourth stage: what is wrong with a decision, as far as no engine need start to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mmcalib.checks.check import Check
+from mmcalib.domain.shapes import Modality
+from mmcalib.job.calibration.decided import Decided
+from mmcalib.job.calibration.findings import findings
+from mmcalib.job.calibration.session import Session
+from mmcalib.job.calibration.taken_in import environment, server_checks
+from mmcalib.job.gate.rules import ProvenRule, prove_rules
+from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
+from mmcalib.job.proof.processor_device import Comparison, compare_apart, compared_check
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """`rules` bound shapes that were not measured, `compared` is the processor on another device,
+    `needed` what the server's environment must say for the items that it refuses now.
+    """
+
+    decided: Decided
+    rules: Mapping[Modality, ProvenRule]
+    compared: Comparison | None
+    needed: Mapping[str, int]
+    checks: tuple[Check, ...]
+
+
+def review(session: Session, decided: Decided) -> Reviewed:
+    served, decision = decided.served, decided.decision
+    rules = prove_rules(session.host, served.opened, decision, session.progress)
+    needed = environment(served.refused, served.opened.server)
+    seen = replace(served.corpus, skipped=decided.skipped)
+    checks = [
+        *server_checks(served.refused, served.items, needed),
+        *findings(seen, dict(served.left_out), decision, session.job.policy),
+    ]
+    if session.prediction is None:
+        checks = in_tokens(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
+    compared = _compared(session, decided)
+    if compared is not None:
+        checks.append(compared_check(compared))
+    return Reviewed(decided, rules, compared, needed, tuple(checks))
+
+
+def _compared(session: Session, decided: Decided) -> Comparison | None:
+    served = decided.served
+    if served.beside is None:
+        return None
+    return compare_apart(
+        served.resolved.path,
+        session.job.policy.context_tokens,
+        served.beside,
+        decided.decision.setting,
+        decided.sample,
+        session.progress,
+        served.files,
+    )
