@@ -15,7 +15,8 @@ from vllm.usage.usage_lib import UsageContext
 
 from mmcalib.child import versions
 from mmcalib.child.exception_words import NotMultimodalError
-from mmcalib.child.knobs import find_knobs, tiles_images
+from mmcalib.child.knobs.find import find_knobs
+from mmcalib.child.knobs.tiles import tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.child.server import server
 from mmcalib.child.texts import Texts

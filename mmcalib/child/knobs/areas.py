@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mmcalib.child.knobs.trial import Spelling, Trial
 from mmcalib.domain.area_cap import AreaCap
+from mmcalib.domain.knobs import Knob
 from mmcalib.domain.shapes import Modality
 
 # An edge length is at most some thousands of pixels, a pixel area at least some tens of thousands
@@ -19,7 +20,7 @@ _PARTS: tuple[tuple[Modality, str, str], ...] = (
 )
 
 
-def areas(trial: Trial) -> Iterator[AreaCap]:
+def areas(trial: Trial) -> Iterator[Knob]:
     """The largest area of an image, and of a video or its frames: by whichever of its names the
     installed transformers heeds.
     """

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmcalib.child.knobs.trial import Trial
-from mmcalib.domain.knobs import TileCap
+from mmcalib.domain.knobs import Knob, TileCap
 
 # InternVL and its heirs, Phi, MiniCPM-V, Llama 4 and Cohere: any of them only if it moves items.
 _NAMES = ("max_dynamic_patch", "num_crops", "max_slice_nums", "max_patches")
 
 
-def tiles(trial: Trial) -> Iterator[TileCap]:
+def tiles(trial: Trial) -> Iterator[Knob]:
     """The most tiles of an image."""
     if "image" not in trial.modalities:
         return
@@ -32,7 +32,7 @@ def tiles_images(default: Any) -> bool:
     return any(getattr(holder, name, None) for holder in _holders(default.info) for name in names)
 
 
-def _knob(trial: Trial, name: str, value: int) -> Iterator[TileCap]:
+def _knob(trial: Trial, name: str, value: int) -> Iterator[Knob]:
     paths = (("images_kwargs", name), (name,))
     found = trial.first([(path, {}) for path in paths], 1, "image")
     if found is not None:

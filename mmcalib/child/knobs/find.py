@@ -1,0 +1,117 @@
+"""Which of the model's options are knobs: a detector for each type, and what it tries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, assert_never
+
+from mmcalib.child.knobs.areas import SMALLEST_AREA_PX, areas
+from mmcalib.child.knobs.tiles import tiles
+from mmcalib.child.knobs.trial import Trial
+from mmcalib.child.media import load
+from mmcalib.child.processor import Processor
+from mmcalib.domain.area_cap import AreaCap
+from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import VideoShape
+from mmcalib.engine.messages import Blank
+
+_SWITCH, _CROPS = "do_pan_and_scan", "pan_and_scan_max_num_crops"
+# A slim image is cut into no fewer; one crop alone would be the image again.
+_FEWEST = 2
+# A clip that every sampler has to thin out: half a minute at 30 frames a second.
+_CLIP = VideoShape(num_frames=900, fps=30.0, duration_s=30.0, width_px=64, height_px=64)
+# Values that are tried: so many equal steps up to the default.
+_STEPS = 8
+
+
+def find_knobs(default: Processor, under: Callable[[Setting], Processor]) -> Iterator[Knob]:
+    """Yield the knobs that this model has, each with its default value and in the spelling that
+    moves items of its own modality, and if there is one, of no other. `under` gives the processor
+    of another setting.
+    """
+    trial = Trial(default, under)
+    for kind in KNOBS:
+        yield from _found(kind, trial)
+
+
+def _found(kind: type[Knob], trial: Trial) -> Iterator[Knob]:
+    if kind is AreaCap:
+        return areas(trial)
+    if kind is EdgeCap:
+        return _edges(trial)
+    if kind is TileCap:
+        return tiles(trial)
+    if kind is CropCap:
+        return _crops(trial)
+    if kind is FrameSampling:
+        return _frames(trial)
+    assert_never(kind)
+
+
+def _edges(trial: Trial) -> Iterator[Knob]:
+    """`size.longest_edge` of Idefics3 and SmolVLM, in steps of their tiles."""
+    part = trial.part("image_processor")
+    if part is None or "image" not in trial.modalities:
+        return
+    longest = dict(getattr(part, "size", None) or {}).get("longest_edge")
+    tile = dict(getattr(part, "max_image_size", None) or {}).get("longest_edge")
+    if not longest or not tile or not tile < longest < SMALLEST_AREA_PX:
+        return
+    paths = (("images_kwargs", "size", "longest_edge"), ("size", "longest_edge"))
+    found = trial.first([(path, {}) for path in paths], int(tile), "image")
+    if found is None:
+        return
+    (path, _), bleeds = found
+    steps = (*range(int(tile), int(longest), int(tile)), int(longest))
+    yield EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
+
+
+def _crops(trial: Trial) -> Iterator[Knob]:
+    """Pan-and-scan of Gemma 3: the most crops; 0 switches them off, as most checkpoints do."""
+    most = _crop_default(trial, _CROPS)
+    if "image" not in trial.modalities or not isinstance(most, int) or most < _FEWEST:
+        return
+    value = most if _crop_default(trial, _SWITCH) else 0
+    tried = 0 if value else _FEWEST
+    paths = (("images_kwargs", _CROPS), (_CROPS,))
+    found = trial.first([(path, {_SWITCH: bool(tried)}) for path in paths], tried, "image")
+    if found is None:
+        return
+    (path, _), bleeds = found
+    steps = (0, *range(_FEWEST, most + 1))
+    yield CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
+
+
+def _crop_default(trial: Trial, name: str) -> Any:
+    """The checkpoint's own value, else that of the processor's class."""
+    own = getattr(trial.part("image_processor"), name, None)
+    if own is not None:
+        return own
+    accepted = getattr(trial.info.get_hf_processor(), "valid_processor_kwargs", None)
+    return getattr(accepted, "_defaults", {}).get("images_kwargs", {}).get(name)
+
+
+def _frames(trial: Trial) -> Iterator[Knob]:
+    """The loader's `num_frames` or `fps`: whichever of them the model's own loader heeds."""
+    if "video" not in trial.modalities:
+        return
+    kept = _sampled_frames(trial.default)
+    for name, tried in (("num_frames", 8), ("fps", 1)):
+        now = _sampled_frames(trial.under(Setting(media_io_kwargs={"video": {name: tried}})))
+        if now == kept:
+            continue
+        value = kept if name == "num_frames" else _whole(kept / _CLIP.duration_s)
+        parts = [value * step / _STEPS for step in range(1, _STEPS + 1)]
+        steps = {_whole(part) if name == "fps" else max(1, round(part)) for part in parts}
+        yield FrameSampling(path=("video", name), value=value, steps=tuple(sorted(steps)))
+        return
+
+
+def _sampled_frames(processor: Processor) -> int:
+    return load(Blank("video", _CLIP), processor)[1][0]
+
+
+def _whole(value: float) -> int | float:
+    """2.0 as 2, the way that people write it; other values as they are."""
+    return int(value) if value == int(value) else value
