@@ -1,13 +1,36 @@
-"""Settings as a user writes them into a file for `vllm serve --config`."""
+"""In which words a remedy is given: flags of `mmcalib run`, or lines of a file for vLLM."""
 
 from __future__ import annotations
 
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 import yaml
 
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
+
+T = TypeVar("T")
+
+
+class Dialect(Enum):
+    """`FLAGS` of `mmcalib run`, which derives the configuration; `LINES` of the file that somebody
+    wrote and `mmcalib validate` judges.
+    """
+
+    FLAGS = "flags"
+    LINES = "lines"
+
+    def say(self, *, flags: T, lines: T) -> T:
+        """The one of both that this dialect has."""
+        return flags if self is Dialect.FLAGS else lines
+
+    def number(self, value: int) -> str:
+        return self.say(flags=f"{value}", lines=f"{value:,}")
+
+    def setting(self, name: str, value: Any) -> str:
+        """What sets an option of vLLM by that name."""
+        return self.say(flags=f"--{name.replace('_', '-')} {value}", lines=line(name, value))
 
 
 def line(name: str, value: Any) -> str:

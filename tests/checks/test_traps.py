@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.checks.catalogue import items, kwargs, limits, prompts, reserve
+from mmcalib.checks.catalogue import effects, items, kwargs, limits, prompts, reserve, size_hints
 from mmcalib.checks.catalogue.file import Written, file_findings
 from mmcalib.checks.check import Check
-from mmcalib.checks.dialect import flow, line
+from mmcalib.checks.dialect import Dialect, flow, line
+from mmcalib.checks.room import Room
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.effects import Effect, Footprint, Taken
@@ -201,7 +202,7 @@ PLAIN = budget({"image": 16_384}, {"image": LARGEST})
 def test_a_hint_that_shrinks_the_profile_alone() -> None:
     small = Dummy(324, 0, {"width": 512, "height": 512})
     asked = budget({"image": 16_384}, {"image": small})
-    (check,) = reserve.hint_findings(HINTED, OPENED, asked, PLAIN, "the cure")
+    (check,) = size_hints.hint_findings(HINTED, OPENED, asked, PLAIN, "the cure")
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
     assert "shrinks to 324 tokens, what one may take stays 16,384" in check.detail
     served = limits.counts(HINTED, OPENED)
@@ -226,7 +227,7 @@ def test_the_cures_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
 def test_a_hint_above_the_maximum_is_ignored() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": 2, "width": 5000, "height": 1000}}}
     asked = budget({"image": 16_384}, {"image": Dummy(16_384, 0, {"width": 3584, "height": 1000})})
-    first, *_ = reserve.hint_findings(args, OPENED, asked, PLAIN, "")
+    first, *_ = size_hints.hint_findings(args, OPENED, asked, PLAIN, "")
     assert (first.name, first.status) == ("image hint within the maximum", "warn")
     assert "width 5,000: above vLLM's own largest image (width 3,584)" in first.detail
     assert first.remedy == "limit-mm-per-prompt: {image: {count: 2, height: 1000}}"
@@ -235,7 +236,7 @@ def test_a_hint_above_the_maximum_is_ignored() -> None:
 def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
     small = Dummy(256, 0, {"width": 448, "height": 448})
     asked = budget({"image": 256}, {"image": small})
-    (check,) = reserve.hint_findings(HINTED, OPENED, asked, PLAIN, "")
+    (check,) = size_hints.hint_findings(HINTED, OPENED, asked, PLAIN, "")
     assert check.status == "warn"
     assert "more than the 2,048 tokens that the encoder cache holds ends with HTTP 400" in (
         check.detail
@@ -243,7 +244,7 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 
 
 def test_a_hint_that_changes_nothing_says_so() -> None:
-    (check,) = reserve.hint_findings(HINTED, OPENED, PLAIN, PLAIN, "")
+    (check,) = size_hints.hint_findings(HINTED, OPENED, PLAIN, PLAIN, "")
     assert check.status == "pass"
     assert check.detail.endswith("with it and without: it changes nothing")
 
@@ -253,7 +254,7 @@ def test_a_skipped_profile_reserves_nothing() -> None:
     found = reserve.reserved(args, PLAIN, limits.counts(args, OPENED))
     assert found == Adequacy(0, 16_384)
     gib = 1 << 30
-    room = reserve.Room(20 * gib, 18 * gib, 3 * gib, gib)
+    room = Room(20 * gib, 18 * gib, 3 * gib, gib)
     check = reserve.skipped_profile(args, found, room)
     assert check is not None
     assert "16,384 tokens and take 3.00 GiB" in check.detail
@@ -364,11 +365,11 @@ def cost(tokens: int) -> ItemCost:
 
 def test_an_item_larger_than_the_encoder_cache() -> None:
     table = CostTable(DEFAULT, {ImageShape(9, 9): cost(9000)})
-    check = items.admitted(table, budget({"image": 1280}, cache=8192), (KNOB,))
+    check = items.admitted(table, budget({"image": 1280}, cache=8192), (KNOB,), Dialect.LINES)
     assert check is not None
     assert check.status == "fail"
     assert check.remedy.startswith("max-num-batched-tokens: 9000 or mm-processor-kwargs:")
-    kept = items.admitted(table, budget({"image": 1280}, cache=9000), (KNOB,))
+    kept = items.admitted(table, budget({"image": 1280}, cache=9000), (KNOB,), Dialect.LINES)
     assert kept is not None
     assert kept.status == "pass"
 
@@ -387,17 +388,19 @@ def test_a_larger_batch_is_not_proposed_for_what_the_context_cannot_hold() -> No
     assert "the context of 8,192 leaves 7,168: such a request ends with HTTP 400" in check.detail
     assert check.remedy == "--data DIR judges by your own media"
     table = CostTable(DEFAULT, {ImageShape(9, 9): cost(9000)})
-    found = items.admitted(table, budget({"image": 1280}, cache=8192, max_model_len=8192), ())
+    found = items.admitted(
+        table, budget({"image": 1280}, cache=8192, max_model_len=8192), (), Dialect.LINES
+    )
     assert found is not None
     assert found.remedy == "make such items smaller"
 
 
 def test_limits_that_show_nothing_only_bound() -> None:
-    effects = [
+    said = [
         Effect(("limit_mm_per_prompt", "image"), 4, "stated", ""),
         Effect(("max_model_len",), 8192, "stated", ""),
     ]
-    (check,) = kwargs.effect_checks(effects)
+    (check,) = effects.effect_checks(said)
     assert check.detail == (
         "these only bound what a prompt may carry: limit_mm_per_prompt.image; "
         "these only state what vLLM has by default here: max_model_len"

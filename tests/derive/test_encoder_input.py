@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.checks.catalogue.encoder_input import excess_check
+from mmcalib.checks.dialect import Dialect
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.encoder_input import Excess, excesses
 from mmcalib.domain.budget import Budget, Dummy
@@ -61,7 +62,7 @@ def test_more_tiles_for_as_many_tokens_are_one() -> None:
     model = budget(8748, {"image": Dummy(8748, 15_000, {})})
     (excess,) = found(cost(ImageShape(4000, 1000), 7309, 37_000), of=model)
     assert (excess.items, excess.max_num_seqs) == (1, 0)
-    check = excess_check(excess, "--max-num-seqs 0")
+    check = excess_check(excess, Dialect.FLAGS)
     assert check.name == "image input reserved"
     assert check.status == "warn"
     assert "max-num-seqs" not in check.remedy
@@ -83,7 +84,7 @@ def test_the_remedy_is_one(embeds: list[int], seqs: int, count: int) -> None:
 
 def test_the_check_says_which_item_and_what_helps() -> None:
     (excess,) = found(clip(30), clip(1))
-    check = excess_check(excess, "--max-num-seqs 3")
+    check = excess_check(excess, Dialect.FLAGS)
     assert "90 items" in check.detail
     assert "30.0 times" in check.detail
     assert check.remedy.startswith("--max-num-seqs 3, or")

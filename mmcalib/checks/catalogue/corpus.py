@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from mmcalib.checks.check import CheckId
+from collections.abc import Iterator
+
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import Dialect, line
+from mmcalib.checks.facts import Facts, Need
+from mmcalib.checks.rule import Rule, Stage
+from mmcalib.derive.costs import CostTable
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.wording import one_line
 
 CORPUS_READABLE = CheckId("corpus readable")
 STAND_INS_AGREE = CheckId("stand-ins agree")
@@ -11,4 +19,146 @@ MODALITIES_SERVED = CheckId("modalities served")
 MEDIA_SERVED = CheckId("media served")
 ITEMS_LOAD = CheckId("items load")
 MODALITY_LOADS = CheckId("{} items load")
+ACCEPTED = CheckId("{} items accepted")
 UNSEEN = CheckId("{} measured")
+
+_SHOWN = 3
+
+
+def _readable(facts: Facts) -> Iterator[Check]:
+    corpus = facts.corpus
+    if not corpus.skipped:
+        yield Check(CORPUS_READABLE, "pass", f"all {corpus.files} files read")
+        return
+    first = corpus.skipped[0]
+    yield Check(
+        CORPUS_READABLE,
+        "warn",
+        f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}",
+        "skipped.jsonl lists them with reasons",
+    )
+
+
+def _agreement(facts: Facts) -> Iterator[Check]:
+    table = facts.decision.default_table
+    if not table.mismatches:
+        count = table.compared
+        detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
+        yield Check(STAND_INS_AGREE, "pass", detail)
+        return
+    shown = "; ".join(
+        f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})"
+        for m in table.mismatches[:_SHOWN]
+    )
+    yield Check(
+        STAND_INS_AGREE,
+        "warn",
+        f"{len(table.mismatches)} of {table.compared} sampled items differ; the real one counts: "
+        f"{shown}",
+        "raise --sample to measure more real items",
+    )
+
+
+def _loaded(facts: Facts) -> Iterator[Check]:
+    """What vLLM's loader fails on; `run` lists each such item as skipped, and fails where it is
+    most of a modality: that is a broken installation.
+    """
+    if unreadable := facts.corpus.unreadable:
+        first = unreadable[0]
+        yield Check(
+            ITEMS_LOAD,
+            "warn",
+            f"{len(unreadable)} cannot be loaded, such as {first.path}: {first.reason}",
+            "remove or convert them: such requests fail",
+        )
+
+
+def _fails_to_load(table: CostTable, modality: Modality) -> Iterator[Check]:
+    failed = table.failed.get(modality, 0)
+    loaded = sum(cost.basis == "real" for cost in table.of(modality))
+    if failed > loaded:
+        yield Check(
+            MODALITY_LOADS.of(modality),
+            "fail",
+            f"vLLM's own loader fails on {failed} of {failed + loaded} sampled {modality} "
+            "items that other libraries read; skipped.jsonl has its words",
+            "convert them, or install what vLLM needs to decode them",
+        )
+
+
+def _accepted(facts: Facts) -> Iterator[Check]:
+    """Odd items are the user's affair; most of a modality refused is a broken installation."""
+    table = facts.corpus.table
+    if facts.dialect is Dialect.FLAGS:
+        for modality in MODALITIES:
+            yield from _fails_to_load(table, modality)
+            yield from _refused(table, modality, facts.dialect)
+    else:
+        for modality in sorted({refusal.shape.modality for refusal in table.refusals}):
+            yield from _refused(table, modality, facts.dialect)
+
+
+def _refused(table: CostTable, modality: Modality, dialect: Dialect) -> Iterator[Check]:
+    refused = [r for r in table.refusals if r.shape.modality == modality]
+    if not refused:
+        return
+    items, taken = sum(r.count for r in refused), sum(c.count for c in table.of(modality))
+    first, number = refused[0], dialect.number
+    whatever = dialect.say(flags=" whatever the limits", lines="")
+    yield Check(
+        ACCEPTED.of(modality),
+        "fail" if items > taken else "warn",
+        f"vLLM refuses {number(items)} of {number(items + taken)}{whatever}, such as "
+        f"{first.exemplar} ({first.shape}): {first.reason}",
+        dialect.say(
+            flags="remove or convert them, or install what the reason names: such requests will "
+            "fail",
+            lines="remove or convert them: such requests fail",
+        ),
+    )
+
+
+def _served(facts: Facts) -> Iterator[Check]:
+    """Modalities of the corpus that the configuration rejects as a whole."""
+    left_out = facts.corpus.left_out
+    if not left_out:
+        return
+    if facts.dialect is Dialect.FLAGS:
+        detail = f"left out: {'; '.join(left_out.values())}"
+        yield Check(MODALITIES_SERVED, "warn", detail, "requests with them will be rejected")
+        return
+    one = {m: 1 for m in left_out if m in facts.model.modalities}
+    limits = facts.configuration.engine_args.get("limit_mm_per_prompt") or {}
+    yield Check(
+        MODALITIES_SERVED,
+        "fail",
+        f"{', '.join(left_out.values())} of the corpus are rejected: the configuration admits none",
+        line("limit_mm_per_prompt", {**limits, **one}) if one else "serve them with another model",
+    )
+
+
+def _unseen(facts: Facts) -> Iterator[Check]:
+    """Modalities that were asked for with --count and of which the corpus has no item."""
+    judged = facts.configuration
+    for modality, count in judged.counts.items():
+        if count.value and not judged.table.of(modality):
+            most = judged.budget.max_tokens_per_item.get(modality, 0)
+            yield Check(
+                UNSEEN.of(modality),
+                "warn",
+                f"--count admits {count.value} {modality} items and the corpus holds none: vLLM's "
+                f"own largest, {most} tokens, is reserved for",
+                f"add {modality} files to --data",
+            )
+
+
+_CORPUS = frozenset({Need.CORPUS})
+_DECISION = frozenset({Need.DECISION})
+RULES = (
+    Rule((CORPUS_READABLE,), {Stage.DECIDED: 10, Stage.MEASURED: 10}, _readable, _CORPUS),
+    Rule((STAND_INS_AGREE,), {Stage.DECIDED: 20}, _agreement, _DECISION),
+    Rule((ITEMS_LOAD,), {Stage.MEASURED: 30}, _loaded, _CORPUS),
+    Rule((MODALITY_LOADS, ACCEPTED), {Stage.DECIDED: 30, Stage.MEASURED: 40}, _accepted, _CORPUS),
+    Rule((MODALITIES_SERVED,), {Stage.DECIDED: 40, Stage.MEASURED: 20}, _served, _CORPUS),
+    Rule((UNSEEN,), {Stage.DECIDED: 100}, _unseen, _DECISION),
+)

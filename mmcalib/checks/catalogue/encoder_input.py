@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.derive.encoder_input import Excess
+from mmcalib.checks.dialect import Dialect
+from mmcalib.checks.facts import Facts
+from mmcalib.checks.rule import Rule, Stage
+from mmcalib.derive.encoder_input import Excess, excesses
 
 INPUT_RESERVED = CheckId("{} input reserved")
 
 
-def excess_check(excess: Excess, max_num_seqs: str) -> Check:
+def excess_check(excess: Excess, dialect: Dialect) -> Check:
     """A warning, not a failure: memory follows the encoder's input, but not that alone; the bytes
     are a rehearsal's to say.
     """
+    fewer = dialect.setting("max_num_seqs", excess.max_num_seqs)
     cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"
     lower = "a lower gpu_memory_utilization leaves room without reserving it"
     return Check(
@@ -22,5 +28,15 @@ def excess_check(excess: Excess, max_num_seqs: str) -> Check:
         "tokens, and the processor pads or tiles such items to more for each token; the engine "
         "may run out of memory under load, and how many bytes it takes is not known here: --gpu "
         "rehearses such a step",
-        f"{max_num_seqs}, or {lower}" if excess.max_num_seqs else lower,
+        f"{fewer}, or {lower}" if excess.max_num_seqs else lower,
     )
+
+
+def _input_reserved(facts: Facts) -> Iterator[Check]:
+    """What R4 in tokens cannot see."""
+    judged = facts.configuration
+    for excess in excesses(judged.table, judged.budget, judged.plain, facts.items):
+        yield excess_check(excess, facts.dialect)
+
+
+RULES = (Rule((INPUT_RESERVED,), {Stage.DECIDED: 170, Stage.MEASURED: 60}, _input_reserved),)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from mmcalib.checks.check import CheckId
+from collections.abc import Iterator
+
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.facts import Facts, Need
+from mmcalib.checks.rule import Rule, Stage
 
 CONFIGURATION_ACCEPTED = CheckId("configuration accepted")
 BATCH_HOLDS_ITEM = CheckId("batch holds an item")
@@ -14,3 +18,12 @@ SWEEP = CheckId("encoder sweep")
 PROCESSOR_ON_GPU = CheckId("processor on the GPU")
 DEFAULT_COMPARED = CheckId("default for comparison")
 RUN_FINISHED = CheckId("run finished")
+
+
+def _default(facts: Facts) -> Iterator[Check]:
+    if error := facts.decision.default_error:
+        detail = f"vLLM refuses to start with its defaults: {error}"
+        yield Check(DEFAULT_CONFIGURATION, "warn", detail)
+
+
+RULES = (Rule((DEFAULT_CONFIGURATION,), {Stage.DECIDED: 80}, _default, frozenset({Need.DECISION})),)

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import line, line_of
+from mmcalib.checks.dialect import Dialect, line, line_of
+from mmcalib.checks.facts import Facts, Need
+from mmcalib.checks.rule import Rule, Stage
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
 from mmcalib.derive.nested import merged
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
@@ -14,31 +16,35 @@ from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 
 ADMITTED = CheckId("items admitted")
-ACCEPTED = CheckId("{} items accepted")
 STILL_ACCEPTED = CheckId("items still accepted")
 KEPT_WHOLE = CheckId("items kept whole")
 CAP_HELD = CheckId("image cap held")
-CAP = CheckId("{} cap")
 
 
-def admitted(table: CostTable, budget: Budget, knobs: Iterable[Knob]) -> Check | None:
+def admitted(
+    table: CostTable, budget: Budget, knobs: Iterable[Knob], dialect: Dialect
+) -> Check | None:
     """The encoder cache must hold each item of the corpus whole, or its request ends with HTTP
     400.
     """
     largest = heaviest(table.costs.values())
     if largest is None:
         return None
-    limit = budget.encoder_budget_tokens
+    limit, number = budget.encoder_budget_tokens, dialect.number
     over = [cost for cost in table.costs.values() if cost.embeds > limit]
     if not over:
-        detail = f"largest item {largest.embeds:,} tokens, encoder cache {limit:,}"
+        detail = f"largest item {number(largest.embeds)} tokens, encoder cache {number(limit)}"
         return Check(ADMITTED, "pass", f"{detail}: {largest.exemplar}")
+    ends = dialect.say(flags="", lines=" and end with HTTP 400")
     return Check(
         ADMITTED,
         "fail",
-        f"{sum(cost.count for cost in over):,} items exceed the encoder cache of {limit:,} tokens "
-        f"and end with HTTP 400; {largest.exemplar} takes {largest.embeds:,}",
-        _room(largest, budget, knobs),
+        f"{number(sum(cost.count for cost in over))} items exceed the encoder cache of "
+        f"{number(limit)} tokens{ends}; {largest.exemplar} takes {number(largest.embeds)}",
+        dialect.say(
+            flags=f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more",
+            lines=_room(largest, budget, knobs),
+        ),
     )
 
 
@@ -105,16 +111,74 @@ def budgeted(budget: Budget) -> Check | None:
     return Check(ADMITTED, "pass", f"vLLM's own largest, in tokens: {each}; {held}")
 
 
-def refusals(table: CostTable) -> Iterator[Check]:
-    """Items that vLLM refuses under this configuration, by modality."""
-    for modality in sorted({refusal.shape.modality for refusal in table.refusals}):
-        refused = [r for r in table.refusals if r.shape.modality == modality]
-        items, taken = sum(r.count for r in refused), sum(c.count for c in table.of(modality))
-        first = refused[0]
+def _admitted(facts: Facts) -> Iterator[Check]:
+    judged, model = facts.configuration, facts.given_model
+    knobs = model.knobs if model else ()
+    check = admitted(judged.table, judged.budget, knobs, facts.dialect)
+    if check is not None:
+        yield check
+
+
+def _cap_held(facts: Facts) -> Iterator[Check]:
+    """A cap that was asked for and that no value of the model's option reaches."""
+    cap, largest = facts.policy.max_tokens_per_item, facts.configuration.table.heaviest("image")
+    knobs = [e.point.knob for e in facts.decision.explored]
+    names = [k.name for k in knobs if k.modality == "image" and not k.by_loader]
+    if cap is not None and names and largest is not None and largest.tokens > cap:
         yield Check(
-            ACCEPTED.of(modality),
-            "fail" if items > taken else "warn",
-            f"vLLM refuses {items:,} of {items + taken:,}, such as {first.exemplar} "
-            f"({first.shape}): {first.reason}",
-            "remove or convert them: such requests fail",
+            CAP_HELD,
+            "warn",
+            f"--max-tokens-per-item {cap}: the least that {names[0]} allows is "
+            f"{largest.tokens} tokens",
+            "ask for no less than that",
         )
+
+
+def _still_accepted(facts: Facts) -> Iterator[Check]:
+    """Items that vLLM takes by default and refuses under the chosen setting."""
+    default, table = facts.decision.default_table, facts.configuration.table
+    gone = [c for s, c in default.costs.items() if s not in table.costs]
+    if gone:
+        yield Check(
+            STILL_ACCEPTED,
+            "fail",
+            f"{sum(c.count for c in gone)} items are refused under the chosen setting, such as "
+            f"{gone[0].exemplar}",
+            "--max-tokens-per-item larger",
+        )
+
+
+def _kept_whole(facts: Facts) -> Iterator[Check]:
+    """The final setting, measured as a whole, against what was promised knob by knob."""
+    decision, policy = facts.decision, facts.policy
+    if policy.prefer != "quality" or policy.max_tokens_per_item is not None:
+        return
+    if decision.forced:
+        downscaled = sum(point.items_downscaled for point in decision.chosen)
+        detail = f"{downscaled} items are downscaled, because otherwise {decision.forced}"
+        remedy = "a larger --gpu or --max-model-len, or what `mmcalib plan` finds"
+        yield Check(KEPT_WHOLE, "warn", detail, remedy)
+        return
+    before, after = decision.default_table.costs, facts.configuration.table.costs
+    smaller = [c for s, c in after.items() if s in before and c.tokens < before[s].tokens]
+    if smaller:
+        worst = min(smaller, key=lambda cost: cost.tokens / before[cost.shape].tokens)
+        yield Check(
+            KEPT_WHOLE,
+            "fail",
+            f"{sum(c.count for c in smaller)} items are downscaled, such as {worst.exemplar}: "
+            f"{worst.tokens} of {before[worst.shape].tokens} tokens",
+            "--prefer throughput allows it; else report this as a bug of mmcalib",
+        )
+    elif decision.setting != decision.default_table.setting:
+        detail = "under the chosen setting every item costs what it costs by default"
+        yield Check(KEPT_WHOLE, "pass", detail)
+
+
+_DECISION = frozenset({Need.DECISION})
+RULES = (
+    Rule((ADMITTED,), {Stage.DECIDED: 50, Stage.MEASURED: 50}, _admitted),
+    Rule((CAP_HELD,), {Stage.DECIDED: 90}, _cap_held, _DECISION),
+    Rule((STILL_ACCEPTED,), {Stage.DECIDED: 110}, _still_accepted, _DECISION),
+    Rule((KEPT_WHOLE,), {Stage.DECIDED: 120}, _kept_whole, _DECISION),
+)

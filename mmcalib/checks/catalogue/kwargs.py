@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.checks.catalogue.limits import LIMIT
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.derive.effects import Effect, Footprint, Taken, sizes, value_at
+from mmcalib.derive.effects import Footprint, Taken, value_at
 from mmcalib.domain.shapes import Modality, Shape
 
-HAS_EFFECT = CheckId("{} has effect")
-SETTINGS_EFFECT = CheckId("settings have effect")
 SCOPE = CheckId("{} scope")
 
 KWARGS = "mm_processor_kwargs"
@@ -76,25 +73,3 @@ def bleeding(
         f"{name} is written flat and changes {' and '.join(moved)}: {cases}",
         " or ".join(lines),
     )
-
-
-def effect_checks(effects: list[Effect]) -> Iterator[Check]:
-    """R8: settings that do nothing, each by name; the others in one line. Size hints have findings
-    of their own.
-    """
-    idle = [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
-    for effect in idle:
-        yield Check(HAS_EFFECT.of(effect.name), "warn", effect.words, "remove it")
-    named: dict[str, list[str]] = {}
-    for effect in effects:
-        stated = effect.outcome == "stated" and effect.path[0] == LIMIT
-        named.setdefault("bounds" if stated else effect.outcome, []).append(effect.name)
-    said = (
-        ("moves", "switched off once each, these move tokens, budget or bytes: "),
-        ("bounds", "these only bound what a prompt may carry: "),
-        ("stated", "these only state what vLLM has by default here: "),
-        ("not shown", "of these tokens and budget show nothing: "),
-    )
-    words = "; ".join(text + ", ".join(named[key]) for key, text in said if key in named)
-    if words:
-        yield Check(SETTINGS_EFFECT, "pass", words)

@@ -8,6 +8,8 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
+from mmcalib.checks.facts import Facts, Need
+from mmcalib.checks.rule import Rule, Stage
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
@@ -143,3 +145,18 @@ def unwritten(
             if limits or worst != next(iter(opened.modalities)):
                 remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
     yield Check(EVERY_LIMITED, "warn", detail, remedy)
+
+
+def _named(facts: Facts) -> Iterator[Check]:
+    return limit_findings(facts.configuration.engine_args, facts.model)
+
+
+def _unwritten(facts: Facts) -> Iterator[Check]:
+    judged, tries = facts.configuration, facts.tries
+    return unwritten(judged.engine_args, facts.model, judged.budget, tries.without, tries.gain)
+
+
+RULES = (
+    Rule((LIMIT_OF,), {Stage.WRITTEN: 10}, _named, frozenset({Need.MODEL})),
+    Rule((EVERY_LIMITED,), {Stage.WRITTEN: 20}, _unwritten, frozenset({Need.MODEL, Need.TRIES})),
+)

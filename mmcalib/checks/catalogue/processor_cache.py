@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
+from mmcalib.checks.facts import Facts, Need
+from mmcalib.checks.rule import Rule, Stage
 from mmcalib.derive.cache_floor import CacheFloor, parts
 from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, written_gib
 
@@ -40,3 +42,13 @@ def cache_findings(engine_args: Mapping[str, Any], floor: CacheFloor) -> Check |
         f"{line(SIZE, 0)}, or {line(SIZE, written_gib(floor.nbytes))} where the host has that "
         "twice, or smaller limits",
     )
+
+
+def _holds(facts: Facts) -> Iterator[Check]:
+    floor = facts.tries.cache_floor
+    check = None if floor is None else cache_findings(facts.configuration.engine_args, floor)
+    if check is not None:
+        yield check
+
+
+RULES = (Rule((CACHE,), {Stage.WRITTEN: 60}, _holds, frozenset({Need.TRIES})),)

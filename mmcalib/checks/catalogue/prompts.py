@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, assert_never
 
 from mmcalib.checks.catalogue.limits import LIMIT, hint
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import line, line_of
+from mmcalib.checks.dialect import Dialect, line, line_of
+from mmcalib.checks.facts import Facts, Fullest, Need
+from mmcalib.checks.rule import Rule, Stage
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
@@ -89,18 +91,25 @@ def prompt_fits(
     )
 
 
-def fits(longest: Fit | None, *, longer: bool) -> Check | None:
-    """R5, on the corpus' own prompts; `longer`: the model takes a context that holds them."""
+def fits(
+    longest: Fit | None,
+    *,
+    longer: bool,
+    dialect: Dialect = Dialect.LINES,
+    fewer: str = "fewer or smaller items: the model has no longer context",
+) -> Check | None:
+    """R5, on the corpus' own prompts; `longer`: the model takes a context that holds them. `fewer`
+    says what else helps.
+    """
     if longest is None:
         return None
-    detail = f"{longest.longest.origin}: {longest.parts}, of {longest.max_model_len:,}"
+    room = dialect.number(longest.max_model_len)
+    of = dialect.say(flags=f"{room} tokens", lines=room)
+    detail = f"{longest.longest.origin}: {longest.parts}, of {of}"
     if longest.whole and not longest.unknown:
         return Check(PROMPTS_FIT, "pass", detail)
-    remedy = (
-        line("max_model_len", longest.needed_tokens)
-        if longer
-        else "fewer or smaller items: the model has no longer context"
-    )
+    context = dialect.setting("max_model_len", longest.needed_tokens)
+    remedy = dialect.say(flags=f"{context}, or {fewer}", lines=context if longer else fewer)
     status: Literal["fail", "warn"] = "warn" if longest.passes else "fail"
     return Check(PROMPTS_FIT, status, f"{longest.trouble}; {detail}", remedy)
 
@@ -108,3 +117,62 @@ def fits(longest: Fit | None, *, longer: bool) -> Check | None:
 def _counted(limits: Mapping[str, Any], modality: str, count: int) -> Any:
     kept = hint(limits, modality)
     return {"count": count, **kept} if kept else count
+
+
+def _fit(facts: Facts) -> Iterator[Check]:
+    match facts.prompt:
+        case None:
+            check = None
+        case Fullest(most=most, own=own):
+            check = prompt_fits(
+                most,
+                facts.configuration.engine_args,
+                facts.configuration.budget,
+                facts.model.knobs,
+                facts.policy.text_reserve_tokens,
+                own=own,
+                longer=facts.longer,
+            )
+        case Fit() as longest if facts.dialect is Dialect.LINES:
+            check = fits(longest, longer=facts.longer)
+        case Fit() as longest:
+            # Without a cap that the user gave, every smaller size was tried.
+            fewer = "fewer or shorter items in such requests"
+            if facts.policy.max_tokens_per_item is not None and facts.decision.turns():
+                fewer = "a smaller --max-tokens-per-item"
+            check = fits(longest, longer=facts.longer, dialect=facts.dialect, fewer=fewer)
+        case _:
+            assert_never(facts.prompt)
+    if check is not None:
+        yield check
+
+
+def _admitted(facts: Facts) -> Iterator[Check]:
+    """Requests with more items than the limits admit end with HTTP 400."""
+    over, dialect = facts.corpus.over, facts.dialect
+    if over is None:
+        return
+    limits = facts.configuration.engine_args.get(LIMIT) or {}
+    more = {m: n for m, n in over.most.items() if n > facts.items[m]}
+    status: Literal["fail", "warn"] = dialect.say(flags="warn", lines="fail")
+    yield Check(
+        REQUESTS_ADMITTED,
+        status,
+        f"{dialect.number(over.requests)} of {dialect.number(over.of)} requests carry more items "
+        f"than the limits admit, such as {over.first}: vLLM "
+        f"{dialect.say(flags='will reject', lines='rejects')} them",
+        dialect.say(
+            flags="--coverage 1, --count more, or split them", lines=line(LIMIT, {**limits, **more})
+        ),
+    )
+
+
+RULES = (
+    Rule(
+        (REQUESTS_ADMITTED,),
+        {Stage.DECIDED: 60, Stage.MEASURED: 70},
+        _admitted,
+        frozenset({Need.CORPUS}),
+    ),
+    Rule((PROMPTS_FIT,), {Stage.DECIDED: 70, Stage.WRITTEN: 30, Stage.MEASURED: 80}, _fit),
+)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mmcalib.checks.catalogue.limits import LIMIT, hint, options
-from mmcalib.checks.catalogue.size_hints import HINT_WITHIN, SIZE_HINT
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import line
+from mmcalib.checks.dialect import Dialect, line
+from mmcalib.checks.facts import Facts, Need
+from mmcalib.checks.room import Room
+from mmcalib.checks.rule import Rule, Stage
 from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.limits import Count
 from mmcalib.derive.nested import merged
-from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 
 # In bytes it takes the place of the one in tokens.
 RESERVED = CheckId("adequately reserved")
 ENCODER_RESERVED = CheckId("encoder reserved")
+
+_FLAGS = (
+    "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
+    "--max-tokens-per-item, or --allow-under-reserve"
+)
+_LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +62,35 @@ def embeddings_alone(budget: Budget) -> Check | None:
     )
 
 
-def reserved_check(found: Adequacy, modality: str | None, cures: Sequence[str]) -> Check:
-    """R4 in tokens; `cures` are lines of a file with which it passes, each tried."""
+def reserved_check(
+    found: Adequacy,
+    modality: str | None,
+    cures: Sequence[str],
+    dialect: Dialect = Dialect.LINES,
+    *,
+    allowed: bool = False,
+) -> Check:
+    """R4 in tokens; `cures` are what a user may say with which it passes, each tried. `allowed`: by
+    --allow-under-reserve.
+    """
+    number = dialect.number
     detail = (
-        f"vLLM's startup profile encodes {found.profiled_tokens:,} tokens, one step at most "
-        f"{found.worst_step_tokens:,}{found.of}: {found.ratio:.2f}"
+        f"vLLM's startup profile encodes {number(found.profiled_tokens)} tokens, one step at most "
+        f"{number(found.worst_step_tokens)}{found.of}: {found.ratio:.2f}"
     )
     if found.passes:
         return Check(RESERVED, "pass", detail)
+    starts = dialect.say(
+        flags="the engine would start and may run out of memory under load",
+        lines="the engine starts, looks roomy and may run out of memory under load of "
+        f"{modality or 'media'}",
+    )
     return Check(
         RESERVED,
-        "fail",
-        f"under-reserved: {detail}; the engine starts, looks roomy and may run out of memory "
-        f"under load of {modality or 'media'}",
-        " or ".join(cures) or "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs",
+        "warn" if allowed else "fail",
+        f"under-reserved: {detail}; {starts}",
+        " or ".join(cures) or dialect.say(flags=_FLAGS, lines=_LINES),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """On one GPU: bytes in all and as asked for, what the costliest step takes, and what of that
-    the profile reserves all the same.
-    """
-
-    total_bytes: int
-    requested_bytes: int
-    peak_bytes: int
-    reserved_bytes: int
-
-    @property
-    def utilization(self) -> float:
-        """The `gpu_memory_utilization` that leaves room for the rest, in whole hundredths."""
-        short = max(0, self.peak_bytes - self.reserved_bytes)
-        return math.floor((self.requested_bytes - short) / self.total_bytes * 100) / 100
 
 
 def skipped_profile(
@@ -131,77 +134,30 @@ def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> 
     yield Cure(without, line(LIMIT, plain))
 
 
-def hint_findings(
-    engine_args: Mapping[str, Any],
-    opened: ModelInfo,
-    budget: Budget,
-    plain: Budget,
-    remedy: str,
-) -> Iterator[Check]:
-    """Per size hint: whether vLLM heeds it, and what it shrinks. `plain` is the budget of the same
-    configuration without hints; both with their dummies. `remedy` is what makes it honest.
-    """
-    limits = engine_args.get(LIMIT) or {}
-    for modality in opened.modalities:
-        size = hint(limits, modality)
-        dummy, largest = budget.dummies.get(modality), plain.dummies.get(modality)
-        if size and dummy is not None and largest is not None:
-            yield from _clamped(limits, modality, size, largest)
-            yield _shrunk(limits, modality, budget, plain, dummy, remedy)
-
-
-def _clamped(
-    limits: Mapping[str, Any], modality: str, size: Mapping[str, int], largest: Dummy
-) -> Iterator[Check]:
-    above = {axis: most for axis, most in largest.size.items() if size.get(axis, 0) > most}
-    if not above:
-        return
-    asked = ", ".join(f"{axis} {size[axis]:,}" for axis in above)
-    takes = ", ".join(f"{axis} {most:,}" for axis, most in above.items())
-    kept = {n: v for n, v in options(limits, modality).items() if n not in above}
-    value = kept if len(kept) > 1 or "count" not in kept else kept["count"]
-    yield Check(
-        HINT_WITHIN.of(modality),
-        "warn",
-        f"{asked}: above vLLM's own largest {modality} ({takes}), so it is ignored with a line "
-        "in the log; a hint can only make the profiled item smaller",
-        line(LIMIT, {**limits, modality: value}),
+def reserved_in_tokens(facts: Facts) -> Check:
+    judged, tries = facts.configuration, facts.given_tries
+    alone = embeddings_alone(judged.budget) if facts.dialect is Dialect.LINES else None
+    return alone or reserved_check(
+        judged.adequacy,
+        judged.budget.profiled_modality,
+        tries.cures if tries else (),
+        facts.dialect,
+        allowed=facts.policy.allow_under_reserve,
     )
 
 
-def _shrunk(
-    limits: Mapping[str, Any],
-    modality: str,
-    budget: Budget,
-    plain: Budget,
-    dummy: Dummy,
-    remedy: str,
-) -> Check:
-    """A hint that shrinks the profiled item alone is a trap; one that shrinks the encoder cache too
-    makes larger items impossible.
-    """
-    name = SIZE_HINT.of(modality)
-    size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
-    most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]
-    if dummy.embeds < most:
-        detail = (
-            f"{size}: the profiled {modality} shrinks to {dummy.embeds:,} tokens, what one may "
-            f"take stays {most:,}"
-        )
-        if budget.profiled_modality != modality:
-            other = budget.profiled_modality
-            return Check(name, "warn", f"{detail}; without effect here: vLLM profiles {other}")
-        return Check(name, "fail", f"{detail}: nobody reserves the difference", remedy)
-    if most < before and budget.encoder_budget_tokens < before:
-        detail = f"{size}: one {modality} takes at most {most:,} tokens instead of {before:,}"
-        return Check(
-            name,
-            "warn",
-            f"{detail}; one of more than the {budget.encoder_budget_tokens:,} tokens that the "
-            "encoder cache holds ends with HTTP 400",
-            "--data DIR checks it against your own media",
-        )
-    detail = f"{size}: the profiled {modality} costs {dummy.embeds:,} tokens"
-    if dummy.embeds == plain.dummies[modality].embeds:
-        detail += " with it and without: it changes nothing"
-    return Check(name, "pass", detail)
+def _reserved(facts: Facts) -> Iterator[Check]:
+    yield reserved_in_tokens(facts)
+
+
+def _skipped(facts: Facts) -> Iterator[Check]:
+    judged = facts.configuration
+    check = skipped_profile(judged.engine_args, judged.adequacy, facts.tries.room)
+    if check is not None:
+        yield check
+
+
+RULES = (
+    Rule((RESERVED,), {Stage.DECIDED: 160, Stage.WRITTEN: 70}, _reserved),
+    Rule((ENCODER_RESERVED,), {Stage.WRITTEN: 50}, _skipped, frozenset({Need.TRIES})),
+)

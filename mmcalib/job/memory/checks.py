@@ -9,10 +9,10 @@ from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
 from mmcalib.checks.catalogue.memory import CONCURRENCY, MEMORY_ON, PEAK_BY_FORMULA, PREDICTED
 from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
 from mmcalib.checks.check import Check, CheckId, Status
+from mmcalib.checks.configuration import Configuration
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, Shortfall, WorstStep
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import EngineStarted
-from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.accuracy import Component, components, misses
 from mmcalib.job.memory.cross_check import disagreement
 from mmcalib.job.memory.predicted import Predicted

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from mmcalib.checks.configuration import Configuration, Configured
 from mmcalib.derive.cures import Engine, larger, smaller
 from mmcalib.derive.demand import Shortfall
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
-from mmcalib.job.configuration import Configuration, Configured
 from mmcalib.job.memory.worst_steps import configurations, encoder_steps, shortfall
 
 # Rehearses configurations, the first with steps of the encoder; None where one ends early.

@@ -8,9 +8,9 @@ from itertools import chain, repeat
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.memory import CACHED_KEEP
 from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configuration
 from mmcalib.derive.demand import SLACK_BYTES, LanguageStep
 from mmcalib.derive.views import Pinned, pinned, repeated
-from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.worst_steps import demands, output_width
 from mmcalib.wording import gib, number

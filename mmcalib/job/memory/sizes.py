@@ -7,9 +7,9 @@ from typing import Any
 
 from mmcalib.checks.catalogue.memory import SIZES_REHEARSED
 from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configuration
 from mmcalib.derive.encoder_sizes import Batch
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.job.configuration import Configuration
 from mmcalib.job.memory.accuracy import ENCODER_OFF, same_gpu
 from mmcalib.job.memory.cured import Ask
 from mmcalib.job.memory.predicted import Predicted

@@ -8,7 +8,7 @@ from typing import Final
 
 from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.check import Check
-from mmcalib.job.configuration import Configuration
+from mmcalib.checks.configuration import Configuration
 from mmcalib.job.memory.predicted import Predicted
 from mmcalib.wording import first_sentence
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from mmcalib.checks.configuration import Configuration
 from mmcalib.derive.demand import (
     Demand,
     LanguageStep,
@@ -19,7 +20,6 @@ from mmcalib.derive.demand import (
 from mmcalib.derive.encoder_input import Excess, excesses
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
-from mmcalib.job.configuration import Configuration
 
 # Phases of the profile that a step of the language model is made of.
 _LANGUAGE: Final = ("language model", "sampler")

@@ -11,6 +11,7 @@ from mmcalib.checks.catalogue.limits import LIMIT
 from mmcalib.checks.catalogue.reserve import embeddings_alone
 from mmcalib.checks.catalogue.reserve import reserved_check as tokens_check
 from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configured
 from mmcalib.derive.cheapest import Found
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.cures import Engine
@@ -22,7 +23,6 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.configuration import Configured
 from mmcalib.job.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.job.memory.cured import cured
 from mmcalib.job.memory.figures import admitted, rehearsed_adequacy

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.catalogue.engine import ENGINE_START, REPLAY
 from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replayed
 from mmcalib.errors import EngineDied, EngineError
-from mmcalib.job.configuration import Configuration
 from mmcalib.job.media_files import Files
 from mmcalib.job.proof import replay, startup
 from mmcalib.job.proof.burst import Burst

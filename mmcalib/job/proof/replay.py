@@ -9,10 +9,10 @@ from pathlib import Path
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.catalogue.engine import REPLAY
 from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configuration
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
-from mmcalib.job.configuration import Configuration
 from mmcalib.job.media_files import Files, files, messages_of_files
 from mmcalib.job.proof.burst import Burst, burst
 from mmcalib.job.proof.fill import filled

@@ -9,12 +9,12 @@ from typing import Any
 
 from mmcalib.checks.catalogue.engine import ENGINE_START, MEMORY_PROFILE
 from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configuration
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EngineStarted, StartEngine
 from mmcalib.geometry import cut_checkpoint, depths, read_config
-from mmcalib.job.configuration import Configuration
 from mmcalib.job.decision.decision import Decision
 from mmcalib.progress import Progress
 from mmcalib.wording import gib

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from mmcalib.checks.catalogue import limits, prompts, reserve
 from mmcalib.checks.catalogue.corpus import MEDIA_SERVED
-from mmcalib.checks.catalogue.processor_cache import cache_findings
 from mmcalib.checks.check import Check
-from mmcalib.checks.dialect import line
+from mmcalib.checks.dialect import Dialect, line
+from mmcalib.checks.facts import Facts, Fullest, Tries
+from mmcalib.checks.judge import judge
+from mmcalib.checks.rule import Stage
 from mmcalib.derive.cache_floor import CacheFloor, cache_floor, within_context
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Budget
@@ -21,28 +23,33 @@ def findings(
     subject: Subject, asks: Budgets, memory: ServedMemory | None, *, has_data: bool
 ) -> Iterator[Check]:
     """In the order in which they would hurt. What real items decide is left to them."""
-    args, opened, budget = subject.engine_args, subject.opened, subject.budget
+    args = subject.engine_args
     if args.get("language_model_only"):
         detail = "language_model_only: every image, video and clip is rejected"
         yield Check(MEDIA_SERVED, "warn", detail, "remove language-model-only")
         return
-    yield from limits.limit_findings(args, opened)
     gained = gain(memory, subject) if memory else ""
-    yield from limits.unwritten(args, opened, budget, _without(subject, asks), gained)
-    if not has_data:
-        fits = _prompt_fits(subject, asks)
-        if fits is not None:
-            yield fits
-    enough = reserved(subject, asks)
-    yield from reserve.hint_findings(args, opened, budget, subject.plain, enough.remedy)
-    left = room(memory, subject) if memory else None
-    skipped = reserve.skipped_profile(args, subject.adequacy, left)
-    if skipped is not None:
-        yield skipped
-    cached = None if opened.encoder_decoder else cache_findings(args, _cache_floor(subject))
-    if cached is not None:
-        yield cached
-    yield enough
+    without = _without(subject, asks)
+    prompt = None if has_data else _fullest(subject)
+    longer = prompt is not None and takes_fullest(subject, asks, prompt)
+    tries = Tries(
+        without=without,
+        gain=gained,
+        cures=_cures(subject, asks),
+        room=room(memory, subject) if memory else None,
+        cache_floor=None if subject.opened.encoder_decoder else _cache_floor(subject),
+    )
+    yield from judge(
+        Stage.WRITTEN,
+        Facts(
+            dialect=Dialect.LINES,
+            configuration=subject,
+            prompt=prompt,
+            longer=longer,
+            given_model=subject.opened,
+            given_tries=tries,
+        ),
+    )
 
 
 def _cache_floor(subject: Subject) -> CacheFloor:
@@ -53,46 +60,41 @@ def _cache_floor(subject: Subject) -> CacheFloor:
     return cache_floor(admitted, subject.table, subject.plain, limit)
 
 
-def _prompt_fits(subject: Subject, asks: Budgets) -> Check | None:
+def _fullest(subject: Subject) -> Fullest | None:
     """A prompt of vLLM's own largest items; None where items are no part of the context."""
     if subject.opened.encoder_decoder:
         return None
-    largest = subject.budget.max_tokens_per_item
-    return fullest_fits(subject, asks, largest, own=False)
+    return fullest(subject, subject.budget.max_tokens_per_item, own=False)
 
 
-def fullest_fits(
-    subject: Subject, asks: Budgets, largest: Mapping[str, int], *, own: bool
-) -> Check | None:
+def fullest(subject: Subject, largest: Mapping[str, int], *, own: bool) -> Fullest:
     """A prompt of as many of these largest items as the limits name."""
-    args, budget = subject.engine_args, subject.budget
-    most = prompts.fullest(subject.counts, args, largest)
-    total = prompts.needed(most, TEXT_RESERVE_TOKENS)
-    longer = total > budget.max_model_len and takes_context(asks, args, total)
-    knobs = subject.opened.knobs
-    return prompts.prompt_fits(
-        most, args, budget, knobs, TEXT_RESERVE_TOKENS, own=own, longer=longer
-    )
+    return Fullest(prompts.fullest(subject.counts, subject.engine_args, largest), own)
 
 
-def reserved(subject: Subject, asks: Budgets) -> Check:
-    """R4 in tokens, with remedies that vLLM's own budget was asked about."""
-    found, args = subject.adequacy, subject.engine_args
-    alone = reserve.embeddings_alone(subject.budget)
-    if alone is not None:
-        return alone
-    tried = []
+def takes_fullest(subject: Subject, asks: Budgets, prompt: Fullest) -> bool:
+    """Whether the model takes a longer context than the configuration has, which holds it."""
+    total = prompts.needed(prompt.most, TEXT_RESERVE_TOKENS)
+    return total > subject.budget.max_model_len and takes_context(asks, subject.engine_args, total)
+
+
+def _cures(subject: Subject, asks: Budgets) -> list[str]:
+    """Remedies of R4 in tokens that vLLM's own budget was asked about."""
+    args = subject.engine_args
+    if reserve.embeddings_alone(subject.budget) is not None:
+        return []
     if args.get("skip_mm_profiling"):
-        tried.append("remove skip-mm-profiling")
-    elif not found.passes:
-        mended = [
-            _mended(c, subject, asks) for c in reserve.cures(args, subject.budget, subject.opened)
-        ]
-        tried += [lines for lines in mended if lines]
-        if not mended:
-            plain = _mended(reserve.Cure(args, ""), subject, asks)
-            tried += [plain] if plain else []
-    return reserve.reserved_check(found, subject.budget.profiled_modality, tried)
+        return ["remove skip-mm-profiling"]
+    if subject.adequacy.passes:
+        return []
+    mended = [
+        _mended(c, subject, asks) for c in reserve.cures(args, subject.budget, subject.opened)
+    ]
+    tried = [lines for lines in mended if lines]
+    if not mended:
+        plain = _mended(reserve.Cure(args, ""), subject, asks)
+        tried += [plain] if plain else []
+    return tried
 
 
 def _mended(cure: reserve.Cure, subject: Subject, asks: Budgets) -> str:

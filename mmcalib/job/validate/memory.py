@@ -10,9 +10,9 @@ from typing import Any
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.limits import LIMIT
-from mmcalib.checks.catalogue.reserve import Room
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import line
+from mmcalib.checks.room import Room
 from mmcalib.checks.trap import Figures
 from mmcalib.derive.demand import WorstStep
 from mmcalib.domain.rehearsed import Rehearsed

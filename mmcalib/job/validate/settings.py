@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib.checks.catalogue import kwargs as traps
-from mmcalib.checks.catalogue.kwargs import SETTINGS_EFFECT
+from mmcalib.checks.catalogue.effects import SETTINGS_EFFECT, effect_checks
 from mmcalib.checks.check import Check
 from mmcalib.derive.effects import settings
 from mmcalib.domain.shapes import Modality
@@ -32,7 +32,7 @@ def setting_checks(subject: Subject, host: EngineHost, progress: Progress) -> It
         except EngineError as error:
             yield Check(SETTINGS_EFFECT, "skip", f"not asked: {error.message}")
             return
-    yield from traps.effect_checks(found)
+    yield from effect_checks(found)
 
 
 def _bleeding(

@@ -1,4 +1,4 @@
-"""What proof and memory need of a configuration, whether it was derived or written by hand."""
+"""What is judged, whether it was derived or written by hand."""
 
 from __future__ import annotations
 

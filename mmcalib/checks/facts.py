@@ -1,0 +1,175 @@
+"""What checks look at: one configuration, and what is known beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from mmcalib.checks.configuration import Configuration
+from mmcalib.checks.dialect import Dialect
+from mmcalib.checks.room import Room
+from mmcalib.derive.cache_floor import CacheFloor
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.effects import Effect
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.frontier import Point
+from mmcalib.derive.limits import Hint
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality
+
+T = TypeVar("T")
+
+
+class Need(Enum):
+    """What is not known of every configuration that is judged."""
+
+    CORPUS = "items of the user's own"
+    DECISION = "what `run` chose it from"
+    MODEL = "the opened model"
+    TRIES = "what vLLM says of other configurations"
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """`requests` of all carry more items than the limits admit, `first` such; `most` items of each
+    modality that any request carries.
+    """
+
+    requests: int
+    of: int
+    first: str
+    most: Mapping[Modality, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFacts:
+    """What was read. `table` has what vLLM refuses of it, `left_out` per modality that is not
+    served the words for it, `unreadable` what vLLM cannot load.
+    """
+
+    files: int
+    skipped: Sequence[Skipped]
+    table: CostTable
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    over: Over | None = None
+    unreadable: Sequence[Skipped] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fullest:
+    """A prompt of so many of the largest items of each modality: (items, tokens of one). `own`: the
+    items are the user's.
+    """
+
+    most: Mapping[Modality, tuple[int, int]]
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """`without`: the budget if the modality that sets it, and that nobody limits, were switched
+    off, and `gain` what that brings in memory; `cures` are lines with which an under-reserved
+    configuration passes; `room` was rehearsed; `cache_floor` is what one request that is admitted
+    may bring, None where vLLM keeps no processed items.
+    """
+
+    without: Budget | None = None
+    gain: str = ""
+    cures: Sequence[str] = ()
+    room: Room | None = None
+    cache_floor: CacheFloor | None = None
+
+
+class Explored(Protocol):
+    @property
+    def point(self) -> Point: ...
+
+
+class Decided(Protocol):
+    """What a derived configuration was derived from."""
+
+    @property
+    def default_table(self) -> CostTable: ...
+    @property
+    def default_error(self) -> str: ...
+    @property
+    def setting(self) -> Setting: ...
+    @property
+    def explored(self) -> Sequence[Explored]: ...
+    @property
+    def chosen(self) -> Sequence[Point]: ...
+    @property
+    def ineffective(self) -> Sequence[Knob]: ...
+    @property
+    def hints(self) -> Mapping[Modality, Hint]: ...
+    @property
+    def refused_hints(self) -> Mapping[Modality, str]: ...
+    @property
+    def forced(self) -> str: ...
+    @property
+    def effects(self) -> Sequence[Effect]: ...
+
+    def turns(self) -> set[Modality]:
+        """The modalities whose items an option of the processor makes smaller."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`prompt` is the longest one that counts, and `longer`: the model takes a context that holds
+    it. What is not known is None; a rule that reads it says so in its needs.
+    """
+
+    dialect: Dialect
+    configuration: Configuration
+    policy: Policy = field(default_factory=Policy)
+    prompt: Fit | Fullest | None = None
+    longer: bool = False
+    given_corpus: CorpusFacts | None = None
+    given_decision: Decided | None = None
+    given_model: ModelInfo | None = None
+    given_tries: Tries | None = None
+
+    @property
+    def known(self) -> frozenset[Need]:
+        found = {
+            Need.CORPUS: self.given_corpus,
+            Need.DECISION: self.given_decision,
+            Need.MODEL: self.given_model,
+            Need.TRIES: self.given_tries,
+        }
+        return frozenset(need for need, value in found.items() if value is not None)
+
+    @property
+    def corpus(self) -> CorpusFacts:
+        return _known(self.given_corpus, Need.CORPUS)
+
+    @property
+    def decision(self) -> Decided:
+        return _known(self.given_decision, Need.DECISION)
+
+    @property
+    def model(self) -> ModelInfo:
+        return _known(self.given_model, Need.MODEL)
+
+    @property
+    def tries(self) -> Tries:
+        return _known(self.given_tries, Need.TRIES)
+
+    @property
+    def items(self) -> dict[Modality, int]:
+        """How many of each modality one prompt may carry."""
+        return {m: count.value for m, count in self.configuration.counts.items()}
+
+
+def _known(value: T | None, need: Need) -> T:
+    if value is None:
+        raise LookupError(f"a rule that reads {need.value} has Need.{need.name} among its needs")
+    return value
