@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mmcalib.cli.choices import either, none_of
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.completion import one_of
+from mmcalib.report.registry import CONFIGURATIONS
 
 if TYPE_CHECKING:
     from mmcalib.job.gate.calibration import Calibration
     from mmcalib.result.calibration import CalibrationDocument
 
-FORMATS = ("yaml", "args", "env", "k8s", "python")
+# `mmcalib run` writes the first in any case.
+_TOO = CONFIGURATIONS.names[1:]
 
 
 def _known(value: str | None) -> str | None:
-    if value is not None and value not in FORMATS:
+    if value is not None and value not in CONFIGURATIONS:
         raise UsageError(
-            f"--emit {value} is none of {', '.join(FORMATS)}", hint=f"--emit {FORMATS[1]}"
+            f"--emit {value} is {none_of(CONFIGURATIONS.names)}", hint=f"--emit {_TOO[0]}"
         )
     return value
 
@@ -36,8 +39,8 @@ Emit = Annotated[
     typer.Option(
         metavar="FORMAT",
         callback=_known,
-        autocompletion=one_of(*FORMATS),
-        help="Print the configuration instead: yaml, args, env, k8s or python.",
+        autocompletion=one_of(*CONFIGURATIONS),
+        help=f"Print the configuration instead: {either(CONFIGURATIONS.names)}.",
     ),
 ]
 EmitToo = Annotated[
@@ -46,15 +49,14 @@ EmitToo = Annotated[
         "--emit",
         metavar="FORMAT",
         callback=_all_known,
-        autocompletion=one_of(*FORMATS[1:]),
-        help="Write the configuration as args, env, k8s or python, too; may be repeated.",
+        autocompletion=one_of(*_TOO),
+        help=f"Write the configuration as {either(_TOO)}, too; may be repeated.",
     ),
 ]
 
 
 def text_of(calibration: CalibrationDocument, form: str, *, force: bool = False) -> str:
     """The configuration in this form. Raises VerdictError for one that failed, unless `force`."""
-    from mmcalib.report.emit import FORMS
     from mmcalib.result.check_result import first_failed
 
     if calibration.verdict == "fail" and not force:
@@ -63,7 +65,7 @@ def text_of(calibration: CalibrationDocument, form: str, *, force: bool = False)
             f"not emitted: the verdict is no: {failed.name}: {failed.detail}",
             hint=f"{failed.remedy or 'see the report'}; --force emits it all the same",
         )
-    return FORMS[form].text(calibration)
+    return CONFIGURATIONS[form].render(calibration)
 
 
 def emit_again(
@@ -79,8 +81,8 @@ def emit_again(
     """What a kept calibration says, in this form: into `out`, or to standard output."""
     from mmcalib.files import write_text
     from mmcalib.job.gate.calibration import Calibration
-    from mmcalib.report.emit import FORMS
     from mmcalib.report.html.redact import redacted
+    from mmcalib.report.written import WrittenReport
 
     if as_json and out is None:
         raise UsageError("--emit prints text, --json says where it is", hint="--out FILE")
@@ -91,12 +93,13 @@ def emit_again(
     else:
         write_text(out, text)
     if as_json and out is not None:
-        print(json.dumps({"written": str(out), "format": form, "bytes": out.stat().st_size}))
+        print(json.dumps(WrittenReport.of(out, form).model_dump()))
     if not quiet:
         if calibration.verdict == "fail":
             typer.echo("warning: the verdict of this configuration is fail", err=True)
         typer.echo(
-            f"use, kept as {out or FORMS[form].file}: {use(calibration, form, out)}", err=True
+            f"use, kept as {out or CONFIGURATIONS[form].file}: {use(calibration, form, out)}",
+            err=True,
         )
 
 
@@ -110,7 +113,5 @@ def use(calibration: Calibration, form: str, file: Path | None) -> str:
     """How an engine is started from it, in a line."""
     from shlex import quote
 
-    from mmcalib.report.emit import FORMS
-
-    name = quote(str(file)) if file else FORMS[form].file
-    return FORMS[form].used(calibration.server, name)
+    name = quote(str(file)) if file else CONFIGURATIONS[form].file
+    return CONFIGURATIONS[form].used(calibration.server, name)

@@ -15,17 +15,18 @@ from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.spec import Outcome
-from mmcalib.report.emit import FORMS
-from mmcalib.report.html.report import Report
+from mmcalib.report.registry import CONFIGURATIONS, REPORTS
+from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
 from mmcalib.result.check_result import first_failed
 from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.result.server import serving, with_variables
 from mmcalib.result_files import skipped_jsonl
 
-FILES = ("engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl")
+_REPORTS = tuple(form.file for form in REPORTS.values())
+FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
 # Written where `--emit` asks for them.
-OTHER_FORMS = tuple(form.file for form in FORMS.values() if form.file not in FILES)
+OTHER_FORMS = tuple(form.file for form in CONFIGURATIONS.values() if form.file not in FILES)
 
 
 _LEFT_OUT = (
@@ -38,8 +39,9 @@ def again(command: Sequence[str]) -> str:
     words = ["mmcalib", *command]
     if "--force" not in words:
         words.append("--force")
-    if not any(word.removeprefix("--emit=") in ("env", "k8s") for word in words):
-        words += ["--emit", "env"]
+    carrying = [name for name, form in CONFIGURATIONS.items() if form.variables]
+    if not any(word.removeprefix("--emit=") in carrying for word in words):
+        words += ["--emit", carrying[0]]
     return shlex.join(words)
 
 
@@ -94,7 +96,7 @@ def finish(
     `engine.yaml`, and the other forms that `emit` names, all or none, are written only when the
     verdict is pass.
     """
-    written = ["report.html", "report.md", "calibration.json", "skipped.jsonl"]
+    written = [*_REPORTS, "calibration.json", "skipped.jsonl"]
     texts: dict[Path, str] = {}
     config = out / "engine.yaml"
     serve = f"vllm serve --config {shlex.quote(str(config))}"
@@ -102,13 +104,13 @@ def finish(
         texts[config] = engine_yaml(calibration, serving(calibration.server, serve))
         written.insert(0, "engine.yaml")
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
-    texts[out / "report.md"] = report.markdown()
-    texts[out / "report.html"] = report.html()
+    texts |= {out / form.file: form.render(report) for form in REPORTS.values()}
     write_texts(texts)
     if calibration.verdict == "pass":
         # Last, because not every form can carry every value; then there are none of them.
-        forms = [FORMS[name] for name in dict.fromkeys(emit) if FORMS[name].file not in written]
-        write_texts({out / form.file: form.text(calibration) for form in forms})
+        wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
+        forms = [form for form in wanted if form.file not in written]
+        write_texts({out / form.file: form.render(calibration) for form in forms})
         written[1:1] = reversed([form.file for form in forms])
     if as_json:
         sys.stdout.write(calibration.to_json() + "\n")

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.choices import either, none_of
 from mmcalib.cli.emit import Emit, emit_again
 from mmcalib.cli.options import Quiet
 from mmcalib.options.completion import one_of
+from mmcalib.report.registry import REPORTS
 
 NoThumbnails = Annotated[
     bool,
@@ -36,9 +38,12 @@ def report(
     format_: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORMAT", help="html or md.", autocompletion=one_of("html", "md")
+            "--format",
+            metavar="FORMAT",
+            help=f"{either(REPORTS.names)}.",
+            autocompletion=one_of(*REPORTS),
         ),
-    ] = "html",
+    ] = REPORTS.default,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -71,18 +76,22 @@ def report(
     from mmcalib.errors import UsageError
     from mmcalib.files import write_text
     from mmcalib.job.gate.calibration import Calibration
-    from mmcalib.report.html.report import Report
     from mmcalib.report.html.roots import Roots
+    from mmcalib.report.report import Report
+    from mmcalib.report.written import WrittenReport
 
-    if format_ not in ("html", "md"):
-        raise UsageError(f"--format {format_} is neither html nor md", hint="--format html")
+    if format_ not in REPORTS:
+        raise UsageError(
+            f"--format {format_} is {none_of(REPORTS.names)}", hint=f"--format {REPORTS.default}"
+        )
+    rendering = REPORTS[format_]
     found = source / "calibration.json" if source.is_dir() else source
-    to = out or found.with_name(f"report.{format_}")
+    to = out or found.with_name(rendering.file)
     # The report that `mmcalib run` wrote is made anew; nothing else is lost by accident.
     if out is not None and out.exists() and not force:
         raise UsageError(f"--out {out} exists", hint="--force, or another --out")
     if to.is_dir():
-        raise UsageError(f"--out {to} is a folder", hint=f"--out {to / f'report.{format_}'}")
+        raise UsageError(f"--out {to} is a folder", hint=f"--out {to / rendering.file}")
     for path in data or []:
         if not path.exists():
             raise UsageError(
@@ -102,13 +111,12 @@ def report(
         redact_paths=redact_paths,
         roots=Roots.of(data or []),
     )
-    text = made.html() if format_ == "html" else made.markdown()
-    write_text(to, text)
+    write_text(to, rendering.render(made))
     if as_json:
-        print(json.dumps({"written": str(to), "format": format_, "bytes": to.stat().st_size}))
+        print(json.dumps(WrittenReport.of(to, format_).model_dump()))
     if not quiet:
         typer.echo(f"written to {to}", err=True)
-        left_out = format_ == "html" and sum(item.outside for item in made.items)
+        left_out = rendering.pictures and sum(item.outside for item in made.items)
         if left_out:
             shown = f"mmcalib report {shlex.quote(str(source))} --data DIR shows those below DIR"
             typer.echo(f"pictures left out: {left_out}; {shown}", err=True)

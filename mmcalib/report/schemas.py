@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from mmcalib.derive.admission import Answer, Basis
+from mmcalib.report.written import WrittenReport
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.census import CensusDocument, ScannedCorpus
 from mmcalib.result.diagnosis import Diagnosis
@@ -79,14 +80,6 @@ class Summary(Part):
     unknown: int
 
 
-class Written(Part):
-    """What `report --json` wrote, and where."""
-
-    written: str
-    format: Literal["html", "md", "yaml", "args", "env", "k8s", "python"]
-    bytes: int
-
-
 class BundledModel(Part):
     """One model that calibrates offline."""
 
@@ -105,7 +98,7 @@ _DOCUMENTS: dict[str, Any] = {
     "rehearse": Rehearsal | list[Rehearsal],
     "validate": Validation,
     "plan": Plan,
-    "report": Written,
+    "report": WrittenReport,
     "models": list[BundledModel],
     "doctor": Diagnosis,
 }

@@ -14,7 +14,8 @@ from hostile import NAMES, named
 from huge import huge
 
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.report.html.report import Report
+from mmcalib.report.pages.html import html
+from mmcalib.report.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OVERLAP = (Path(__file__).parent / "overlap.js").read_text(encoding="utf-8")
@@ -29,13 +30,13 @@ Open = Callable[..., Any]
 def demo() -> str:
     """The sample corpus' report."""
     found = Calibration.load(ROOT / "docs" / "example" / "calibration.json")
-    return Report(found, SERVE, thumbnails=False).html()
+    return html(Report(found, SERVE, thumbnails=False))
 
 
 @pytest.fixture(scope="module")
 def small() -> str:
     """The report of a calibration without a GPU."""
-    return Report(calibration(), SERVE, thumbnails=False).html()
+    return html(Report(calibration(), SERVE, thumbnails=False))
 
 
 def test_it_opens_without_a_complaint_and_shows_its_charts(open_page: Open, demo: str) -> None:
@@ -65,14 +66,14 @@ def test_no_text_overflows_or_overlaps(
 @pytest.mark.parametrize("width", WIDTHS_PX)
 def test_no_name_however_long_overflows(open_page: Open, width: int) -> None:
     found = named(NAMES["long"])
-    page = open_page(Report(found, SERVE + "/x" * 300, thumbnails=False).html(), width=width)
+    page = open_page(html(Report(found, SERVE + "/x" * 300, thumbnails=False)), width=width)
     assert page.evaluate(OVERLAP) == []
 
 
 @pytest.mark.parametrize("width", WIDTHS_PX)
 def test_hostile_names_stay_text(open_page: Open, width: int) -> None:
     name = "/".join(text for kind, text in NAMES.items() if kind != "long")
-    page = open_page(Report(named(name), SERVE, thumbnails=False).html(), width=width)
+    page = open_page(html(Report(named(name), SERVE, thumbnails=False)), width=width)
     assert page.locator("script").count() == 1
     assert "<script>alert(1)</script>" in page.locator("h1").inner_text()
     assert "a\\u202egnp.exe" in page.locator("h1").inner_text()
@@ -203,7 +204,7 @@ def test_it_prints_with_all_tables_open(open_page: Open, demo: str) -> None:
 
 
 def test_the_report_of_a_million_items_opens_at_once(open_page: Open) -> None:
-    text = Report(huge(100_000), SERVE).html()
+    text = html(Report(huge(100_000), SERVE))
     started = time.perf_counter()
     page = open_page(text)
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

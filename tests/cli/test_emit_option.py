@@ -9,9 +9,10 @@ import pytest
 from example import calibration
 from rich.console import Console
 
+from mmcalib.cli.choices import none_of
 from mmcalib.cli.output import finish, save
 from mmcalib.job.spec import Outcome
-from mmcalib.report.emit import FORMS
+from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.server import ServerPart
 
@@ -35,14 +36,14 @@ def failed(out: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CONFIGURATIONS)
 def test_the_form_is_all_of_standard_output_and_its_use_is_on_the_other(
     cli, out: Path, form: str
 ) -> None:
     said = cli("report", "out", "--emit", form)
     assert said.code == 0
-    assert said.out == FORMS[form].text(calibration())
-    assert FORMS[form].file in said.err
+    assert said.out == CONFIGURATIONS[form].render(calibration())
+    assert CONFIGURATIONS[form].file in said.err
     assert not (out / "report.html").exists()
 
 
@@ -99,7 +100,7 @@ def test_an_unknown_form_is_said_before_anything_else(cli, out: Path, words: lis
     said = cli(*words, "--emit", "toml")
     assert said.code == 2
     assert said.err.splitlines() == [
-        "error: --emit toml is none of yaml, args, env, k8s, python",
+        f"error: --emit toml is {none_of(CONFIGURATIONS.names)}",
         "  try: --emit args",
     ]
 
@@ -120,7 +121,7 @@ def test_a_run_writes_the_forms_beside_the_file(tmp_path: Path) -> None:
         thumbnails=False,
         emit=["args", "yaml", "python", "args"],
     )
-    assert (tmp_path / "engine.args").read_text() == FORMS["args"].text(calibration())
+    assert (tmp_path / "engine.args").read_text() == CONFIGURATIONS["args"].render(calibration())
     assert (tmp_path / "engine.py").exists()
     assert not (tmp_path / "engine.env").exists()
 

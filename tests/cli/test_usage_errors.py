@@ -12,7 +12,9 @@ import pytest
 from example import calibration
 from PIL import Image
 
+from mmcalib.cli.choices import none_of
 from mmcalib.cli.usage_errors import unexpected
+from mmcalib.report.registry import REPORTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -66,7 +68,7 @@ MISTAKES = [
     ("serve --config none.yaml", 2, "--config none.yaml: no such file", "mmcalib run --model"),
     ("merge a.txt", 2, "not a census: a.txt", "mmcalib scan --data DIR"),
     ("report nowhere", 2, "cannot read nowhere", "mmcalib run --model MODEL"),
-    ("report kept --format pdf", 2, "neither html nor md", "--format html"),
+    ("report kept --format pdf", 2, none_of(REPORTS.names), "--format html"),
     (f"rehearse --model {MODEL} --gpu H1000", 2, "no GPU called 'H1000'", "--gpu-memory"),
     (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X has no CUDA", "--gpu H100-80G"),
     (f"rehearse {ON_L4} --max-num-seqs 4", 2, "--max-num-seqs", "rehearse ... -- --max-num-seqs"),

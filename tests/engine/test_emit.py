@@ -19,7 +19,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.geometry import find, materialise
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.report.emit import FORMS
+from mmcalib.report.registry import CONFIGURATIONS
 
 pytestmark = pytest.mark.engine
 
@@ -66,9 +66,9 @@ def read(host: EngineHost, words: tuple[str, ...], path: str = "") -> dict[str, 
 
 def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, dict[str, Any]]:
     """What vLLM's parser reads of each form that it is given on a command line."""
-    files = {name: folder / form.file for name, form in FORMS.items()}
+    files = {name: folder / form.file for name, form in CONFIGURATIONS.items()}
     for name, file in files.items():
-        file.write_text(FORMS[name].text(made), encoding="utf-8")
+        file.write_text(CONFIGURATIONS[name].render(made), encoding="utf-8")
     line = files["env"].read_text("utf-8").splitlines()[-1].removeprefix("ENGINE_ARGS=")
     deployment, config_map, _ = yaml.safe_load_all(files["k8s"].read_text("utf-8"))
     args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -102,7 +102,7 @@ def test_the_python_snippet_makes_the_engine_arguments(tmp_path: Path, engine_ca
     assert geometry is not None
     folder = materialise(geometry, engine_cache / "it's a model")
     made = with_config({**NASTY, "model": str(folder)})
-    (tmp_path / "engine.py").write_text(FORMS["python"].text(made), encoding="utf-8")
+    (tmp_path / "engine.py").write_text(CONFIGURATIONS["python"].render(made), encoding="utf-8")
     code = (
         "import dataclasses, json, runpy, sys; from vllm import EngineArgs; "
         "found = EngineArgs(**runpy.run_path(sys.argv[1])['ENGINE_ARGS']); "

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.report.emit import FORMS
-from mmcalib.report.emit.arguments import serve_arguments
+from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.server import ServerPart
 
@@ -31,7 +31,7 @@ def with_config(config: dict[str, Any]) -> Calibration:
 
 
 def emitted(form: str, **config: Any) -> str:
-    return FORMS[form].text(with_config({"model": "org/model", **config}))
+    return CONFIGURATIONS[form].render(with_config({"model": "org/model", **config}))
 
 
 def shell(script: str, **variables: str) -> list[str]:
@@ -73,11 +73,11 @@ def python(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", ["args", "env", "k8s", "python"])
 def test_golden(form: str) -> None:
-    check_golden(f"{FORMS[form].file}.txt", FORMS[form].text(calibration()))
+    check_golden(f"{CONFIGURATIONS[form].file}.txt", CONFIGURATIONS[form].render(calibration()))
 
 
 def test_arguments_begin_with_the_model_and_a_false_is_a_no() -> None:
-    assert shell(f"words {FORMS['args'].text(calibration())}") == [
+    assert shell(f"words {CONFIGURATIONS['args'].render(calibration())}") == [
         "Qwen/Qwen2.5-VL-3B-Instruct",
         "--limit-mm-per-prompt",
         '{"image": {"count": 4, "width": 1316, "height": 756}, "video": 1, "audio": 0}',
@@ -94,7 +94,7 @@ def test_arguments_begin_with_the_model_and_a_false_is_a_no() -> None:
 
 
 def test_the_usual_variable_needs_no_quotes_at_all() -> None:
-    value = variable(FORMS["env"].text(calibration()))
+    value = variable(CONFIGURATIONS["env"].render(calibration()))
     assert value.split() == shell('eval "words $SAID"', SAID=value)
     assert "--limit-mm-per-prompt.image.width 1316" in value
 
@@ -120,15 +120,17 @@ def test_a_word_that_vllm_would_take_for_something_else_is_quoted(value: Any, wo
 def test_hostile_values_come_through_a_shell_unchanged(value: str) -> None:
     config = {"model": f"m{value}", "mm_processor_kwargs": {"x": value}, "a": value}
     made = with_config(config)
-    assert shell(f"words {FORMS['args'].text(made)}") == flat(config)
-    assert value in " ".join(shell('eval "words $SAID"', SAID=variable(FORMS["env"].text(made))))
+    assert shell(f"words {CONFIGURATIONS['args'].render(made)}") == flat(config)
+    assert value in " ".join(
+        shell('eval "words $SAID"', SAID=variable(CONFIGURATIONS["env"].render(made)))
+    )
 
 
 def test_what_looks_like_an_option_is_tied_to_its_own() -> None:
     assert flat({"model": "m", "a_b": "-x.y", "n": -1}) == ["m", "--a-b=-x.y", "--n=-1"]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CONFIGURATIONS)
 def test_what_is_none_is_left_to_vllm(form: str) -> None:
     said = emitted(form, max_num_seqs=None)
     assert "max" not in said
@@ -136,7 +138,7 @@ def test_what_is_none_is_left_to_vllm(form: str) -> None:
 
 def test_a_line_break_is_refused_where_no_file_can_carry_it() -> None:
     with pytest.raises(OutputError, match="line break"):
-        FORMS["env"].text(with_config({"model": "a\nLD_PRELOAD=x.so"}))
+        CONFIGURATIONS["env"].render(with_config({"model": "a\nLD_PRELOAD=x.so"}))
 
 
 def test_kubernetes_takes_strings_only_and_has_no_names_to_replace() -> None:
@@ -146,9 +148,9 @@ def test_kubernetes_takes_strings_only_and_has_no_names_to_replace() -> None:
 
 
 def test_the_config_map_holds_the_file_that_its_container_reads() -> None:
-    _, config_map, deployment = kubernetes(FORMS["k8s"].text(calibration()))
+    _, config_map, deployment = kubernetes(CONFIGURATIONS["k8s"].render(calibration()))
     assert yaml.safe_load(config_map["data"]["engine.yaml"]) == yaml.safe_load(
-        FORMS["yaml"].text(calibration())
+        CONFIGURATIONS["yaml"].render(calibration())
     )
     pod = deployment["spec"]["template"]["spec"]
     (mounted,), (volume,) = container(deployment)["volumeMounts"], pod["volumes"]
@@ -158,31 +160,31 @@ def test_the_config_map_holds_the_file_that_its_container_reads() -> None:
 
 
 def test_python_is_what_the_library_hands_over() -> None:
-    assert python(FORMS["python"].text(calibration())) == calibration().engine_args()
+    assert python(CONFIGURATIONS["python"].render(calibration())) == calibration().engine_args()
 
 
 def test_nothing_starts_where_python_only_imports_the_file() -> None:
-    text = FORMS["python"].text(calibration())
+    text = CONFIGURATIONS["python"].render(calibration())
     assert text.index('if __name__ == "__main__"') < text.index("LLM(**")
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CONFIGURATIONS)
 def test_hostile_names_stay_inside_comments(form: str, name: str) -> None:
-    text = FORMS[form].text(named(name))
+    text = CONFIGURATIONS[form].render(named(name))
     text.encode("utf-8", errors="strict")
     assert all(char.isprintable() for line in text.split("\n") for char in line)
     if form == "python":
         assert python(text) == calibration().engine_args()
     if form == "env":
-        assert variable(text) == variable(FORMS["env"].text(calibration()))
+        assert variable(text) == variable(CONFIGURATIONS["env"].render(calibration()))
 
 
 def test_one_that_failed_says_so_on_top() -> None:
     check = CheckResult(name="memory on L4", status="fail", detail="would\nnot start")
     failed = calibration().model_copy(update={"verdict": "fail", "checks": [check]})
-    for form in FORMS.values():
-        first = form.text(failed).splitlines()[0]
+    for form in CONFIGURATIONS.values():
+        first = form.render(failed).splitlines()[0]
         assert not form.comments or first.startswith("# The verdict is fail: memory on L4: would")
 
 
@@ -206,11 +208,11 @@ def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str
     words = flat(made.engine_config)
     assert words[0] == model
     assert json.loads(words[2]) == kwargs
-    assert shell(f"words {FORMS['args'].text(made)}") == words
-    args = container(kubernetes(FORMS["k8s"].text(made))[0])["args"]
+    assert shell(f"words {CONFIGURATIONS['args'].render(made)}") == words
+    args = container(kubernetes(CONFIGURATIONS["k8s"].render(made))[0])["args"]
     assert [word.replace("$$", "$") for word in args] == words
-    assert python(FORMS["python"].text(made)) == made.engine_args()
-    shell('eval "words $SAID"', SAID=variable(FORMS["env"].text(made)))
+    assert python(CONFIGURATIONS["python"].render(made)) == made.engine_args()
+    shell('eval "words $SAID"', SAID=variable(CONFIGURATIONS["env"].render(made)))
 
 
 def with_server(**more: object) -> Calibration:
@@ -221,9 +223,9 @@ def with_server(**more: object) -> Calibration:
 def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
     """Finding §5 of the server conformance work: without them the server refuses the items."""
     made = with_server(given=["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", "LD_PRELOAD"])
-    lines = FORMS["env"].text(made).splitlines()
+    lines = CONFIGURATIONS["env"].render(made).splitlines()
     assert lines[-1] == "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB=41"
-    documents = list(yaml.safe_load_all(FORMS["k8s"].text(made)))
+    documents = list(yaml.safe_load_all(CONFIGURATIONS["k8s"].render(made)))
     for document in (documents[0], documents[2]):
         (container,) = document["spec"]["template"]["spec"]["containers"]
         assert container["env"] == [{"name": "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", "value": "41"}]
@@ -232,7 +234,7 @@ def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
 @pytest.mark.parametrize("form", ["env", "k8s"])
 def test_limits_that_would_admit_more_are_named_and_not_set(form: str) -> None:
     made = with_server(needed={"VLLM_MAX_AUDIO_DECODE_DURATION_S": 900, "LD_PRELOAD": 1})
-    said = FORMS[form].text(made)
+    said = CONFIGURATIONS[form].render(made)
     assert "\n# VLLM_MAX_AUDIO_DECODE_DURATION_S=900\n" in said
     assert "limits derived without" in said
     assert "mmcalib run" in said
@@ -240,4 +242,6 @@ def test_limits_that_would_admit_more_are_named_and_not_set(form: str) -> None:
     assert "LD_PRELOAD" not in said
     plain = calibration().model_copy(update={"server": None})
     code = [line for line in said.splitlines() if not line.startswith("#")]
-    assert code == [x for x in FORMS[form].text(plain).splitlines() if not x.startswith("#")]
+    assert code == [
+        x for x in CONFIGURATIONS[form].render(plain).splitlines() if not x.startswith("#")
+    ]

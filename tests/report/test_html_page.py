@@ -12,7 +12,8 @@ from huge import huge
 
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.cache import cache as cache_figure
-from mmcalib.report.html.report import Report
+from mmcalib.report.pages.html import html
+from mmcalib.report.report import Report
 from mmcalib.result.memory import Memory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,7 +28,7 @@ BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def rendered(found: Calibration, **how: bool) -> str:
-    return Report(found, SERVE, **how).html()
+    return html(Report(found, SERVE, **how))
 
 
 class Elements(HTMLParser):

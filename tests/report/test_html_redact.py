@@ -6,7 +6,9 @@ from hostile import NAMES, named
 
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.redact import WITHHELD, redacted
-from mmcalib.report.html.report import Report
+from mmcalib.report.pages.html import html
+from mmcalib.report.pages.md import md
+from mmcalib.report.report import Report
 from mmcalib.result.check_result import CheckResult
 
 
@@ -18,7 +20,7 @@ def said(detail: str) -> str:
 
 def test_no_name_of_a_file_is_left_in_any_report() -> None:
     report = Report(calibration(), SERVE, redact_paths=True)
-    for text in (report.html(), report.markdown()):
+    for text in (html(report), md(report)):
         for name in ("page-7", "door", "letterhead", "broken", "/data", "out/engine.yaml"):
             assert name not in text, name
 
@@ -82,15 +84,15 @@ def test_whatever_looks_like_a_path_is_withheld(detail: str, left: str) -> None:
 @pytest.mark.parametrize("kind", NAMES)
 def test_hostile_names_are_withheld_like_any_other(kind: str) -> None:
     shown = Report(named(f"/undisclosed/{NAMES[kind]}"), SERVE, redact_paths=True)
-    assert "undisclosed" not in shown.markdown()
+    assert "undisclosed" not in md(shown)
 
 
 def test_hostile_names_are_withheld_in_the_page_too() -> None:
     name = "/undisclosed/".join(["", *NAMES.values()])
     shown = Report(named(name), SERVE, thumbnails=False, redact_paths=True)
-    assert "undisclosed" not in shown.html()
+    assert "undisclosed" not in html(shown)
 
 
 def test_without_the_wish_names_are_shown() -> None:
     found: Calibration = calibration()
-    assert "page-7.png" in Report(found, SERVE, thumbnails=False).html()
+    assert "page-7.png" in html(Report(found, SERVE, thumbnails=False))

@@ -14,7 +14,8 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Modality
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.pictures import pictures
-from mmcalib.report.html.report import Report
+from mmcalib.report.pages.html import html
+from mmcalib.report.report import Report
 
 PREFIX = "data:image/jpeg;base64,"
 
@@ -116,12 +117,12 @@ def with_picture(tmp_path: Path) -> Calibration:
 
 def test_the_costliest_item_is_shown_unless_it_is_not_wanted(tmp_path: Path) -> None:
     found = with_picture(tmp_path)
-    assert Report(found, SERVE).html().count(PREFIX) == 1
-    assert PREFIX not in Report(found, SERVE, thumbnails=False).html()
+    assert html(Report(found, SERVE)).count(PREFIX) == 1
+    assert PREFIX not in html(Report(found, SERVE, thumbnails=False))
 
 
 def test_a_picture_may_be_shown_and_its_name_withheld(tmp_path: Path) -> None:
-    shown = Report(with_picture(tmp_path), SERVE, redact_paths=True).html()
+    shown = html(Report(with_picture(tmp_path), SERVE, redact_paths=True))
     assert PREFIX in shown
     assert "page.png" not in shown
     assert str(tmp_path) not in shown

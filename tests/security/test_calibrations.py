@@ -24,9 +24,9 @@ from rich.console import Console
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.report.emit import FORMS
-from mmcalib.report.html.report import Report
 from mmcalib.report.html.roots import Roots
+from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
 from mmcalib.result.census import CensusDocument
 from tests.cli.conftest import Cli
@@ -160,7 +160,7 @@ def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
     tried += [lambda shape=shape: found.admits(shape) for shape in shapes]
     tried += [report.html] if page else []
     said = made(tried) + console.file.getvalue()  # type: ignore[attr-defined]
-    code = made([lambda form=form: form.text(found) for form in FORMS.values()])
+    code = made([lambda form=form: form.render(found) for form in CONFIGURATIONS.values()])
     return CODE.sub("", said), code + "".join(CODE.findall(said))
 
 

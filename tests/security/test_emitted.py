@@ -15,8 +15,10 @@ from rich.console import Console
 from mmcalib.cli.output import finish
 from mmcalib.errors import OutputError
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.report.emit import FORMS
-from mmcalib.report.html.report import Report
+from mmcalib.report.pages.html import html
+from mmcalib.report.pages.md import md
+from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.report import Report
 from tests.cli.conftest import Cli
 
 HIDDEN = {
@@ -39,15 +41,15 @@ def configured(**config: Any) -> Calibration:
 
 
 @pytest.mark.parametrize("character", HIDDEN.values(), ids=HIDDEN)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CONFIGURATIONS)
 def test_nothing_hides_in_any_form_and_its_value_stays(form: str, character: str) -> None:
     name = f"/models/ü{character}gnp.exe"
     made = configured(model=name, mm_processor_kwargs={"ö": name})
     if form in ("args", "env"):
         with pytest.raises(OutputError, match="has no escape for"):
-            FORMS[form].text(made)
+            CONFIGURATIONS[form].render(made)
         return
-    text = FORMS[form].text(made)
+    text = CONFIGURATIONS[form].render(made)
     assert all(line.isprintable() for line in text.split("\n"))
     if form == "yaml":
         assert yaml.safe_load(text)["model"] == name
@@ -62,12 +64,12 @@ def test_nothing_hides_in_any_form_and_its_value_stays(form: str, character: str
 @pytest.mark.parametrize("character", HIDDEN.values(), ids=HIDDEN)
 def test_nothing_hides_in_the_reports(character: str) -> None:
     shown = Report(configured(model=f"/models/a{character}b"), "vllm serve", thumbnails=False)
-    assert character not in shown.markdown()
-    assert character not in shown.html()
+    assert character not in md(shown)
+    assert character not in html(shown)
 
 
 def test_letters_of_any_language_stay_as_they_are() -> None:
-    assert "ünïcödé-日本" in FORMS["yaml"].text(configured(model="/ünïcödé-日本"))
+    assert "ünïcödé-日本" in CONFIGURATIONS["yaml"].render(configured(model="/ünïcödé-日本"))
 
 
 @pytest.mark.parametrize(
@@ -86,19 +88,19 @@ def test_letters_of_any_language_stay_as_they_are() -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CONFIGURATIONS)
 def test_an_option_that_mmcalib_never_writes_is_not_emitted(
     form: str, config: dict[str, Any]
 ) -> None:
     with pytest.raises(OutputError, match="not emitted"):
-        FORMS[form].text(configured(**config))
+        CONFIGURATIONS[form].render(configured(**config))
 
 
 @pytest.mark.parametrize("form", ["yaml", "k8s"])
 def test_a_value_is_no_option_where_nothing_ties_it_to_its_own(form: str) -> None:
     with pytest.raises(OutputError, match="for an option"):
-        FORMS[form].text(configured(kv_cache_dtype="--trust-remote-code"))
-    assert "--kv-cache-dtype=--x" in FORMS["args"].text(configured(kv_cache_dtype="--x"))
+        CONFIGURATIONS[form].render(configured(kv_cache_dtype="--trust-remote-code"))
+    assert "--kv-cache-dtype=--x" in CONFIGURATIONS["args"].render(configured(kv_cache_dtype="--x"))
 
 
 def test_it_is_one_line_on_the_terminal(cli: Cli, tmp_path: Path) -> None:

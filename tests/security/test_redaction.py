@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError, UsageError
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.report.emit import FORMS
 from mmcalib.report.html.redact import _PATHS, redacted
-from mmcalib.report.html.report import Report
+from mmcalib.report.pages.html import html
+from mmcalib.report.pages.md import md
+from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.report import Report
 from mmcalib.result.check_result import CheckResult
 from mmcalib.wording import one_line, plain
 
@@ -81,10 +83,10 @@ def outputs(found: Calibration) -> dict[str, str]:
     """What leaves the house with `--redact-paths`, but for the page, which takes a second."""
     report = Report(found, f"vllm serve --config /home/{T}/x", thumbnails=False, redact_paths=True)
     clean = redacted(found)[0]
-    said = {"md": report.markdown(), "json": json.dumps(clean.model_dump(exclude={"costs"}))}
-    for name, form in FORMS.items():
+    said = {"md": md(report), "json": json.dumps(clean.model_dump(exclude={"costs"}))}
+    for name, form in CONFIGURATIONS.items():
         try:
-            said[name] = form.text(clean)
+            said[name] = form.render(clean)
         except OutputError as error:
             said[name] = error.message
     return said
@@ -108,7 +110,7 @@ def test_what_is_named_is_not_in_the_page_either() -> None:
     evidence = [one.model_copy(update={"exemplar": name, "reason": name}) for name in names]
     limits = found.limits.model_copy(update={"evidence": evidence})
     shown = found.model_copy(update={"limits": limits})
-    page = Report(shown, "vllm serve", thumbnails=False, redact_paths=True).html()
+    page = html(Report(shown, "vllm serve", thumbnails=False, redact_paths=True))
     assert T not in page
 
 

@@ -1,5 +1,3 @@
-"""The calibrated configuration in every form that an engine is started from."""
-
-from mmcalib.report.emit.form import FORMS, Form
-
-__all__ = ["FORMS", "Form"]
+"""The calibrated configuration in every form that an engine is started from: a module each, by its
+name.
+"""

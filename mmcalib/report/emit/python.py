@@ -7,6 +7,7 @@ from pprint import pformat
 from typing import Any
 
 from mmcalib import wording
+from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.result.calibration import CalibrationDocument
 
 _WIDTH = 88
@@ -38,3 +39,10 @@ def _entries(config: Mapping[str, Any]) -> Iterator[str]:
             start = f"{_INDENT}{name!r}: "
             lines = pformat(value, width=_WIDTH - len(start), sort_dicts=False).splitlines()
             yield start + f"\n{' ' * len(start)}".join(lines) + ","
+
+
+RENDERER = ConfigurationFormat(
+    "py",
+    python_text,
+    use="LLM(**ENGINE_ARGS), as at the end of {file}",
+)

@@ -1,4 +1,4 @@
-"""One calibration as the two reports that people read, with or without names and pictures."""
+"""What a report shows of one calibration, with or without names and pictures."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mmcalib.report.html.costly import CostlyItem, costly
-from mmcalib.report.html.page import page
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.roots import Roots
-from mmcalib.report.markdown import markdown
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.server import serving
 
@@ -31,24 +29,25 @@ class Report:
     redact_paths: bool = False
     roots: Roots | None = None
 
-    def html(self) -> str:
-        """The page."""
-        shown, serve, _ = self._shown
-        return page(
-            shown, serve, self.items, thumbnails=self.thumbnails, redacted=self.redact_paths
-        )
+    @property
+    def shown(self) -> CalibrationDocument:
+        """As it may be seen."""
+        return self._shown[0]
 
-    def markdown(self) -> str:
-        """The same for a terminal or an issue."""
-        shown, serve, _ = self._shown
-        return markdown(shown, serve)
+    @property
+    def command(self) -> str:
+        """What serves the configuration, as it may be seen."""
+        return self._shown[1]
 
     @cached_property
     def items(self) -> list[CostlyItem]:
         """The costliest items, as the page shows them."""
-        _, _, names = self._shown
-        thumbnails = self.thumbnails
-        return costly(self.calibration, thumbnails=thumbnails, names=names, roots=self.roots)
+        return costly(
+            self.calibration,
+            thumbnails=self.thumbnails,
+            names=self._shown[2],
+            roots=self.roots,
+        )
 
     @cached_property
     def _shown(self) -> tuple[CalibrationDocument, str, dict[str, str] | None]:

@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 
 from mmcalib import wording
-from mmcalib.report.emit.arguments import serve_arguments
-from mmcalib.report.emit.environment import left_out_words
+from mmcalib.report.configuration_format import ConfigurationFormat
+from mmcalib.report.emit.env import left_out_words
+from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.engine_yaml import engine_yaml, visible_yaml
 
@@ -101,3 +102,11 @@ _Dumper.add_representer(str, _text)
 
 def _dump(document: Mapping[str, Any]) -> str:
     return visible_yaml(_Dumper, document, width=_WIDTH)
+
+
+RENDERER = ConfigurationFormat(
+    "k8s.yaml",
+    kubernetes_text,
+    use="paste into your Deployment what {file} says",
+    variables=True,
+)

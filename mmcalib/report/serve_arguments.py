@@ -1,14 +1,10 @@
-"""The configuration as arguments of `vllm serve`."""
+"""What follows `vllm serve` on a command line."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-from mmcalib.report.emit.sayable import check_visible
-from mmcalib.result.calibration import CalibrationDocument
 
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -39,13 +35,3 @@ def _option(flag: str, value: Any) -> list[str]:
 def plain(value: Any) -> str:
     """A string as it is, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def arguments_text(calibration: CalibrationDocument) -> str:
-    """One option per line, quoted for a shell; the lines are one command.
-
-    Raises OutputError where a value has a character that hides, which a shell has no escape for.
-    """
-    options = [shlex.join(option) for option in serve_arguments(calibration.engine_config)]
-    check_visible("".join(options), "args")
-    return " \\\n    ".join(options) + "\n"

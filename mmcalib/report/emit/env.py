@@ -10,8 +10,9 @@ from typing import Any
 
 from mmcalib import wording
 from mmcalib.errors import OutputError
-from mmcalib.report.emit.arguments import serve_arguments
-from mmcalib.report.emit.sayable import check_visible
+from mmcalib.report.configuration_format import ConfigurationFormat
+from mmcalib.report.sayable import check_visible
+from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.server import ServerPart
 
@@ -97,3 +98,14 @@ def _word(value: Any) -> str:
     """What vLLM reads back as this value: JSON, or a word that is none."""
     bare = isinstance(value, str) and _NAME.fullmatch(value) and value not in _NUMBERS_AND_SUCH
     return str(value) if bare else json.dumps(value, separators=(",", ":"))
+
+
+RENDERER = ConfigurationFormat(
+    "env",
+    environment_text,
+    use=(
+        "docker run --env-file {file} --entrypoint sh IMAGE -c 'eval \"exec vllm serve "
+        "$ENGINE_ARGS\"'"
+    ),
+    variables=True,
+)

@@ -1,0 +1,1 @@
+"""The report of a calibration in every form that people read: a module each, by its name."""
