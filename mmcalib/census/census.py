@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 
 from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
+from mmcalib.domain.shape_codec import to_fields
 from mmcalib.domain.shapes import (
     MODALITIES,
     AudioShape,
@@ -116,7 +117,7 @@ class Census:
             "shapes": [
                 {
                     "modality": entry.shape.modality,
-                    "shape": asdict(entry.shape),
+                    "shape": to_fields(entry.shape),
                     "count": entry.count,
                     "exemplars": list(entry.exemplars),
                 }

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from pathlib import Path
 
 from rich.console import Console
 
+from mmcalib.cli.document import print_json
 from mmcalib.errors import VerdictError
 from mmcalib.files import write_texts
 from mmcalib.job.scan import CENSUS, SKIPPED, Scanned
 from mmcalib.report.census_terminal import surveyed
-from mmcalib.result.census import missing
+from mmcalib.result.census import Counts, missing
 from mmcalib.result_files import skipped_jsonl
 
 
@@ -24,8 +23,7 @@ def leave(
     document = found.document
     write_texts({out / SKIPPED: skipped_jsonl(found.skipped), out / CENSUS: document.to_json()})
     if as_json:
-        counts = document.model_dump(include={"corpus", "shards"})
-        sys.stdout.write(json.dumps(counts, indent=2) + "\n")
+        print_json(Counts.of(document))
     if not quiet:
         surveyed(document, found.skipped, console)
         console.print(f"written to {out}: {CENSUS}, {SKIPPED}", markup=False, soft_wrap=True)

@@ -6,12 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from mmcalib.cli.command import command
 from mmcalib.options.corpus import AllowedRoot, Requests
+
+if TYPE_CHECKING:
+    from mmcalib.result.check_lines import Offender, Summary
 
 T = TypeVar("T")
 
@@ -58,7 +61,8 @@ def check(
     from mmcalib.job.gate.calibration import Calibration
     from mmcalib.job.gate.check import check as check_all
     from mmcalib.progress import Silent
-    from mmcalib.report.admission import offender_json, offender_line, summary_json, summary_line
+    from mmcalib.report.check_words import offender_line, summary_line
+    from mmcalib.result.check_lines import Offender, Summary
     from mmcalib.result.checked import Tally
 
     paths = [path for path in data or [] if str(path) != "-"]
@@ -89,14 +93,14 @@ def check(
             if checked.admission.fits:
                 continue
             if as_json:
-                _print(offender_json(checked))
+                _print(Offender.of(checked))
             if not quiet:
                 console.print(Text(offender_line(checked)), soft_wrap=True)
     if not tally.checked:
         raise CorpusError("nothing was checked: no media", hint="NEW_DATA is a folder of media")
     offenders = tally.offenders(allow_unknown=allow_unknown)
     if as_json:
-        _print(summary_json(tally, fits=not offenders))
+        _print(Summary.of(tally, all_fit=not offenders))
     if not quiet:
         console.print(Text(summary_line(tally)), soft_wrap=True)
         if known.counting and known.counting.why:
@@ -120,7 +124,7 @@ def _named_here(answers: Iterator[T]) -> Iterator[T]:
         raise CorpusError(error.message, hint=hint) from error
 
 
-def _print(document: dict[str, object]) -> None:
+def _print(line: Offender | Summary) -> None:
     """At once, so that a pipeline sees it; escapes keep names that are not UTF-8."""
-    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.write(json.dumps(line.model_dump()) + "\n")
     sys.stdout.flush()

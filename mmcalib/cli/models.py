@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
+
+from mmcalib.cli.document import print_json
 
 
 def models(
@@ -20,16 +21,9 @@ def models(
 
     known = bundled()
     if as_json:
-        listed = [
-            {
-                "id": geometry.id,
-                "architecture": geometry.architecture,
-                "modalities": list(geometry.modalities),
-                "cannot_promise": list(geometry.cannot_promise),
-            }
-            for geometry in known
-        ]
-        print(json.dumps(listed, indent=2))
+        from mmcalib.result.bundled_model import BundledModel
+
+        print_json([BundledModel.model_validate(one, from_attributes=True) for one in known])
         return
     width = max(len(geometry.id) for geometry in known)
     for geometry in known:

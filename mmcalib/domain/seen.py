@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import cast
 
 from mmcalib.domain.encoding import PLAIN, Encoded, Encoding, encoded
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import SHAPES, ImageShape, Shape
+from mmcalib.domain.shape_codec import from_row, to_row
+from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.wording import PASSING, one_line
 
 Seen = Shape | Encoded | Skipped
@@ -37,7 +38,7 @@ def encode(seen: Seen) -> str:
     if isinstance(shape, ImageShape) and encoding == PLAIN:
         return f'["image",{shape.width_px},{shape.height_px}]'
     said = {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
-    return json.dumps([shape.modality, *astuple(shape), *([said] if said else ())])
+    return json.dumps([*to_row(shape), *([said] if said else ())])
 
 
 def decode(path: str, line: str) -> Seen:
@@ -47,8 +48,8 @@ def decode(path: str, line: str) -> Seen:
         return Skipped(path, *fields)
     if fields and isinstance(fields[-1], dict):
         said = tuple(sorted(fields.pop().items()))
-        return Encoded(SHAPES[kind](*fields), _encoding(said))
-    return SHAPES[kind](*fields)
+        return Encoded(from_row(kind, fields), _encoding(said))
+    return from_row(kind, fields)
 
 
 @lru_cache(maxsize=1 << 10)

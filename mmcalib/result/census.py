@@ -211,6 +211,17 @@ class CensusDocument(Part):
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+class Counts(Part):
+    """What `scan --json` and `merge --json` print: a part of census.json."""
+
+    shards: list[str]
+    corpus: ScannedCorpus
+
+    @classmethod
+    def of(cls, document: CensusDocument) -> Self:
+        return cls(shards=document.shards, corpus=document.corpus)
+
+
 def merged(documents: Sequence[CensusDocument]) -> CensusDocument:
     """The document of all their corpora together. Raises UsageError where a shard is there twice,
     and for no documents at all.

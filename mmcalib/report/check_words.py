@@ -1,39 +1,14 @@
-"""What `mmcalib check` says: one line or JSON object per offender, and a summary."""
+"""What `mmcalib check` says: a line per offender, and a summary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from mmcalib.derive.admission import Answer
-from mmcalib.domain.shapes import Shape
 from mmcalib.result.checked import Checked, Tally
 from mmcalib.wording import number, plain
 
 _MARKS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
-
-
-def offender_json(checked: Checked) -> dict[str, object]:
-    """Plain JSON types: what was checked, what it is, and the admission's fields."""
-    shapes = [_shape_json(shape) for shape in checked.shapes]
-    admission = checked.admission
-    found = {"kind": checked.kind, "origin": checked.origin, **asdict(admission)}
-    largest = _shape_json(admission.largest) if admission.largest else None
-    return {**found, "largest": largest, "shapes": shapes}
-
-
-def _shape_json(shape: Shape) -> dict[str, object]:
-    return {"modality": shape.modality, **asdict(shape)}
-
-
-def summary_json(tally: Tally, *, fits: bool) -> dict[str, object]:
-    """The last object: counts, and whether the data fits as a whole."""
-    counts = {"checked": tally.checked, "skipped": tally.skipped, **_named(tally.answers)}
-    return {"kind": "summary", "all_fit": fits, **counts}
-
-
-def _named(answers: Mapping[Answer, int]) -> dict[str, int]:
-    return {str(answer): count for answer, count in answers.items()}
 
 
 def offender_line(checked: Checked) -> str:
