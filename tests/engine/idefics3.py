@@ -74,12 +74,12 @@ def geometry() -> Geometry:
         architecture="Idefics3ForConditionalGeneration",
         modalities=("image",),
         cannot_promise=(),
-        sections={name: _facts(section) for name, section in _SECTIONS.items()},
+        sections={name: facts(section) for name, section in _SECTIONS.items()},
     )
 
 
-def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
+def facts(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: _facts(value) if isinstance(value, dict) else Fact(value, "stand-in", "this test")
+        name: facts(value) if isinstance(value, dict) else Fact(value, "stand-in", "this test")
         for name, value in values.items()
     }

@@ -97,6 +97,37 @@ def test_it_crosses_the_pipe():
     assert adapter.validate_json(adapter.dump_json((GEMMA4,))) == (GEMMA4,)
     assert TokenCap in KNOBS
 """
+# Against vLLM's own processor of a small Gemma 4.
+HEEDED = """
+from pathlib import Path
+
+import pytest
+
+from mmcalib.derive import frontier
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.knobs import TokenCap
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Blank
+from mmcalib.geometry import materialise
+from tests.engine import gemma4
+from tests.engine.conftest import Lab
+
+pytestmark = pytest.mark.engine
+
+
+def test_gemma_s_soft_tokens(host: EngineHost, engine_cache: Path) -> None:
+    opened = Lab(host, materialise(gemma4.geometry(), engine_cache / "gemma4"))
+    (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))
+    assert (knob.path, knob.value) == (("images_kwargs", "max_soft_tokens"), 280)
+    photo, found = Blank("image", ImageShape(3072, 2048)), []
+    for value in knob.steps:
+        (cost,) = opened.costs(photo, setting=frontier.at(knob, value))
+        assert isinstance(cost, Cost), cost
+        assert value * 0.8 < cost.embeds <= value
+        found.append(cost.embeds)
+    assert found == sorted(set(found))
+"""
 SAID = """def test_soft_tokens_are_tokens() -> None:
     assert said(GEMMA4) == {
         140: "an image takes at most 140 tokens, not 280",
@@ -167,3 +198,10 @@ def test_mypy_names_what_is_left_out(copy: Copy, file: str, left_out: str, named
     finally:
         copy.write(file, whole)
     assert named in found
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_real_processor_heeds_it(copy: Copy) -> None:
+    copy.write("tests/engine/test_token_cap.py", HEEDED)
+    copy.passes("tests/engine/test_token_cap.py")
