@@ -10,14 +10,14 @@ Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "fail"]
 
 
-class Named(Protocol):
+class NamedCheck(Protocol):
     """A check of a document, which has its name alone."""
 
     @property
     def name(self) -> str: ...
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=NamedCheck)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,12 +87,12 @@ class Tries:
     cache_floor: CacheFloor | None = None
 
 
-class Explored(Protocol):
+class ExploredKnob(Protocol):
     @property
     def point(self) -> Point: ...
 
 
-class Decided(Protocol):
+class Derivation(Protocol):
     """What a derived configuration was derived from."""
 
     @property
@@ -102,7 +102,7 @@ class Decided(Protocol):
     @property
     def setting(self) -> Setting: ...
     @property
-    def explored(self) -> Sequence[Explored]: ...
+    def explored(self) -> Sequence[ExploredKnob]: ...
     @property
     def chosen(self) -> Sequence[Point]: ...
     @property
@@ -122,7 +122,7 @@ class Decided(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CheckFacts:
     """`prompt` is the longest one that counts, and `longer`: the model takes a context that holds
     it. What is not known is None; a rule that reads it says so in its needs.
     """
@@ -133,7 +133,7 @@ class Facts:
     prompt: Fit | Fullest | None = None
     longer: bool = False
     given_corpus: CorpusFacts | None = None
-    given_decision: Decided | None = None
+    given_decision: Derivation | None = None
     given_model: ModelInfo | None = None
     given_tries: Tries | None = None
 
@@ -152,7 +152,7 @@ class Facts:
         return _known(self.given_corpus, Need.CORPUS)
 
     @property
-    def decision(self) -> Decided:
+    def decision(self) -> Derivation:
         return _known(self.given_decision, Need.DECISION)
 
     @property

@@ -9,11 +9,11 @@ from functools import cache
 
 from mmcalib.checks import catalogue
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Facts
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.rule import CheckStage, Rule
 
 
-def judge(stage: Stage, facts: Facts) -> Iterator[Check]:
+def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
     """What the rules of one stage find, in the order in which it would hurt."""
     for rule in rules(stage):
         if rule.needs <= facts.known:
@@ -21,7 +21,7 @@ def judge(stage: Stage, facts: Facts) -> Iterator[Check]:
 
 
 @cache
-def rules(stage: Stage) -> tuple[Rule, ...]:
+def rules(stage: CheckStage) -> tuple[Rule, ...]:
     """A module of the catalogue has its rules in `RULES`; there is no list of modules."""
     found = [rule for rule in every_rule() if stage in rule.places]
     return tuple(sorted(found, key=lambda rule: rule.places[stage]))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.facts import Facts, Need
+from mmcalib.checks.facts import CheckFacts, Need
 
 
-class Stage(Enum):
+class CheckStage(Enum):
     """When checks are made: of `run` once it has decided; of `validate` once vLLM's budget for the
     file is known, and once the items of a corpus were measured under it.
     """
@@ -29,6 +29,6 @@ class Rule:
     """
 
     ids: tuple[CheckId, ...]
-    places: Mapping[Stage, int]
-    judge: Callable[[Facts], Iterable[Check]]
+    places: Mapping[CheckStage, int]
+    judge: Callable[[CheckFacts], Iterable[Check]]
     needs: frozenset[Need] = frozenset()

@@ -11,6 +11,8 @@ from mmcalib.domain.knobs import Knob
 
 # After every length of the context, and after every cap.
 LAST: Final = 4
+# The knob of a fix that may shrink the profile alone.
+SIZE_HINT: Final = "size hint"
 
 # What a size hint would name where nothing is known of the media.
 _HINTS: Mapping[str, Mapping[str, int]] = {
@@ -89,7 +91,7 @@ def _hints(facts: Facts) -> Iterator[Fix]:
     if hint := _HINTS.get(largest):
         yield Fix(
             name=f"size hint for {largest}",
-            knob="size hint",
+            knob=SIZE_HINT,
             changes={"limit_mm_per_prompt": {largest: dict(hint)}},
             cost="requests",
             price=f"vLLM profiles with a smaller {largest}",

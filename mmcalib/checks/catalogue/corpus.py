@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import Dialect, line
-from mmcalib.checks.facts import Facts, Need
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts, Need
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.wording import one_line
@@ -25,7 +25,7 @@ UNSEEN = CheckId("{} measured")
 _SHOWN = 3
 
 
-def _readable(facts: Facts) -> Iterator[Check]:
+def _readable(facts: CheckFacts) -> Iterator[Check]:
     corpus = facts.corpus
     if not corpus.skipped:
         yield Check(CORPUS_READABLE, "pass", f"all {corpus.files} files read")
@@ -39,7 +39,7 @@ def _readable(facts: Facts) -> Iterator[Check]:
     )
 
 
-def _agreement(facts: Facts) -> Iterator[Check]:
+def _agreement(facts: CheckFacts) -> Iterator[Check]:
     table = facts.decision.default_table
     if not table.mismatches:
         count = table.compared
@@ -59,7 +59,7 @@ def _agreement(facts: Facts) -> Iterator[Check]:
     )
 
 
-def _loaded(facts: Facts) -> Iterator[Check]:
+def _loaded(facts: CheckFacts) -> Iterator[Check]:
     """What vLLM's loader fails on; `run` lists each such item as skipped, and fails where it is
     most of a modality: that is a broken installation.
     """
@@ -86,7 +86,7 @@ def _fails_to_load(table: CostTable, modality: Modality) -> Iterator[Check]:
         )
 
 
-def _accepted(facts: Facts) -> Iterator[Check]:
+def _accepted(facts: CheckFacts) -> Iterator[Check]:
     """Odd items are the user's affair; most of a modality refused is a broken installation."""
     table = facts.corpus.table
     if facts.dialect is Dialect.FLAGS:
@@ -118,7 +118,7 @@ def _refused(table: CostTable, modality: Modality, dialect: Dialect) -> Iterator
     )
 
 
-def _served(facts: Facts) -> Iterator[Check]:
+def _served(facts: CheckFacts) -> Iterator[Check]:
     """Modalities of the corpus that the configuration rejects as a whole."""
     left_out = facts.corpus.left_out
     if not left_out:
@@ -137,7 +137,7 @@ def _served(facts: Facts) -> Iterator[Check]:
     )
 
 
-def _unseen(facts: Facts) -> Iterator[Check]:
+def _unseen(facts: CheckFacts) -> Iterator[Check]:
     """Modalities that were asked for with --count and of which the corpus has no item."""
     judged = facts.configuration
     for modality, count in judged.counts.items():
@@ -155,10 +155,15 @@ def _unseen(facts: Facts) -> Iterator[Check]:
 _CORPUS = frozenset({Need.CORPUS})
 _DECISION = frozenset({Need.DECISION})
 RULES = (
-    Rule((CORPUS_READABLE,), {Stage.DECIDED: 10, Stage.MEASURED: 10}, _readable, _CORPUS),
-    Rule((STAND_INS_AGREE,), {Stage.DECIDED: 20}, _agreement, _DECISION),
-    Rule((ITEMS_LOAD,), {Stage.MEASURED: 30}, _loaded, _CORPUS),
-    Rule((MODALITY_LOADS, ACCEPTED), {Stage.DECIDED: 30, Stage.MEASURED: 40}, _accepted, _CORPUS),
-    Rule((MODALITIES_SERVED,), {Stage.DECIDED: 40, Stage.MEASURED: 20}, _served, _CORPUS),
-    Rule((UNSEEN,), {Stage.DECIDED: 100}, _unseen, _DECISION),
+    Rule((CORPUS_READABLE,), {CheckStage.DECIDED: 10, CheckStage.MEASURED: 10}, _readable, _CORPUS),
+    Rule((STAND_INS_AGREE,), {CheckStage.DECIDED: 20}, _agreement, _DECISION),
+    Rule((ITEMS_LOAD,), {CheckStage.MEASURED: 30}, _loaded, _CORPUS),
+    Rule(
+        (MODALITY_LOADS, ACCEPTED),
+        {CheckStage.DECIDED: 30, CheckStage.MEASURED: 40},
+        _accepted,
+        _CORPUS,
+    ),
+    Rule((MODALITIES_SERVED,), {CheckStage.DECIDED: 40, CheckStage.MEASURED: 20}, _served, _CORPUS),
+    Rule((UNSEEN,), {CheckStage.DECIDED: 100}, _unseen, _DECISION),
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from mmcalib.checks.catalogue.limits import LIMIT
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.facts import Facts, Need
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts, Need
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.effects import Effect, sizes
 
 HAS_EFFECT = CheckId("{} has effect")
@@ -41,7 +41,7 @@ def _idle(effects: Sequence[Effect]) -> list[Effect]:
     return [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
 
 
-def _ineffective(facts: Facts) -> Iterator[Check]:
+def _ineffective(facts: CheckFacts) -> Iterator[Check]:
     turned, policy = facts.decision.turns(), facts.policy
     for modality in facts.configuration.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
@@ -59,7 +59,7 @@ def _ineffective(facts: Facts) -> Iterator[Check]:
         )
 
 
-def _switched_off(facts: Facts) -> Iterator[Check]:
+def _switched_off(facts: CheckFacts) -> Iterator[Check]:
     """R8: each setting was switched off once."""
     effects = facts.decision.effects
     if not effects:
@@ -82,6 +82,6 @@ def _switched_off(facts: Facts) -> Iterator[Check]:
 
 _DECISION = frozenset({Need.DECISION})
 RULES = (
-    Rule((CAP, HAS_EFFECT), {Stage.DECIDED: 140}, _ineffective, _DECISION),
-    Rule((SETTINGS_EFFECT,), {Stage.DECIDED: 150}, _switched_off, _DECISION),
+    Rule((CAP, HAS_EFFECT), {CheckStage.DECIDED: 140}, _ineffective, _DECISION),
+    Rule((SETTINGS_EFFECT,), {CheckStage.DECIDED: 150}, _switched_off, _DECISION),
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import Dialect
-from mmcalib.checks.facts import Facts
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.encoder_input import Excess, excesses
 
 INPUT_RESERVED = CheckId("{} input reserved")
@@ -32,11 +32,13 @@ def excess_check(excess: Excess, dialect: Dialect) -> Check:
     )
 
 
-def _input_reserved(facts: Facts) -> Iterator[Check]:
+def _input_reserved(facts: CheckFacts) -> Iterator[Check]:
     """What R4 in tokens cannot see."""
     judged = facts.configuration
     for excess in excesses(judged.table, judged.budget, judged.plain, facts.items):
         yield excess_check(excess, facts.dialect)
 
 
-RULES = (Rule((INPUT_RESERVED,), {Stage.DECIDED: 170, Stage.MEASURED: 60}, _input_reserved),)
+RULES = (
+    Rule((INPUT_RESERVED,), {CheckStage.DECIDED: 170, CheckStage.MEASURED: 60}, _input_reserved),
+)

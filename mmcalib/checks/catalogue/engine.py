@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.facts import Facts, Need
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts, Need
+from mmcalib.checks.rule import CheckStage, Rule
 
 CONFIGURATION_ACCEPTED = CheckId("configuration accepted")
 BATCH_HOLDS_ITEM = CheckId("batch holds an item")
@@ -20,10 +20,12 @@ DEFAULT_COMPARED = CheckId("default for comparison")
 RUN_FINISHED = CheckId("run finished")
 
 
-def _default(facts: Facts) -> Iterator[Check]:
+def _default(facts: CheckFacts) -> Iterator[Check]:
     if error := facts.decision.default_error:
         detail = f"vLLM refuses to start with its defaults: {error}"
         yield Check(DEFAULT_CONFIGURATION, "warn", detail)
 
 
-RULES = (Rule((DEFAULT_CONFIGURATION,), {Stage.DECIDED: 80}, _default, frozenset({Need.DECISION})),)
+RULES = (
+    Rule((DEFAULT_CONFIGURATION,), {CheckStage.DECIDED: 80}, _default, frozenset({Need.DECISION})),
+)

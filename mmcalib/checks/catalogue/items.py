@@ -7,8 +7,8 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import Dialect, line, line_of
-from mmcalib.checks.facts import Facts, Need
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts, Need
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
 from mmcalib.derive.nested import merged
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
@@ -111,7 +111,7 @@ def budgeted(budget: Budget) -> Check | None:
     return Check(ADMITTED, "pass", f"vLLM's own largest, in tokens: {each}; {held}")
 
 
-def _admitted(facts: Facts) -> Iterator[Check]:
+def _admitted(facts: CheckFacts) -> Iterator[Check]:
     judged, model = facts.configuration, facts.given_model
     knobs = model.knobs if model else ()
     check = admitted(judged.table, judged.budget, knobs, facts.dialect)
@@ -119,7 +119,7 @@ def _admitted(facts: Facts) -> Iterator[Check]:
         yield check
 
 
-def _cap_held(facts: Facts) -> Iterator[Check]:
+def _cap_held(facts: CheckFacts) -> Iterator[Check]:
     """A cap that was asked for and that no value of the model's option reaches."""
     cap, largest = facts.policy.max_tokens_per_item, facts.configuration.table.heaviest("image")
     knobs = [e.point.knob for e in facts.decision.explored]
@@ -134,7 +134,7 @@ def _cap_held(facts: Facts) -> Iterator[Check]:
         )
 
 
-def _still_accepted(facts: Facts) -> Iterator[Check]:
+def _still_accepted(facts: CheckFacts) -> Iterator[Check]:
     """Items that vLLM takes by default and refuses under the chosen setting."""
     default, table = facts.decision.default_table, facts.configuration.table
     gone = [c for s, c in default.costs.items() if s not in table.costs]
@@ -148,7 +148,7 @@ def _still_accepted(facts: Facts) -> Iterator[Check]:
         )
 
 
-def _kept_whole(facts: Facts) -> Iterator[Check]:
+def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
     """The final setting, measured as a whole, against what was promised knob by knob."""
     decision, policy = facts.decision, facts.policy
     if policy.prefer != "quality" or policy.max_tokens_per_item is not None:
@@ -177,8 +177,8 @@ def _kept_whole(facts: Facts) -> Iterator[Check]:
 
 _DECISION = frozenset({Need.DECISION})
 RULES = (
-    Rule((ADMITTED,), {Stage.DECIDED: 50, Stage.MEASURED: 50}, _admitted),
-    Rule((CAP_HELD,), {Stage.DECIDED: 90}, _cap_held, _DECISION),
-    Rule((STILL_ACCEPTED,), {Stage.DECIDED: 110}, _still_accepted, _DECISION),
-    Rule((KEPT_WHOLE,), {Stage.DECIDED: 120}, _kept_whole, _DECISION),
+    Rule((ADMITTED,), {CheckStage.DECIDED: 50, CheckStage.MEASURED: 50}, _admitted),
+    Rule((CAP_HELD,), {CheckStage.DECIDED: 90}, _cap_held, _DECISION),
+    Rule((STILL_ACCEPTED,), {CheckStage.DECIDED: 110}, _still_accepted, _DECISION),
+    Rule((KEPT_WHOLE,), {CheckStage.DECIDED: 120}, _kept_whole, _DECISION),
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.checks.facts import Facts, Need
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts, Need
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
@@ -147,16 +147,18 @@ def unwritten(
     yield Check(EVERY_LIMITED, "warn", detail, remedy)
 
 
-def _named(facts: Facts) -> Iterator[Check]:
+def _named(facts: CheckFacts) -> Iterator[Check]:
     return limit_findings(facts.configuration.engine_args, facts.model)
 
 
-def _unwritten(facts: Facts) -> Iterator[Check]:
+def _unwritten(facts: CheckFacts) -> Iterator[Check]:
     judged, tries = facts.configuration, facts.tries
     return unwritten(judged.engine_args, facts.model, judged.budget, tries.without, tries.gain)
 
 
 RULES = (
-    Rule((LIMIT_OF,), {Stage.WRITTEN: 10}, _named, frozenset({Need.MODEL})),
-    Rule((EVERY_LIMITED,), {Stage.WRITTEN: 20}, _unwritten, frozenset({Need.MODEL, Need.TRIES})),
+    Rule((LIMIT_OF,), {CheckStage.WRITTEN: 10}, _named, frozenset({Need.MODEL})),
+    Rule(
+        (EVERY_LIMITED,), {CheckStage.WRITTEN: 20}, _unwritten, frozenset({Need.MODEL, Need.TRIES})
+    ),
 )

@@ -7,8 +7,8 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.checks.facts import Facts, Need
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts, Need
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.cache_floor import CacheFloor, parts
 from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, written_gib
 
@@ -44,11 +44,11 @@ def cache_findings(engine_args: Mapping[str, Any], floor: CacheFloor) -> Check |
     )
 
 
-def _holds(facts: Facts) -> Iterator[Check]:
+def _holds(facts: CheckFacts) -> Iterator[Check]:
     floor = facts.tries.cache_floor
     check = None if floor is None else cache_findings(facts.configuration.engine_args, floor)
     if check is not None:
         yield check
 
 
-RULES = (Rule((CACHE,), {Stage.WRITTEN: 60}, _holds, frozenset({Need.TRIES})),)
+RULES = (Rule((CACHE,), {CheckStage.WRITTEN: 60}, _holds, frozenset({Need.TRIES})),)

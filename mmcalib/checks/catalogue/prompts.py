@@ -8,8 +8,8 @@ from typing import Any, Literal, assert_never
 from mmcalib.checks.catalogue.limits import LIMIT, hint
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import Dialect, line, line_of
-from mmcalib.checks.facts import Facts, Fullest, Need
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts, Fullest, Need
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
@@ -119,7 +119,7 @@ def _counted(limits: Mapping[str, Any], modality: str, count: int) -> Any:
     return {"count": count, **kept} if kept else count
 
 
-def _fit(facts: Facts) -> Iterator[Check]:
+def _fit(facts: CheckFacts) -> Iterator[Check]:
     match facts.prompt:
         case None:
             check = None
@@ -147,7 +147,7 @@ def _fit(facts: Facts) -> Iterator[Check]:
         yield check
 
 
-def _admitted(facts: Facts) -> Iterator[Check]:
+def _admitted(facts: CheckFacts) -> Iterator[Check]:
     """Requests with more items than the limits admit end with HTTP 400."""
     over, dialect = facts.corpus.over, facts.dialect
     if over is None:
@@ -170,9 +170,13 @@ def _admitted(facts: Facts) -> Iterator[Check]:
 RULES = (
     Rule(
         (REQUESTS_ADMITTED,),
-        {Stage.DECIDED: 60, Stage.MEASURED: 70},
+        {CheckStage.DECIDED: 60, CheckStage.MEASURED: 70},
         _admitted,
         frozenset({Need.CORPUS}),
     ),
-    Rule((PROMPTS_FIT,), {Stage.DECIDED: 70, Stage.WRITTEN: 30, Stage.MEASURED: 80}, _fit),
+    Rule(
+        (PROMPTS_FIT,),
+        {CheckStage.DECIDED: 70, CheckStage.WRITTEN: 30, CheckStage.MEASURED: 80},
+        _fit,
+    ),
 )

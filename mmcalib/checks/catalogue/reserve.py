@@ -9,9 +9,9 @@ from typing import Any
 from mmcalib.checks.catalogue.limits import LIMIT, hint, options
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import Dialect, line
-from mmcalib.checks.facts import Facts, Need
+from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.room import Room
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.limits import Count
 from mmcalib.derive.nested import merged
@@ -134,7 +134,7 @@ def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> 
     yield Cure(without, line(LIMIT, plain))
 
 
-def reserved_in_tokens(facts: Facts) -> Check:
+def reserved_in_tokens(facts: CheckFacts) -> Check:
     judged, tries = facts.configuration, facts.given_tries
     alone = embeddings_alone(judged.budget) if facts.dialect is Dialect.LINES else None
     return alone or reserved_check(
@@ -146,11 +146,11 @@ def reserved_in_tokens(facts: Facts) -> Check:
     )
 
 
-def _reserved(facts: Facts) -> Iterator[Check]:
+def _reserved(facts: CheckFacts) -> Iterator[Check]:
     yield reserved_in_tokens(facts)
 
 
-def _skipped(facts: Facts) -> Iterator[Check]:
+def _skipped(facts: CheckFacts) -> Iterator[Check]:
     judged = facts.configuration
     check = skipped_profile(judged.engine_args, judged.adequacy, facts.tries.room)
     if check is not None:
@@ -158,6 +158,6 @@ def _skipped(facts: Facts) -> Iterator[Check]:
 
 
 RULES = (
-    Rule((RESERVED,), {Stage.DECIDED: 160, Stage.WRITTEN: 70}, _reserved),
-    Rule((ENCODER_RESERVED,), {Stage.WRITTEN: 50}, _skipped, frozenset({Need.TRIES})),
+    Rule((RESERVED,), {CheckStage.DECIDED: 160, CheckStage.WRITTEN: 70}, _reserved),
+    Rule((ENCODER_RESERVED,), {CheckStage.WRITTEN: 50}, _skipped, frozenset({Need.TRIES})),
 )

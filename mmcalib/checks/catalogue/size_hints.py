@@ -9,8 +9,8 @@ from mmcalib.checks.catalogue.limits import LIMIT, hint, options
 from mmcalib.checks.catalogue.reserve import reserved_in_tokens
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.checks.facts import Facts, Need
-from mmcalib.checks.rule import Rule, Stage
+from mmcalib.checks.facts import CheckFacts, Need
+from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.model import ModelInfo
 
@@ -94,7 +94,7 @@ def _shrunk(
     return Check(name, "pass", detail)
 
 
-def _derived(facts: Facts) -> Iterator[Check]:
+def _derived(facts: CheckFacts) -> Iterator[Check]:
     for modality, size in facts.decision.hints.items():
         named = ", ".join(f"{axis} {value}" for axis, value in size.items())
         dummy = facts.configuration.budget.dummies[modality].embeds
@@ -106,17 +106,17 @@ def _derived(facts: Facts) -> Iterator[Check]:
         )
 
 
-def _written(facts: Facts) -> Iterator[Check]:
+def _written(facts: CheckFacts) -> Iterator[Check]:
     judged = facts.configuration
     remedy = reserved_in_tokens(facts).remedy
     yield from hint_findings(judged.engine_args, facts.model, judged.budget, judged.plain, remedy)
 
 
 RULES = (
-    Rule((SIZE_HINT,), {Stage.DECIDED: 130}, _derived, frozenset({Need.DECISION})),
+    Rule((SIZE_HINT,), {CheckStage.DECIDED: 130}, _derived, frozenset({Need.DECISION})),
     Rule(
         (SIZE_HINT, HINT_WITHIN),
-        {Stage.WRITTEN: 40},
+        {CheckStage.WRITTEN: 40},
         _written,
         frozenset({Need.MODEL, Need.TRIES}),
     ),

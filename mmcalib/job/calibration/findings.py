@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect
-from mmcalib.checks.facts import CorpusFacts, Facts
+from mmcalib.checks.facts import CheckFacts, CorpusFacts
 from mmcalib.checks.judge import judge
-from mmcalib.checks.rule import Stage
+from mmcalib.checks.rule import CheckStage
 from mmcalib.derive.policy import Policy
 from mmcalib.job.calibration.cache import cache_checks
 from mmcalib.job.corpus_facts import requests_over
@@ -18,7 +18,7 @@ def findings(
     corpus: Corpus, left_out: dict[str, str], decision: Decision, policy: Policy
 ) -> list[Check]:
     """In the order in which they would hurt; `left_out` says why a modality is not served."""
-    facts = Facts(
+    facts = CheckFacts(
         dialect=Dialect.FLAGS,
         configuration=decision,
         policy=policy,
@@ -32,4 +32,4 @@ def findings(
         ),
         given_decision=decision,
     )
-    return [*judge(Stage.DECIDED, facts), *cache_checks(decision, policy)]
+    return [*judge(CheckStage.DECIDED, facts), *cache_checks(decision, policy)]

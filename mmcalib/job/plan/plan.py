@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.derive.candidates import candidates
-from mmcalib.derive.cheapest import Found, cheapest
+from mmcalib.derive.engine_fixes import engine_fixes
 from mmcalib.derive.facts import Facts
+from mmcalib.derive.fix_search import Found, cheapest
 from mmcalib.derive.fixes import Fix, Outcome
 from mmcalib.derive.goal import parse_goal
 from mmcalib.domain.model import ModelInfo
@@ -106,7 +106,7 @@ def _search(
     if outcome.reached:
         return [], Found({}, (), reached=True, proven=True)
     facts = _facts(base, _opened(resolved, progress), resolved)
-    fixes = candidates(bench.engine_args, facts, bench.goal)
+    fixes = engine_fixes(bench.engine_args, facts, bench.goal)
     left = MOST_REHEARSALS - bench.prediction.count
     with progress.step("rehearsing fixes", left) as task:
 

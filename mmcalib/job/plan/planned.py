@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mmcalib.derive.cheapest import Found
+from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes import Fix, spelled
+from mmcalib.derive.media_fixes import SIZE_HINT
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
@@ -63,7 +64,7 @@ def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:
     """What is wrong with what reaches the goal, and with a size hint in any case: the profile
     shrinks, and what vLLM admits does not; or both do, and what vLLM took before it now refuses.
     """
-    hint = fix.knob == "size hint"
+    hint = fix.knob == SIZE_HINT
     if not hint and not bench.goal.reached(found):
         return ""
     if hint and (refused := _refused(fix, bench.found(()), found)):

@@ -12,10 +12,10 @@ from mmcalib.checks.catalogue.reserve import embeddings_alone
 from mmcalib.checks.catalogue.reserve import reserved_check as tokens_check
 from mmcalib.checks.check import Check
 from mmcalib.checks.configuration import Configured
-from mmcalib.derive.cheapest import Found
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import Shortfall
+from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes import COSTS, Cost, Fix
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget

@@ -8,9 +8,9 @@ from mmcalib.checks.catalogue import limits, prompts, reserve
 from mmcalib.checks.catalogue.corpus import MEDIA_SERVED
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect, line
-from mmcalib.checks.facts import Facts, Fullest, Tries
+from mmcalib.checks.facts import CheckFacts, Fullest, Tries
 from mmcalib.checks.judge import judge
-from mmcalib.checks.rule import Stage
+from mmcalib.checks.rule import CheckStage
 from mmcalib.derive.cache_floor import CacheFloor, cache_floor, within_context
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Budget
@@ -40,8 +40,8 @@ def findings(
         cache_floor=None if subject.opened.encoder_decoder else _cache_floor(subject),
     )
     yield from judge(
-        Stage.WRITTEN,
-        Facts(
+        CheckStage.WRITTEN,
+        CheckFacts(
             dialect=Dialect.LINES,
             configuration=subject,
             prompt=prompt,

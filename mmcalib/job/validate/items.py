@@ -10,9 +10,9 @@ from mmcalib.census.sample import choose
 from mmcalib.checks.catalogue import items as traps
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect
-from mmcalib.checks.facts import CorpusFacts, Facts, Fullest
+from mmcalib.checks.facts import CheckFacts, CorpusFacts, Fullest
 from mmcalib.checks.judge import judge
-from mmcalib.checks.rule import Stage
+from mmcalib.checks.rule import CheckStage
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.engine.host import EngineHost
@@ -65,8 +65,8 @@ def measured(
     )
     prompt, longer = _longest(served, subject, asks)
     yield from judge(
-        Stage.MEASURED,
-        Facts(
+        CheckStage.MEASURED,
+        CheckFacts(
             dialect=Dialect.LINES,
             configuration=subject,
             prompt=prompt,

@@ -8,7 +8,7 @@ from typing import Any
 
 from rehearsals import GIB, deepstack, limits
 
-from mmcalib.derive.cheapest import Found
+from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes import Fix
 from mmcalib.derive.goal import Goal
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed

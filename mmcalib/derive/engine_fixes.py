@@ -25,7 +25,7 @@ _OFFLOADED = (4, 2)
 _RANKS = (2, 4, 8)
 
 
-def candidates(engine_args: Mapping[str, Any], facts: Facts, goal: Goal) -> list[Fix]:
+def engine_fixes(engine_args: Mapping[str, Any], facts: Facts, goal: Goal) -> list[Fix]:
     """Fixes that would change these engine arguments, the mildest level of each knob first."""
     return [
         *_utilization(engine_args, facts),
