@@ -13,6 +13,7 @@ BYTES_PER = {
     "gb": 10**9,
     "tb": 10**12,
 }
+# pydantic's ByteSize would also take `8`, `8bit` and, for 5 bytes, `5.GiB`: mistakes of somebody.
 SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([mgt]i?b)", re.IGNORECASE | re.ASCII)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +14,6 @@ from mmcalib.options.corpus import AllowedRoot, Requests
 
 if TYPE_CHECKING:
     from mmcalib.result.check_lines import Offender, Summary
-
-T = TypeVar("T")
 
 
 @command
@@ -84,7 +81,7 @@ def check(
     )
     progress = Silent() if quiet else Terminal(console)
     with progress.step("checking") as task:
-        for checked in _named_here(answers):
+        for checked in answers:
             task.advance()
             if isinstance(checked, Skipped):
                 tally.skipped += 1
@@ -111,17 +108,6 @@ def check(
             f"{offenders} of {tally.checked} do not fit {calibration}",
             hint="the remedies above, or mmcalib run on a corpus that has such media",
         )
-
-
-def _named_here(answers: Iterator[T]) -> Iterator[T]:
-    """What sources complain of is --data elsewhere, and NEW_DATA here."""
-    from mmcalib.errors import CorpusError
-
-    try:
-        yield from answers
-    except CorpusError as error:
-        hint = error.hint.replace("--data DIR", "NEW_DATA")
-        raise CorpusError(error.message, hint=hint) from error
 
 
 def _print(line: Offender | Summary) -> None:

@@ -19,22 +19,22 @@ class FolderSource:
 
     Names that begin with a dot are the system's clutter and are left out. Links are followed; a
     folder that is reached twice is read once. What is not a regular file is `Skipped`; whether a
-    regular file is media is for the probe to say.
+    regular file is media is for the probe to say. `given_as` is what a hint calls it.
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = os.path.abspath(root)
+    def __init__(self, root: str | Path, *, given_as: str = "--data DIR") -> None:
+        self.root, self._given_as = os.path.abspath(root), given_as
         if not os.path.lexists(self.root):
             raise CorpusError(
                 f"no such folder: {one_line(self.root)}",
-                hint="--data DIR names a folder of media files, or one file",
+                hint=f"{given_as} names a folder of media files, or one file",
             )
 
     def items(self) -> Iterator[Item | Skipped]:
         """Raise CorpusError, at the end, when there was nothing at all below `root`."""
         nothing = CorpusError(
             f"no files in folder: {one_line(self.root)}",
-            hint="--data DIR names a folder of media; names with a leading dot do not count",
+            hint=f"{self._given_as} names a folder of media; names with a leading dot do not count",
         )
         yield from at_least_one(items_of(walk(self.root)), nothing)
 

@@ -80,7 +80,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that could not be read as media, and why. Counted and listed, never dropped."""
+    """Something that could not be read as media, and why. Counted and listed, never dropped.
+
+    `no_media`: it is a file of another kind, as folders have them, rather than a broken one. Only
+    who looked knows; it is not kept.
+    """
 
     path: str
     reason: str
+    no_media: bool = field(default=False, compare=False, repr=False)

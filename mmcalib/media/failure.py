@@ -15,6 +15,10 @@ class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Ski
     """The bytes are not media, or are damaged; the message is the reason."""
 
 
+class NotMedia(Unreadable):
+    """The bytes are of no kind of media."""
+
+
 # What Pillow lets out of its header parsers on damaged input; the builtin types are here because
 # its plugins index, convert and compute on unchecked header fields.
 _READ_ERRORS: tuple[type[Exception], ...] = (

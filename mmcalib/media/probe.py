@@ -25,11 +25,11 @@ from mmcalib.media.bounded import (
     bounded,
     open_bounded,
 )
-from mmcalib.media.failure import Unreadable, failures, reason
+from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import ANIMATED, HEAD_BYTES, Kind, sniff
 
-NOT_MEDIA = "not an image, video or audio file"
+_NOT_MEDIA = "not an image, video or audio file"
 
 
 # What a server fetches itself, within its bound.
@@ -51,7 +51,7 @@ def examine(item: Item) -> Encoded | Skipped:
     try:
         seen = _of_file(item) if is_plain_file(item) else _of_bytes(item)
     except failures() as error:
-        return Skipped(item.path, reason(error))
+        return Skipped(item.path, reason(error), no_media=isinstance(error, NotMedia))
     if item.declared not in (None, seen.modality):
         return Skipped(item.path, f"declared {item.declared}, is {seen.modality}")
     return seen
@@ -143,4 +143,4 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
         return frames_shape(file)
     if kind == "empty":
         raise Unreadable("empty file")
-    raise Unreadable(f"{NOT_MEDIA} (text)" if kind == "text" else NOT_MEDIA)
+    raise NotMedia(f"{_NOT_MEDIA} (text)" if kind == "text" else _NOT_MEDIA)

@@ -17,7 +17,6 @@ from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.gate.presented import admitted_prompt, unreadable
 from mmcalib.media.ending import examine_whole
-from mmcalib.media.probe import NOT_MEDIA
 from mmcalib.result.checked import Checked
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
@@ -40,7 +39,7 @@ def check(
     """
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
-        folders = [FolderSource(path) for path in paths]
+        folders = [FolderSource(path, given_as="NEW_DATA") for path in paths]
         files = [
             RequestsSource(path, allowed_root=allowed_root, scratch=scratch.path)
             for path in requests
@@ -65,17 +64,16 @@ class _Gate:
     def folder(self, source: FolderSource, *, named: bool) -> Iterator[Checked | Skipped]:
         """`named`: the source is one file that was asked for, so that it must be media."""
         for found in source.items():
-            checked = self.item(found)
-            if isinstance(found, Item) and not named and _no_media(checked):
-                yield Skipped(found.path, checked.admission.reason)
+            seen = examine_whole(found) if isinstance(found, Item) else found
+            if isinstance(seen, Skipped) and seen.no_media and not named:
+                yield seen
             else:
-                yield checked
+                yield self._seen(found.path, seen)
 
-    def item(self, item: Item | Skipped) -> Checked:
-        seen = examine_whole(item) if isinstance(item, Item) else item
+    def _seen(self, path: str, seen: Encoded | Skipped) -> Checked:
         if isinstance(seen, Skipped):
-            return Checked(item.path, "item", (), unreadable(seen.reason))
-        return Checked(item.path, "item", (seen.shape,), self._admitted(seen))
+            return Checked(path, "item", (), unreadable(seen.reason))
+        return Checked(path, "item", (seen.shape,), self._admitted(seen))
 
     def prompt(self, prompt: Prompt | Skipped) -> Checked:
         if isinstance(prompt, Skipped):
@@ -90,8 +88,8 @@ class _Gate:
         """A JSON object is a chat request; everything else is a path."""
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
-        path = os.path.abspath(os.fsdecode(text))
-        return self.item(Item(path))
+        item = Item(os.path.abspath(os.fsdecode(text)))
+        return self._seen(item.path, examine_whole(item))
 
     def _admitted(self, file: Encoded) -> Admission:
         return with_remedy(self._gate, file, admit(self._gate, file))
@@ -101,7 +99,3 @@ class _Gate:
             if os.path.dirname(item.path) == self._scratch:
                 with suppress(OSError):
                     os.unlink(item.path)
-
-
-def _no_media(checked: Checked) -> bool:
-    return checked.admission.reason.startswith(NOT_MEDIA)
