@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from types import ModuleType
+from typing import Any
 
 from mmcalib.checks import catalogue
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.rule import CheckStage, Rule
+from mmcalib.checks.trap import Figures, Trap, TrapRule
 
 
 def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
@@ -22,13 +25,37 @@ def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
 
 @cache
 def rules(stage: CheckStage) -> tuple[Rule, ...]:
-    """A module of the catalogue has its rules in `RULES`; there is no list of modules."""
+    """A module of the catalogue has its rules in `RULES`, traps of options in `TRAPS`; there is no
+    list of modules.
+    """
     found = [rule for rule in every_rule() if stage in rule.places]
     return tuple(sorted(found, key=lambda rule: rule.places[stage]))
 
 
 @cache
 def every_rule() -> tuple[Rule, ...]:
+    return tuple(rule for module in _modules() for rule in getattr(module, "RULES", ()))
+
+
+def option_traps(
+    engine_args: Mapping[str, Any], served: Mapping[str, Any], known: Figures
+) -> Iterator[Trap]:
+    """All traps of options beside limits, caps and hints, in the order in which they would hurt.
+    `served` are all arguments of `vllm serve`.
+    """
+    for rule in _trap_rules():
+        trap = rule.find(served if rule.of_server else engine_args, known)
+        if trap is not None:
+            yield trap
+
+
+@cache
+def _trap_rules() -> tuple[TrapRule, ...]:
+    found: list[TrapRule] = [rule for m in _modules() for rule in getattr(m, "TRAPS", ())]
+    return tuple(sorted(found, key=lambda rule: rule.place))
+
+
+@cache
+def _modules() -> tuple[ModuleType, ...]:
     names = sorted(module.name for module in pkgutil.iter_modules(catalogue.__path__))
-    modules = [importlib.import_module(f"{catalogue.__name__}.{name}") for name in names]
-    return tuple(rule for module in modules for rule in getattr(module, "RULES", ()))
+    return tuple(importlib.import_module(f"{catalogue.__name__}.{name}") for name in names)

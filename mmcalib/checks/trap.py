@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mmcalib.checks.check import Check
 from mmcalib.domain.budget import Budget
@@ -43,6 +44,17 @@ class Figures:
     encoder_cache_bytes: int | None = None
     activation_peak_bytes: int | None = None
     runner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrapRule:
+    """`find` is given the engine arguments, and `of_server` all arguments of `vllm serve`, those of
+    its front end among them; `place` is the one among the others.
+    """
+
+    place: int
+    find: Callable[[Mapping[str, Any], Figures], Trap | None]
+    of_server: bool = False
 
 
 def size(nbytes: int | None) -> str:

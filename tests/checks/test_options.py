@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.checks.catalogue.options import option_traps
+from mmcalib.checks.judge import option_traps
 from mmcalib.checks.trap import Figures, Taken, Trap
 from mmcalib.domain.budget import Budget, Dummy
 

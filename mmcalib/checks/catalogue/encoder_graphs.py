@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.trap import Figures, Taken, Trap, size
+from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule, size
 
 GRAPHS_RESERVED = CheckId("encoder graphs reserved")
 
@@ -60,3 +60,6 @@ def _budgets(compilation: Mapping[str, Any], known: Figures) -> list[int]:
         found.append(tokens)
         tokens *= 2
     return [*found, most]
+
+
+TRAPS = (TrapRule(50, encoder_graphs),)

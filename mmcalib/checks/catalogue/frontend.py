@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.trap import Figures, Taken, Trap
+from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule
 from mmcalib.derive.mm_cache import GIB
 
 API_SERVER_MEMORY = CheckId("memory of the API server")
@@ -39,3 +39,6 @@ def frontend(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
         return Trap(Check(name, "warn", why, "remove mm-ipc-gpu-memory-gb"), taken)
     more = "; its decoders take more for each API server, which vLLM subtracts too"
     return Trap(Check(name, "pass", detail + more), taken)
+
+
+TRAPS = (TrapRule(70, frontend),)

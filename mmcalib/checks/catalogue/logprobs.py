@@ -7,7 +7,7 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.checks.trap import Figures, Taken, Trap, size
+from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule, size
 
 LOGPROBS_RESERVED = CheckId("prompt_logprobs reserved")
 
@@ -48,3 +48,6 @@ def prompt_logprobs(engine_args: Mapping[str, Any], known: Figures) -> Trap | No
         "or a proxy that refuses prompt_logprobs: no option of vLLM does"
     )
     return Trap(Check(name, "warn", detail, remedy), taken)
+
+
+TRAPS = (TrapRule(40, prompt_logprobs),)

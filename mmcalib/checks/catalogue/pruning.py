@@ -7,7 +7,7 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.checks.trap import Figures, Taken, Trap, size
+from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule, size
 
 PRUNED_RESERVED = CheckId("pruned videos reserved")
 
@@ -38,3 +38,6 @@ def pruning(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
     )
     taken = None if more is None else Taken(f"frames that {RATE} drops", more)
     return Trap(Check(PRUNED_RESERVED, "warn", detail, remedy), taken)
+
+
+TRAPS = (TrapRule(20, pruning),)

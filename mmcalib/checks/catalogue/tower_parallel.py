@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.trap import Figures, Taken, Trap, size
+from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule, size
 from mmcalib.derive.adequacy import ADEQUATE
 
 LARGEST_ON_ONE_RANK = CheckId("largest item on one rank")
@@ -48,3 +48,6 @@ def _per_rank(known: Figures, ranks: int) -> int:
     dummy = budget.dummies.get(budget.profiled_modality or "")
     embeds = dummy.embeds if dummy else budget.largest_item(budget.profiled_modality or "")
     return math.ceil(budget.profiled_items / ranks) * embeds
+
+
+TRAPS = (TrapRule(30, tower_parallel),)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.trap import Figures, Taken, Trap, size
+from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule, size
 
 CAPS_HOLD = CheckId("caps hold for every request")
 EMBEDDINGS = CheckId("embeddings of clients")
@@ -56,3 +56,9 @@ def embeddings(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
             taken = Taken("embeddings that clients send", known.encoder_cache_bytes)
     remedy = "remove enable-mm-embeds unless you trust every client"
     return Trap(Check(EMBEDDINGS, "warn", detail, remedy), taken)
+
+
+TRAPS = (
+    TrapRule(10, trusted_kwargs, of_server=True),
+    TrapRule(60, embeddings),
+)

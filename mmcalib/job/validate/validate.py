@@ -12,10 +12,10 @@ from pathlib import Path
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.engine import BATCH_HOLDS_ITEM, ENGINE_START
 from mmcalib.checks.catalogue.file import ROUND_TRIP
-from mmcalib.checks.catalogue.options import option_traps
 from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.catalogue.size_hints import SIZE_HINT
 from mmcalib.checks.check import Check
+from mmcalib.checks.judge import option_traps
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, EngineDied, UsageError
 from mmcalib.geometry import resolve
