@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, ConfigDict, WithJsonSchema
 
 from mmcalib.report.registry import CONFIGURATIONS, REPORTS
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 _NAMES: Final = (*REPORTS, *CONFIGURATIONS)
 
@@ -24,7 +24,7 @@ FormatName = Annotated[
 ]
 
 
-class WrittenReport(Part):
+class WrittenReport(DocumentPart):
     """What `report --json` wrote, and where."""
 
     model_config = ConfigDict(title="Written")

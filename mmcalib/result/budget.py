@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mmcalib.result.part import Label, Part
+from mmcalib.result.part import DocumentPart, Label
 
 
-class EncoderBudget(Part):
+class EncoderBudget(DocumentPart):
     """Tokens, as vLLM's MultiModalBudget has them for one configuration; `resident_items` of the
     corpus' largest fit into its encoder cache at once.
     """
@@ -25,6 +25,6 @@ class EncoderBudget(Part):
     label: Label = "computed"
 
 
-class Budgets(Part):
+class Budgets(DocumentPart):
     default: EncoderBudget
     calibrated: EncoderBudget

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class BundledModel(Part):
+class BundledModel(DocumentPart):
     """One model that calibrates offline."""
 
     id: str

@@ -20,7 +20,7 @@ from mmcalib.result.encoder_sweep import EncoderSweep
 from mmcalib.result.evidence import Evidence
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memories
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 from mmcalib.result.processor_cache import ProcessorCache
 from mmcalib.result.processor_device import ProcessorDevice
 from mmcalib.result.server import ServerPart
@@ -34,7 +34,7 @@ MADE_BY: Final = "mmcalib run --model MODEL --data DIR --out OUT writes one"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Tool(Part):
+class Tool(DocumentPart):
     """Versions that the numbers depend on."""
 
     mmcalib: str
@@ -44,7 +44,7 @@ class Tool(Part):
     python: str
 
 
-class Model(Part):
+class Model(DocumentPart):
     """`doubts` say what the model's source cannot promise."""
 
     id: str
@@ -53,14 +53,14 @@ class Model(Part):
     doubts: list[str] = Field(default_factory=list)
 
 
-class Limits(Part):
+class Limits(DocumentPart):
     limit_mm_per_prompt: dict[str, Any]
     mm_processor_kwargs: dict[str, Any]
     media_io_kwargs: dict[str, Any]
     evidence: list[Evidence]
 
 
-class CalibrationDocument(Part):
+class CalibrationDocument(DocumentPart):
     """What `mmcalib.calibrate` returns and `calibration.json` holds."""
 
     model_config = ConfigDict(title="Calibration")

@@ -18,7 +18,7 @@ from mmcalib.domain.asked import Asked
 from mmcalib.domain.items import Item, Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.errors import UsageError
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 from mmcalib.result.positive import POSITIVE
 from mmcalib.version import __version__
 
@@ -31,18 +31,18 @@ Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
 
 
-class ScanTool(Part):
+class ScanTool(DocumentPart):
     """The versions of mmcalib that read the files."""
 
     mmcalib: list[str]
 
 
-class ScannedModality(Part):
+class ScannedModality(DocumentPart):
     items: Count
     unique_shapes: Count
 
 
-class ScannedCorpus(Part):
+class ScannedCorpus(DocumentPart):
     """With requests, every mention of an item counts. `files` are the paths that were found,
     `skipped` the files and requests that could not be used. So many items are `distinct` in
     content, if that was asked for; it does not add up over parts.
@@ -56,21 +56,21 @@ class ScannedCorpus(Part):
     distinct: Count | None = None
 
 
-class CountedImage(Part):
+class CountedImage(DocumentPart):
     modality: Literal["image"]
     shape: Annotated[ImageShape, POSITIVE]
     count: Count
     exemplars: Annotated[list[str], FailFast()]
 
 
-class CountedVideo(Part):
+class CountedVideo(DocumentPart):
     modality: Literal["video"]
     shape: Annotated[VideoShape, POSITIVE]
     count: Count
     exemplars: list[str]
 
 
-class CountedAudio(Part):
+class CountedAudio(DocumentPart):
     modality: Literal["audio"]
     shape: Annotated[AudioShape, POSITIVE]
     count: Count
@@ -82,12 +82,12 @@ CountedShape = Annotated[
 ]
 
 
-class ExemplarItem(Part):
+class ExemplarItem(DocumentPart):
     path: str
     declared: Modality | None
 
 
-class ExemplarPrompt(Part):
+class ExemplarPrompt(DocumentPart):
     """One whole request, such that it can be asked again."""
 
     origin: str
@@ -97,7 +97,7 @@ class ExemplarPrompt(Part):
     fields: dict[str, Any] = Field(default_factory=dict)
 
 
-class AskedText(Part):
+class AskedText(DocumentPart):
     """As `Asked`: messages, bytes of text and of the JSON of tools, tokens of the answer."""
 
     messages: Number
@@ -108,7 +108,7 @@ class AskedText(Part):
     least_answer_tokens: Number = 0
 
 
-class CountedPrompt(Part):
+class CountedPrompt(DocumentPart):
     """`count` requests hold items of these `shapes`, by their places in the list of shapes, and
     as many characters of text. `asked` is what they ask of the context; None in files of earlier
     versions, where nothing bounds it.
@@ -121,7 +121,7 @@ class CountedPrompt(Part):
     exemplar: ExemplarPrompt
 
 
-class CensusDocument(Part):
+class CensusDocument(DocumentPart):
     """The same bytes for the same corpus, in whatever order it was read or merged.
 
     `shards` are the parts that it is made of, empty for a whole corpus.
@@ -211,7 +211,7 @@ class CensusDocument(Part):
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-class Counts(Part):
+class Counts(DocumentPart):
     """What `scan --json` and `merge --json` print: a part of census.json."""
 
     shards: list[str]

@@ -9,16 +9,16 @@ from pydantic import Field
 from mmcalib.derive.admission import Answer, Basis
 from mmcalib.domain.shape_codec import to_tagged
 from mmcalib.result.checked import Checked, Tally
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class CheckedImage(Part):
+class CheckedImage(DocumentPart):
     modality: Literal["image"]
     width_px: int
     height_px: int
 
 
-class CheckedVideo(Part):
+class CheckedVideo(DocumentPart):
     modality: Literal["video"]
     num_frames: int
     fps: float
@@ -27,7 +27,7 @@ class CheckedVideo(Part):
     height_px: int
 
 
-class CheckedAudio(Part):
+class CheckedAudio(DocumentPart):
     modality: Literal["audio"]
     num_samples: int
     sample_rate_hz: int
@@ -38,7 +38,7 @@ CheckedShape = Annotated[
 ]
 
 
-class Offender(Part):
+class Offender(DocumentPart):
     """One item or request that does not fit, on a line of its own."""
 
     kind: Literal["item", "prompt"]
@@ -74,7 +74,7 @@ class Offender(Part):
         )
 
 
-class Summary(Part):
+class Summary(DocumentPart):
     """The last line of a check."""
 
     kind: Literal["summary"]

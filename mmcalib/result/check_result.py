@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mmcalib.checks.check import Check
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class CheckResult(Part):
+class CheckResult(DocumentPart):
     name: str
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mmcalib.result.part import Label, Part
+from mmcalib.result.part import DocumentPart, Label
 
 
-class Tokens(Part):
+class Tokens(DocumentPart):
     """Prompt tokens per item; `exemplar` is the path of the heaviest."""
 
     min: int
@@ -17,14 +17,14 @@ class Tokens(Part):
     label: Label = "measured"
 
 
-class ModalityItems(Part):
+class ModalityItems(DocumentPart):
     items: int
     unique_shapes: int
     tokens: Tokens
     heaviest: str
 
 
-class Corpus(Part):
+class Corpus(DocumentPart):
     """Item counts: with requests, every mention of an item counts."""
 
     items: int

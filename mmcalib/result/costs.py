@@ -13,7 +13,7 @@ from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.domain.text_bound import TextBound
 from mmcalib.errors import UsageError
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 from mmcalib.result.positive import POSITIVE
 from mmcalib.texts.recipe import TextRecipe
 
@@ -24,7 +24,7 @@ _AnyShape = Annotated[
 _AnyRule = Annotated[Area | Ceiling | Frames | Ladder, Field(discriminator="kind"), POSITIVE]
 
 
-class KnownCost(Part):
+class KnownCost(DocumentPart):
     """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured.
 
     `items` have the shape, None in files of earlier versions. `exemplar` is the path of one, kept
@@ -39,14 +39,14 @@ class KnownCost(Part):
     exemplar: str = ""
 
 
-class RefusedShape(Part):
+class RefusedShape(DocumentPart):
     """vLLM refuses every item of the shape, in its own words."""
 
     shape: _AnyShape
     reason: str
 
 
-class ModalityCosts(Part):
+class ModalityCosts(DocumentPart):
     """`rule` bounds unseen shapes; it reproduced all of `compared` measured ones. None: unknown."""
 
     known: Annotated[list[KnownCost], FailFast()]
@@ -55,14 +55,14 @@ class ModalityCosts(Part):
     compared: int = 0
 
 
-class CountedText(Part):
+class CountedText(DocumentPart):
     """A request by the digest of all but its media, and the tokens of its text, as counted."""
 
     digest: str
     tokens: int
 
 
-class TextCost(Part):
+class TextCost(DocumentPart):
     """What bounds the tokens of a request's text: so many per byte of UTF-8, and around it those of
     the chat template, once, per message, per item and of tools beside their JSON. It was at least
     what vLLM's renderer made of each of `compared` requests. `counted` are requests of the corpus
@@ -89,7 +89,7 @@ class TextCost(Part):
         )
 
 
-class Costs(Part):
+class Costs(DocumentPart):
     """By modality; those that the model takes and the corpus lacks are not there. `text` is None
     where nothing bounds it, and in files of earlier versions. By `recipe` texts that the bound does
     not settle are counted, without vLLM; `uncounted` says why none are, or which are not. With

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from mmcalib.result.check_result import CheckResult
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 Need = Literal["media", "engine", "optional"]
 
 
-class Package(Part):
+class Package(DocumentPart):
     """One package, by its name in the index; `version` is None where it is not installed.
 
     `need`: media and engine are needed by the main job, the others by what `purpose` says.
@@ -23,7 +23,7 @@ class Package(Part):
     install: str
 
 
-class Backend(Part):
+class Backend(DocumentPart):
     """Where the installed vLLM would run: `device` is cuda, cpu or empty, None where it did not
     answer within `seconds`.
     """
@@ -34,7 +34,7 @@ class Backend(Part):
     seconds: float
 
 
-class PresentGpu(Part):
+class PresentGpu(DocumentPart):
     """The first GPU of this machine; `free_bytes` is None where vLLM does not run on it."""
 
     name: str
@@ -43,14 +43,14 @@ class PresentGpu(Part):
     capability: str
 
 
-class Hub(Part):
+class Hub(DocumentPart):
     """Where models are fetched from, and whether it answers; `offline`: it was not asked."""
 
     endpoint: str
     state: Literal["reachable", "unreachable", "offline"]
 
 
-class Host(Part):
+class Host(DocumentPart):
     """Memory that is free, and the open files that one process may have; None: unknown."""
 
     platform: str
@@ -60,7 +60,7 @@ class Host(Part):
     open_files: int | None
 
 
-class Folder(Part):
+class Folder(DocumentPart):
     """A folder that is written to, and what for."""
 
     purpose: Literal["cache", "results", "temporary"]
@@ -69,7 +69,7 @@ class Folder(Part):
     free_bytes: int | None
 
 
-class Diagnosis(Part):
+class Diagnosis(DocumentPart):
     """Everything that was looked at. `verdict` fail: `mmcalib run` cannot work here."""
 
     mmcalib: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from mmcalib.derive.encoder_curve import Curve
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class EncoderPoint(Part):
+class EncoderPoint(DocumentPart):
     """One batch of `items` equal stand-ins; `tokens` and bytes are of all of them.
 
     `output_bytes` go into the encoder cache. `peak_bytes` are held at most above `input_bytes`,
@@ -27,7 +27,7 @@ class EncoderPoint(Part):
     rehearsed_bytes: int | None = None
 
 
-class UnsweptSize(Part):
+class UnsweptSize(DocumentPart):
     """A batch that was not encoded, and why."""
 
     shape: str
@@ -36,7 +36,7 @@ class UnsweptSize(Part):
     reason: str
 
 
-class EncoderCurve(Part):
+class EncoderCurve(DocumentPart):
     """Least squares: peak = constant + per token · tokens + per token² · tokens².
 
     `worst_residual` is the largest of single items, as a share of their highest peak.
@@ -54,7 +54,7 @@ class EncoderCurve(Part):
         return found.at(tokens)
 
 
-class ModalitySweep(Part):
+class ModalitySweep(DocumentPart):
     """`cap_tokens` is the largest item that the configuration admits; the curve is None with fewer
     than three sizes.
     """
@@ -66,7 +66,7 @@ class ModalitySweep(Part):
     not_encoded: list[UnsweptSize]
 
 
-class EncoderSweep(Part):
+class EncoderSweep(DocumentPart):
     """The encoder of the started engine, of `depth` of its `true_depth` layers; `gpu` is the one of
     the rehearsed peaks.
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from mmcalib.result.part import Label, Part
+from mmcalib.result.part import DocumentPart, Label
 
 
-class Evidence(Part):
+class Evidence(DocumentPart):
     """Why a setting has its value, and the item or request that set it. `effect` is what switching
     it off changed.
     """

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class FrontierPoint(Part):
+class FrontierPoint(DocumentPart):
     """One value of one knob: what it does to the items of its modality, and to the budget.
 
     Retention is the share of its tokens that an item keeps, p99 and p50 count every item.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mmcalib.result.part import Label, Part
+from mmcalib.result.part import DocumentPart, Label
 
 
-class Memory(Part):
+class Memory(DocumentPart):
     """Bytes on one device; None where nothing has been measured or rehearsed.
 
     KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
@@ -35,7 +35,7 @@ class Memory(Part):
     note: str = ""
 
 
-class Memories(Part):
+class Memories(DocumentPart):
     """`default` and `calibrated` as rehearsed on a GPU, where one was named, else as measured in
     the engine start; `measured` is always the engine start's, None where it is the same.
     """

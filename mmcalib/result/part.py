@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 Label = Literal["measured", "rehearsed", "computed", "assumed", "given"]
 
 
-class Part(BaseModel):
+class DocumentPart(BaseModel):
     """Does not change, and knows every field: a file of another version is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())

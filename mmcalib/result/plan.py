@@ -7,10 +7,10 @@ from typing import Any, Literal
 from mmcalib.derive.fixes import Cost
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class TriedFix(Part):
+class TriedFix(DocumentPart):
     """One fix on its own. Figures are None where it was not rehearsed, and `problem` says why.
 
     `reaches`: it alone reaches the goal; `lacking_bytes` of KV cache are lacking to it. `warning`:
@@ -31,7 +31,7 @@ class TriedFix(Part):
     warning: str
 
 
-class Price(Part):
+class Price(DocumentPart):
     """What one fix of a combination costs."""
 
     name: str
@@ -40,7 +40,7 @@ class Price(Part):
     price: str
 
 
-class Combination(Part):
+class Combination(DocumentPart):
     """The cheapest that reaches the goal, or the best of those that do not.
 
     `changes` are engine arguments, merged with those that were there; `flags` say the same.
@@ -57,7 +57,7 @@ class Combination(Part):
     memory: Memory
 
 
-class Logged(Part):
+class Logged(DocumentPart):
     """What a server's log said; `memory` has the figures that it states."""
 
     vllm: str
@@ -67,7 +67,7 @@ class Logged(Part):
     notes: list[str]
 
 
-class Plan(Part):
+class Plan(DocumentPart):
     """Which fixes reach the goal. `verdict`: the goal is reached already, or by the combination, or
     by what may run out of memory under load (`under-reserved`), or out of reach. `lacking_bytes` is
     the KV cache that the goal needs beyond `memory`'s; `reserved` is R4 of it as it is, None where

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class CachePoint(Part):
+class CachePoint(DocumentPart):
     """One point of the hit curve."""
 
     capacity_bytes: int
     hit_rate: float
 
 
-class ProcessorCache(Part):
+class ProcessorCache(DocumentPart):
     """The size for `mm_processor_cache_gb` and the hit curve that it was read from.
 
     An access is one request's use of one item. The curve begins at the least capacity that hits

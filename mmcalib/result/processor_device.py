@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class ProcessedItems(Part):
+class ProcessedItems(DocumentPart):
     """Sampled items, one at a time, without loading them. `differing` in tokens, embeds, types or
     shapes of tensors; their values by `largest_difference` at most, in the tensors' own unit.
 
@@ -23,7 +23,7 @@ class ProcessedItems(Part):
     largest_difference: float | None
 
 
-class ProcessorDevice(Part):
+class ProcessorDevice(DocumentPart):
     """`option` is vLLM's own for it; `not_compared` has the reason of each modality whose processor
     computes on the CPU only. `cpu_threads` are those of torch here.
     """

@@ -6,10 +6,10 @@ from typing import Literal
 
 from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class PeakTensor(Part):
+class PeakTensor(DocumentPart):
     """One tensor that lived at a phase's peak, and what made it."""
 
     bytes: int
@@ -19,7 +19,7 @@ class PeakTensor(Part):
     module: str
 
 
-class Phase(Part):
+class Phase(DocumentPart):
     """The most that a phase of vLLM's profile held above the loaded model, and in what."""
 
     name: str
@@ -29,7 +29,7 @@ class Phase(Part):
     largest: list[PeakTensor]
 
 
-class Rehearsal(Part):
+class Rehearsal(DocumentPart):
     """vLLM's startup on one imaginary GPU. `starts`: whether it would; `memory.note` says why not.
 
     True for the `vllm` version named, and for one rank of `tensor_parallel_size`.

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmcalib.domain.server import VARIABLES, Server
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
 def with_variables(values: Mapping[str, int], command: str) -> str:
@@ -16,7 +16,7 @@ def with_variables(values: Mapping[str, int], command: str) -> str:
     return " ".join([*(f"{name}={value}" for name, value in values.items()), command])
 
 
-class ServerPart(Part):
+class ServerPart(DocumentPart):
     """`limits` by vLLM's environment variables, `given` those that were set when it was asked;
     `decodes` by video codec. With `needed` in its environment it would also take the items of the
     corpus that were left out.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class ReplayResult(Part):
+class ReplayResult(DocumentPart):
     """`prompts` were answered in one burst; they and others, `admitted` in all, were taken in."""
 
     prompts: int
@@ -19,7 +19,7 @@ class ReplayResult(Part):
     seconds: float
 
 
-class Startup(Part):
+class Startup(DocumentPart):
     """The real engine start; `depth` and `true_depth` are layers (language model, encoder)."""
 
     device: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 
 
-class CostliestFile(Part):
+class CostliestFile(DocumentPart):
     """Of the measured files the one that took most processor seconds to load and process."""
 
     exemplar: str
@@ -16,7 +16,7 @@ class CostliestFile(Part):
     label: Literal["measured"] = "measured"
 
 
-class Rates(Part):
+class Rates(DocumentPart):
     """Means over `items`; `measured` files are what the processor seconds come from.
 
     `encoder_s` is for one item by itself, `encoder_least_s` in batches as good as the best swept.
@@ -40,7 +40,7 @@ class ModalityRates(Rates):
     costliest: CostliestFile
 
 
-class Throughput(Part):
+class Throughput(DocumentPart):
     """`mix` is an item of all these modalities, as the corpus mixes them; None where it is of one.
     Encoder seconds are of `depth` of its `true_depth` layers on `device`; None without a sweep.
     """

@@ -10,18 +10,18 @@ from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.corpus_counts import Corpus
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Part
+from mmcalib.result.part import DocumentPart
 from mmcalib.result.startup import Startup
 
 
-class ValidatedBudgets(Part):
+class ValidatedBudgets(DocumentPart):
     """vLLM's defaults at the same context, and the configuration."""
 
     default: EncoderBudget
     config: EncoderBudget
 
 
-class TakenMemory(Part):
+class TakenMemory(DocumentPart):
     """What an option of the file takes at most, beside or within what the profile shows."""
 
     what: str
@@ -29,7 +29,7 @@ class TakenMemory(Part):
     label: Literal["computed"] = "computed"
 
 
-class ValidatedMemory(Part):
+class ValidatedMemory(DocumentPart):
     """As rehearsed on a GPU where one was named; `measured` is the engine start's. `options` take
     what they name on top, but for what says *of buffers*.
     """
@@ -40,7 +40,7 @@ class ValidatedMemory(Part):
     options: list[TakenMemory] = Field(default_factory=list)
 
 
-class Validation(Part):
+class Validation(DocumentPart):
     """Whether a configuration does what it says and survives what it admits.
 
     `engine_config` is what vLLM reads in the file and the flags, None where it cannot be read; what

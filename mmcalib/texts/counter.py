@@ -11,7 +11,7 @@ from mmcalib.corpus.asking import is_plain
 from mmcalib.domain.shapes import Modality
 from mmcalib.texts import tokenizer as files
 from mmcalib.texts.recipe import TextRecipe, Uncounted
-from mmcalib.texts.template import Renderer
+from mmcalib.texts.template import TemplateRenderer
 from mmcalib.texts.turns import conversation, described
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class TextCounter:
         return len(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
 
     @cached_property
-    def _plain(self) -> Renderer:
-        return Renderer(self._recipe.template, self._recipe.special)
+    def _plain(self) -> TemplateRenderer:
+        return TemplateRenderer(self._recipe.template, self._recipe.special)
 
     @cached_property
-    def _with_tools(self) -> Renderer:
+    def _with_tools(self) -> TemplateRenderer:
         template = self._recipe.tools_template
         if template is None:
             raise Uncounted("tools")
-        return Renderer(template, self._recipe.special)
+        return TemplateRenderer(template, self._recipe.special)

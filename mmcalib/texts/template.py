@@ -23,7 +23,7 @@ _CLOCK = "strftime_now"
 _DEVELOPER = ('"developer"', "'developer'")
 
 
-class Renderer:
+class TemplateRenderer:
     """One template, compiled. Raises `Uncounted` where that is not possible."""
 
     def __init__(self, template: ChatTemplate, special: Mapping[str, str]) -> None:

@@ -16,11 +16,11 @@ from mmcalib.derive.logs import (
     RETIRED,
     AllocationFailed,
     Cause,
-    EncoderBudget,
     GpuOccupied,
     ItemAboveBatch,
     ItemRefused,
     KvCacheTooSmall,
+    LoggedBudget,
     NoKvCache,
     OutOfMemory,
     Phase,
@@ -59,7 +59,7 @@ STATED: dict[str, dict[str, Any]] = {
         "max_concurrency": 16.52,
         "max_concurrency_tokens": 2048,
         "cudagraph_bytes": 0.51,
-        "encoder": EncoderBudget(16_384, 1, "image"),
+        "encoder": LoggedBudget(16_384, 1, "image"),
         "max_model_len": 2048,
         "max_num_batched_tokens": 2048,
         "model_runner": "V1",
@@ -93,7 +93,7 @@ STATED: dict[str, dict[str, Any]] = {
         "gpu_total_bytes": 79.19,
         "requested_bytes": 71.27,
         "gpu_memory_utilization": 0.9,
-        "encoder": EncoderBudget(16_384, 5, "image"),
+        "encoder": LoggedBudget(16_384, 5, "image"),
         "max_num_batched_tokens": 16_384,
         "sampler": "PyTorch-native",
         "model_runner": "V1",
@@ -105,7 +105,7 @@ STATED: dict[str, dict[str, Any]] = {
         "kv_cache_tokens": 100_752,
         "max_concurrency": 1.54,
         "cudagraph_bytes": 1.92,
-        "encoder": EncoderBudget(153_600, 1, "video"),
+        "encoder": LoggedBudget(153_600, 1, "video"),
         "max_model_len": 65_536,
     },
     "0.23.0-negative": {
@@ -114,7 +114,7 @@ STATED: dict[str, dict[str, Any]] = {
         "weights_bytes": 15.67,
         "kv_cache_bytes": -14.28,
         "cudagraph_estimate_bytes": 0.53,
-        "encoder": EncoderBudget(114_688, 1, "video"),
+        "encoder": LoggedBudget(114_688, 1, "video"),
         "gpu_memory_utilization": 0.22,
         "max_model_len": 128_000,
         "attention_backend": "FLASH_ATTN",
@@ -162,7 +162,7 @@ STATED: dict[str, dict[str, Any]] = {
         "kv_cache_bytes": 12.34,
         "kv_cache_tokens": 359_424,
         "max_concurrency_tokens": 128_000,
-        "encoder": EncoderBudget(7680, 6, "image"),
+        "encoder": LoggedBudget(7680, 6, "image"),
         "max_num_batched_tokens": 7680,
         "model_runner": "V2",
         "attention_backend": "FLASHINFER",
@@ -510,7 +510,7 @@ def test_without_frames_the_last_line_that_tells_names_the_phase() -> None:
     lines += ["CUDA out of memory. Tried to allocate 2.00 GiB."]
     log = read_log(lines)
     assert log.phase == "profile: encoder"
-    assert log.encoder == EncoderBudget(45_536, None, None)
+    assert log.encoder == LoggedBudget(45_536, None, None)
 
 
 def test_the_engine_s_last_words_are_no_new_start() -> None:

@@ -11,7 +11,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
 from mmcalib.child.rehearsal import serving, versions
-from mmcalib.child.rehearsal.device.ledger import Phase
+from mmcalib.child.rehearsal.device.ledger import LedgerPhase
 from mmcalib.child.rehearsal.graphs import Graphs, estimate
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.kv_cache import lay_out
@@ -108,7 +108,7 @@ def _check(config: Any) -> None:
         )
 
 
-def _peak(phase: Phase) -> PhasePeak:
+def _peak(phase: LedgerPhase) -> PhasePeak:
     return PhasePeak(
         name=phase.name,
         peak_bytes=phase.peak_bytes - phase.start_bytes,

@@ -12,7 +12,7 @@ import torch
 
 from mmcalib.child.exception_words import root_cause
 from mmcalib.child.rehearsal import versions
-from mmcalib.child.rehearsal.device.ledger import Ledger, Phase
+from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.startup import Brought, note_outputs
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Outputs, StepPeak
@@ -68,7 +68,7 @@ def encoder_steps(
             yield StepPeak(step, phase.peak_bytes - phase.start_bytes, phase.embeddings)
 
 
-def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -> Phase:
+def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -> LedgerPhase:
     """As the model runner does it: items of one modality in as few batches as it makes of them."""
     # The oldest releases have no such media; there the step says so.
     from mmcalib.child.media import load

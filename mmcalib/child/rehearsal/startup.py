@@ -12,7 +12,7 @@ from vllm.config import set_current_vllm_config
 from vllm.v1.worker.gpu_worker import Worker
 
 from mmcalib.child.rehearsal import versions
-from mmcalib.child.rehearsal.device.ledger import Ledger, Phase
+from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.modules import named_modules
 from mmcalib.child.rehearsal.overhead import CONTEXT_BYTES
@@ -33,8 +33,8 @@ class Brought:
 
     worker: Any
     weights_bytes: int
-    profile: Phase
-    phases: tuple[Phase, ...]
+    profile: LedgerPhase
+    phases: tuple[LedgerPhase, ...]
     available_bytes: int
 
 
@@ -72,7 +72,7 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
         stage.settle()
 
 
-def note_outputs(phase: Phase, outputs: Iterable[torch.Tensor]) -> None:
+def note_outputs(phase: LedgerPhase, outputs: Iterable[torch.Tensor]) -> None:
     """What an encoder made: a tensor per item, often views of one storage, which is what stays."""
     made = list(outputs)
     storages = {item.untyped_storage()._cdata: item.untyped_storage() for item in made}
@@ -83,9 +83,9 @@ def note_outputs(phase: Phase, outputs: Iterable[torch.Tensor]) -> None:
 
 
 @contextmanager
-def _watched(ledger: Ledger, runner: Any, profile: Phase) -> Iterator[list[Phase]]:
+def _watched(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator[list[LedgerPhase]]:
     """While open, the phases of a profile note their peaks above the profile's start."""
-    found: list[Phase] = []
+    found: list[LedgerPhase] = []
 
     def watching(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:

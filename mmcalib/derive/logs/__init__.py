@@ -18,17 +18,17 @@ from mmcalib.derive.logs.causes import (
 from mmcalib.derive.logs.phases import Phase
 from mmcalib.derive.logs.read import read_log
 from mmcalib.derive.logs.retired import RETIRED, RetiredKnob
-from mmcalib.derive.logs.startup_log import EncoderBudget, Reading, StartupLog, Trouble
+from mmcalib.derive.logs.startup_log import LoggedBudget, Reading, StartupLog, Trouble
 
 __all__ = [
     "RETIRED",
     "AllocationFailed",
     "Cause",
-    "EncoderBudget",
     "GpuOccupied",
     "ItemAboveBatch",
     "ItemRefused",
     "KvCacheTooSmall",
+    "LoggedBudget",
     "NoKvCache",
     "OutOfMemory",
     "Phase",

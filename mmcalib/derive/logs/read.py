@@ -20,7 +20,7 @@ from mmcalib.derive.logs.phases import (
 )
 from mmcalib.derive.logs.retired import RetiredKnob, retired_among, retired_in
 from mmcalib.derive.logs.startup_log import (
-    EncoderBudget,
+    LoggedBudget,
     ModelRunner,
     Reading,
     StartupLog,
@@ -71,7 +71,7 @@ class _Draft:
     engine_config: dict[str, Value] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     stated: set[tuple[Quantity, str | None]] = field(default_factory=set)
-    encoder: EncoderBudget | None = None
+    encoder: LoggedBudget | None = None
     sightings: dict[Cause, _Sighting] = field(default_factory=dict)
     retired: dict[RetiredKnob, None] = field(default_factory=dict)
     frames: dict[str | None, list[str]] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class _Draft:
     def _encoder(self, line: Line) -> None:
         found = encoder_in(line)
         if found and (self.encoder is None or self.encoder.items is None):
-            self.encoder = EncoderBudget(*found)
+            self.encoder = LoggedBudget(*found)
 
     def _traceback(self, line: Line) -> None:
         if "Traceback (most recent call last)" in line.text or line.level == "INFO":

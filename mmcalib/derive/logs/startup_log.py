@@ -25,7 +25,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderBudget:
+class LoggedBudget:
     """The encoder cache, and what was profiled for it; items None where the line leaves it out."""
 
     tokens: int
@@ -62,7 +62,7 @@ class StartupLog:
     kv_cache_tokens: int | None = None
     max_concurrency: float | None = None
     max_concurrency_tokens: int | None = None
-    encoder: EncoderBudget | None = None
+    encoder: LoggedBudget | None = None
     skips_mm_profiling: bool = False
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None

@@ -8,14 +8,14 @@ from mmcalib import wording
 from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.report import words
 from mmcalib.report.html.canvas import Canvas, Layer, draw
-from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.figure import PageFigure
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.part import Label
 
 _ROW_PX, _BAR_PX = 52, 16
 
 
-def adequacy(calibration: CalibrationDocument) -> Figure | None:
+def adequacy(calibration: CalibrationDocument) -> PageFigure | None:
     """Two or three bars in tokens; None where no profile was computed."""
     budget = calibration.budget.calibrated
     if budget.profiled_tokens is None or budget.worst_step_tokens is None:
@@ -38,7 +38,7 @@ def adequacy(calibration: CalibrationDocument) -> Figure | None:
     found = next(RESERVED.among(calibration.checks), None)
     labels: list[Label] = [budget.label, "measured"] if replay else [budget.label]
     summary = f"Profiled ÷ worst step is {ratio}, in tokens."
-    return Figure(
+    return PageFigure(
         key="adequacy",
         title="Is enough reserved?",
         summary=f"{summary} The check says: {wording.plain(found.detail)}." if found else summary,

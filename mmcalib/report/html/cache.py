@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from mmcalib import wording
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, reference, upright
-from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.figure import PageFigure
 from mmcalib.result.processor_cache import ProcessorCache
 
 # What vLLM takes where nothing is said (`mm_processor_cache_gb` in vllm/config, 0.32).
 _DEFAULT_GIB = 4.0
 
 
-def cache(found: ProcessorCache) -> Figure | None:
+def cache(found: ProcessorCache) -> PageFigure | None:
     """The curve, or None where nothing repeats."""
     if not found.curve:
         return None
@@ -74,7 +74,7 @@ def cache(found: ProcessorCache) -> Figure | None:
         f"requests, {wording.share(found.hit_rate)} hit with {chosen:g} GiB; "
         f"{wording.share(found.most_hit_rate)} is the most that any size can give."
     )
-    return Figure(
+    return PageFigure(
         key="cache",
         title="Processor cache",
         summary=summary,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mmcalib import wording
 from mmcalib.checks.catalogue.size_hints import SIZE_HINT
 from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, draw, log_axis, reference, upright
-from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.known import Costed, costed, hint_tokens
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.corpus_counts import ModalityItems
@@ -18,7 +18,7 @@ from mmcalib.result.corpus_counts import ModalityItems
 _BINS = 3
 
 
-def distributions(calibration: CalibrationDocument) -> Iterator[Figure]:
+def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One chart per modality of which the calibration keeps costs."""
     for modality, found in calibration.corpus.modalities.items():
         known = costed(calibration, modality)
@@ -28,7 +28,7 @@ def distributions(calibration: CalibrationDocument) -> Iterator[Figure]:
 
 def _figure(
     calibration: CalibrationDocument, modality: str, found: ModalityItems, known: Sequence[Costed]
-) -> Figure:
+) -> PageFigure:
     by_items = all(one.items is not None for one in known)
     what = "items" if by_items else "distinct shapes"
     bins = binned([(one.tokens, one.items if by_items and one.items else 1) for one in known])
@@ -79,7 +79,7 @@ def _figure(
         f"{wording.number(tokens.p50)} tokens or fewer, 99% no more than "
         f"{wording.number(tokens.p99)}; the costliest costs {wording.number(tokens.max)}."
     )
-    return Figure(
+    return PageFigure(
         key=f"tokens-{modality}",
         title=f"Tokens per {modality}",
         summary=summary,

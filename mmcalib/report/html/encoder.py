@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mmcalib import wording
 from mmcalib.report import encoder_words
 from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, upright
-from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.figure import PageFigure
 from mmcalib.result.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
 
 _CURVE_STEPS = 48
@@ -15,13 +15,13 @@ _SINGLE = {"shape": "circle", "filled": True, "size": 75, "stroke": "var(--paper
 _SEVERAL = {"shape": "diamond", "filled": False, "size": 130, "strokeWidth": 2, "opacity": 1}
 
 
-def encoders(sweep: EncoderSweep) -> Iterator[Figure]:
+def encoders(sweep: EncoderSweep) -> Iterator[PageFigure]:
     """One chart per modality that was swept."""
     for modality, one in sweep.modalities.items():
         yield _figure(sweep, modality, one)
 
 
-def _figure(sweep: EncoderSweep, modality: str, one: ModalitySweep) -> Figure:
+def _figure(sweep: EncoderSweep, modality: str, one: ModalitySweep) -> PageFigure:
     most_tokens = max(point.tokens for point in one.points)
     most_bytes = max(point.peak_bytes for point in one.points)
     if one.curve:
@@ -50,7 +50,7 @@ def _figure(sweep: EncoderSweep, modality: str, one: ModalitySweep) -> Figure:
             yield _marks(several, {**_SEVERAL, "color": "var(--ink)"}, x, y)
 
     said = encoder_words.modality_line(one)
-    return Figure(
+    return PageFigure(
         key=f"encoder-{modality}",
         title=f"The encoder's peak, {modality}",
         summary=f"{said}.",

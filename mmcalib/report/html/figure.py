@@ -10,7 +10,7 @@ from mmcalib.result.part import Label
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PageFigure:
     """`key` is unique in the page. `legend` pairs a colour of the style sheet with its meaning;
     `rows` are the drawn data, for those who cannot or will not look at the drawing.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mmcalib import wording
 from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, log_axis, upright
-from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.frontier_marks import (
     SHAPES,
     closed,
@@ -25,7 +25,7 @@ from mmcalib.result.part import Label
 _TOP = 1.07
 
 
-def frontiers(calibration: CalibrationDocument) -> Iterator[Figure]:
+def frontiers(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One chart per modality of which an option was turned."""
     for modality in dict.fromkeys(point.modality for point in calibration.frontier):
         points = [p for p in calibration.frontier if p.modality == modality]
@@ -43,7 +43,7 @@ def kv_tokens(point: FrontierPoint, memory: Memory) -> float | None:
 
 def _figure(
     calibration: CalibrationDocument, modality: str, points: Sequence[FrontierPoint]
-) -> Figure:
+) -> PageFigure:
     memory = calibration.memory.calibrated
     room = {id(point): kv_tokens(point, memory) for point in points}
     by_memory = all(value is not None for value in room.values())
@@ -83,7 +83,7 @@ def _figure(
     )
     summary = f"{len(points)} values tried. " + (f"Chosen: {kept}." if chosen else "None chosen.")
     labels: list[Label] = sorted({point.label for point in points}, reverse=True)
-    return Figure(
+    return PageFigure(
         key=f"frontier-{modality}",
         title=f"What {modality} settings cost and keep",
         summary=summary,

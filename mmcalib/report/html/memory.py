@@ -8,8 +8,8 @@ from mmcalib import wording
 from mmcalib.checks.catalogue.memory import PREDICTED
 from mmcalib.report import words
 from mmcalib.report.html.canvas import Canvas, Layer, draw, reference
-from mmcalib.report.html.figure import Figure
-from mmcalib.report.html.memory_bars import Part, inside, names, row_y, segments
+from mmcalib.report.html.figure import PageFigure
+from mmcalib.report.html.memory_bars import BarPart, inside, names, row_y, segments
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import Label
@@ -25,7 +25,7 @@ _PARTS = (
 )
 
 
-def memory(calibration: CalibrationDocument) -> Figure | None:
+def memory(calibration: CalibrationDocument) -> PageFigure | None:
     """The bars, or None where nothing about memory is known."""
     bars = _bars(calibration)
     parts = [part for name, one in bars for part in parts_of(name, one)]
@@ -62,7 +62,7 @@ def memory(calibration: CalibrationDocument) -> Figure | None:
         if getattr(one, f) is not None
     }
     drawn = {part.colour for part in parts}
-    return Figure(
+    return PageFigure(
         key="memory",
         title=f"Memory{f' on {wording.plain(calibrated.gpu)}' if calibrated.gpu else ''}",
         summary=summary,
@@ -84,7 +84,7 @@ def _bars(calibration: CalibrationDocument) -> list[tuple[str, Memory]]:
     return bars
 
 
-def parts_of(bar: str, one: Memory) -> Iterator[Part]:
+def parts_of(bar: str, one: Memory) -> Iterator[BarPart]:
     """The parts that are known, one behind the other; nothing for a KV cache below zero."""
     start = 0
     for name, field, colour in _PARTS:
@@ -97,8 +97,8 @@ def parts_of(bar: str, one: Memory) -> Iterator[Part]:
         if inner:
             cached = one.labels.get("encoder_cache_bytes", label)
             text = "full encoder cache, of the activation peak"
-            yield Part(bar, text, "part-cache", start + size - inner, start + size, cached)
-        yield Part(bar, name, colour, start, start + size - inner, label)
+            yield BarPart(bar, text, "part-cache", start + size - inner, start + size, cached)
+        yield BarPart(bar, name, colour, start, start + size - inner, label)
         start += size
 
 

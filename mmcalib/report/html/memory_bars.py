@@ -18,7 +18,7 @@ _LABEL_PX = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """One piece of one bar, in bytes from `start` to `end`."""
 
     bar: str
@@ -29,7 +29,7 @@ class Part:
     label: str
 
 
-def segments(parts: Sequence[Part], bars: Sequence[str], x: Layer) -> Layer:
+def segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
     colours = list(dict.fromkeys(part.colour for part in parts))
     values = [
         {
@@ -75,7 +75,7 @@ def names(name: str, one: Memory, row: int) -> Iterator[Layer]:
 
 
 def inside(
-    parts: Sequence[Part], bars: Sequence[tuple[str, Memory]], scale: float
+    parts: Sequence[BarPart], bars: Sequence[tuple[str, Memory]], scale: float
 ) -> Iterator[Layer]:
     """Sizes of the parts that are wide enough for them."""
     rows = [name for name, _ in bars]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from mmcalib import wording
 from mmcalib.derive.bounds import Area, Frames
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, upright
-from mmcalib.report.html.figure import Figure
+from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.known import Costed, costed, hinted, size_px
 from mmcalib.report.html.spots import Spot, class_edges, class_words, spots_of
 from mmcalib.result.calibration import CalibrationDocument
@@ -19,7 +19,7 @@ _ROWS = 200
 _CURVE_STEPS = 48
 
 
-def sizes(calibration: CalibrationDocument) -> Iterator[Figure]:
+def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One map per modality that has pictures."""
     for modality in calibration.corpus.modalities:
         known = [k for k in costed(calibration, modality) if size_px(k.shape)]
@@ -27,7 +27,7 @@ def sizes(calibration: CalibrationDocument) -> Iterator[Figure]:
             yield _figure(calibration, modality, known)
 
 
-def _figure(calibration: CalibrationDocument, modality: str, known: Sequence[Costed]) -> Figure:
+def _figure(calibration: CalibrationDocument, modality: str, known: Sequence[Costed]) -> PageFigure:
     spots, exact = spots_of(known)
     edges = class_edges([spot.tokens for spot in spots])
     hint = hinted(calibration, modality)
@@ -77,7 +77,7 @@ def _figure(calibration: CalibrationDocument, modality: str, known: Sequence[Cos
         legend.append(("limit", f"{wording.number(limit_px)} px: what is larger is downscaled"))
     if hint:
         legend.append(("hint", "size hint"))
-    return Figure(
+    return PageFigure(
         key=f"sizes-{modality}",
         title=f"Sizes of {modality} {'items' if modality == 'image' else 'frames'}",
         summary=summary,

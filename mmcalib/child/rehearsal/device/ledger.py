@@ -27,7 +27,7 @@ class Live:
 
 
 @dataclass(slots=True)
-class Phase:
+class LedgerPhase:
     """Bytes allocated when it began, at its highest and at its end; what lived at the highest.
 
     `scratch_bytes` is the part of the peak that kernels take for themselves; `largest` excludes
@@ -59,7 +59,7 @@ class Ledger:
         self.live: dict[int, Live] = {}
         self.module = ""
         self._blocks: dict[int, int | None] = {}
-        self._phases: list[Phase] = []
+        self._phases: list[LedgerPhase] = []
 
     def book(self, tensor: torch.Tensor, operation: str) -> None:
         """Count the tensor's storage, once, however many tensors view it; follow its resizing."""
@@ -124,14 +124,16 @@ class Ledger:
                 phase.scratch_bytes, phase.scratch_operation = scratch_bytes, operation
 
     @contextmanager
-    def phase(self, name: str, *, since: Phase | None = None, largest: int = 12) -> Iterator[Phase]:
+    def phase(
+        self, name: str, *, since: LedgerPhase | None = None, largest: int = 12
+    ) -> Iterator[LedgerPhase]:
         """While open, its peak is watched; phases may nest. `largest` tensors are kept of it.
 
         With `since`, its start and what was there before are those of the other phase.
         """
         held = self._machine.allocator.allocated_bytes
         before = since._before if since else frozenset(self.live)
-        phase = Phase(name, since.start_bytes if since else held, held, _before=before)
+        phase = LedgerPhase(name, since.start_bytes if since else held, held, _before=before)
         phase._grown = since is not None
         self._phases.append(phase)
         try:
