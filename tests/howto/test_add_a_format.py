@@ -51,7 +51,7 @@ def completed(copy: Copy, *words: str) -> set[str]:
     ask = (
         "import os, sys; from mmcalib.cli import main; "
         "os.environ |= {'_MMCALIB_COMPLETE': 'complete_bash', 'COMP_WORDS': ' '.join(sys.argv[1:]),"
-        " 'COMP_CWORD': str(len(sys.argv) - 1)}; sys.argv = ['mmcalib']; main()"
+        " 'COMP_CWORD': str(len(sys.argv) - 2)}; sys.argv = ['mmcalib']; main()"
     )
     return set(copy.run("-c", ask, "mmcalib", *words).stdout.split())
 
