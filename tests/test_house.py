@@ -21,6 +21,7 @@ ORDER = (
     {"closing", "documents", "errors", "files", "processes", "progress", "scratch", "sizes"}
     | {"version", "wording"},
     {"domain"},
+    {"releases"},
     {"locations"},
     {"media"},
     {"corpus"},
@@ -40,10 +41,10 @@ ORDER = (
     {"cli", ""},
 )
 HEAVY = {"torch", "vllm", "transformers"}
-MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim")
+MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim", "mmcalib.releases")
 NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
 
-PURE = ("mmcalib.checks", "mmcalib.derive", "mmcalib.domain")
+PURE = ("mmcalib.checks", "mmcalib.derive", "mmcalib.domain", "mmcalib.releases.constants")
 PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.wording")
 IMPURE = {
     *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),
@@ -197,6 +198,47 @@ def test_what_is_done_does_not_depend_on_how_it_is_shown() -> None:
     assert found == []
 
 
+def test_only_releases_imports_vllm() -> None:
+    """So that a new release is a matter of that folder; see "How to add" in CONTRIBUTING."""
+    found = [
+        f"{name}:{line} imports {target}"
+        for name in modules()
+        if not within(name, "mmcalib.releases")
+        for target, line in imports(name)
+        if within(target, "vllm")
+    ]
+    assert found == []
+
+
+def test_only_the_service_uses_the_rehearsal() -> None:
+    found = {
+        name
+        for name in modules()
+        if within(name, "mmcalib.child") and not within(name, "mmcalib.child.rehearsal")
+        if any(within(target, "mmcalib.child.rehearsal") for target, _ in imports(name))
+    }
+    assert found == {"mmcalib.child.service"}
+
+
+def test_releases_are_told_apart_by_date_and_in_their_folder() -> None:
+    asked = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        if within(name, "mmcalib.child") or within(name, "mmcalib.engine")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "reached"
+    ]
+    guessed = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        if within(name, "mmcalib.releases")
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.ExceptHandler) and "ImportError" in ast.unparse(node))
+        or (isinstance(node, ast.Call) and called(node) == "hasattr")
+    ]
+    assert (asked, guessed) == ([], [])
+
+
 def test_only_the_child_imports_itself() -> None:
     """The parent speaks to it over a pipe; importing it would import vLLM."""
     found = [
@@ -204,7 +246,7 @@ def test_only_the_child_imports_itself() -> None:
         for name in modules()
         if not within(name, *MAY_BE_HEAVY)
         for target, line in imports(name)
-        if within(target, *MAY_BE_HEAVY)
+        if within(target, *MAY_BE_HEAVY) and not within(target, *PURE)
     ]
     assert found == []
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import enum
 from typing import Any
 
-from vllm.engine.arg_utils import EngineArgs
-from vllm.entrypoints.cli.serve import ServeSubcommand
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
 from mmcalib.engine.reaching import reaching
-
-# Building EngineArgs would look the model up, so only their names are asked for.
-_ENGINE_ARGS = tuple(field.name for field in dataclasses.fields(EngineArgs))
+from mmcalib.releases.command_line import parsers
+from mmcalib.releases.configs import ARGUMENTS
 
 
 def parse(request: ParseServeConfig) -> ServeConfig:
@@ -31,40 +25,27 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     without = _arguments(["serve", str(with_file["model"])])
     changed = {
         name: with_file[name]
-        for name in _ENGINE_ARGS
+        for name in ARGUMENTS
         if name in with_file and (name == "model" or with_file[name] != without[name])
     }
-    far = tuple(reaching(with_file, without, _ENGINE_ARGS)) if config else ()
+    far = tuple(reaching(with_file, without, ARGUMENTS)) if config else ()
     if far and flags:
         given = _arguments(["serve", str(with_file["model"]), *flags])
-        far = tuple(reaching(with_file, given, _ENGINE_ARGS))
+        far = tuple(reaching(with_file, given, ARGUMENTS))
     return ServeConfig(changed, with_file, far)
 
 
 def options() -> ServeOptions:
     """Every option of `vllm serve`, as it is spelled without its dashes, and what it sets."""
-    found = _parsers()[1]._option_string_actions
+    found = parsers()[1]._option_string_actions
     return ServeOptions({name[2:]: a.dest for name, a in found.items() if name[:2] == "--"})
 
 
 def _arguments(words: list[str]) -> dict[str, Any]:
-    parsed = _parsers()[0].parse_args(words)
+    parsed = parsers()[0].parse_args(words)
     if getattr(parsed, "model_tag", None) is not None:
         parsed.model = parsed.model_tag
     return {name: _plain(value) for name, value in vars(parsed).items()}
-
-
-def _parsers() -> tuple[Any, Any]:
-    """vLLM's parser, and its part for `serve`."""
-    parser = _Parser(prog="vllm")
-    return parser, ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
-
-
-class _Parser(FlexibleArgumentParser):  # type: ignore[misc] # vLLM has no stubs
-    """vLLM's parser, except that a complaint is raised instead of ending the process."""
-
-    def error(self, message: str) -> Any:
-        raise argparse.ArgumentTypeError(message)
 
 
 def _plain(value: Any) -> Any:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mmcalib.child import versions
 from mmcalib.child.exception_words import root_cause
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
 from mmcalib.domain.cost import Cost
 from mmcalib.engine.messages import Blank, File, Measure, Measured
+from mmcalib.releases import processors
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
@@ -34,7 +34,7 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
     media, sampled = load(subject, under)
     loaded = time.perf_counter()
     modality = subject.modality
-    output = versions.apply_processor(
+    output = processors.apply_processor(
         under.processor, under.placeholder_ids(modality), {modality: [media]}
     )
     done, cpu_s = time.perf_counter(), time.process_time() - spent
@@ -42,7 +42,7 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
     return Cost(
         tokens=sum(p.length for p in placeholders),
         embeds=sum(p.get_num_embeds() for p in placeholders),
-        tensor_bytes=sum(versions.item_bytes(item) for item in output["mm_kwargs"][modality]),
+        tensor_bytes=sum(processors.item_bytes(item) for item in output["mm_kwargs"][modality]),
         load_s=loaded - started,
         process_s=done - loaded,
         sampled=sampled,

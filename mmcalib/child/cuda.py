@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from mmcalib.child.rehearsal.versions import ENCODER
 from mmcalib.engine.environment import CARD
-
-# Phase → the runner's method that is it; the encoder is the model's own method.
-_RUNNER_PHASES = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
+from mmcalib.releases.runner import watched_phases
 
 
 def stay_on_card() -> None:
@@ -53,15 +49,9 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
 
         return watched
 
-    model = model_runner.get_model()
-    owners = [(model_runner, name, method) for name, method in _RUNNER_PHASES.items()]
-    if hasattr(model, ENCODER):
-        owners.append((model, "encoder", ENCODER))
     try:
-        with ExitStack() as undo, torch.inference_mode():
-            for owner, name, method in owners:
-                undo.callback(owner.__dict__.pop, method, None)
-                owner.__dict__[method] = watching(name, getattr(owner, method))
+        model = model_runner.get_model()
+        with watched_phases(model_runner, model, watching), torch.inference_mode():
             model_runner.profile_run()
     except Exception:  # noqa: BLE001 - the engine has started, whatever a second profile does
         traceback.print_exc()

@@ -10,7 +10,6 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmcalib.child import versions
 from mmcalib.child.exception_words import root_cause
 from mmcalib.child.media import load
 from mmcalib.child.peak import timed
@@ -20,6 +19,7 @@ from mmcalib.domain.processed import Processed
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import CompareDevices, DevicesCompared, DeviceTried, TryDevice
+from mmcalib.releases import processors
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
@@ -32,7 +32,7 @@ _FRAMES, _SIDE_PX, _SAMPLES, _RATE_HZ = 8, 256, 32_000, 16_000
 def try_device(model: OpenedModel, request: TryDevice) -> DeviceTried:
     """Watch where a small blank of each modality is computed when it is asked for elsewhere."""
     unfit = {m: why for m in request.modalities if (why := _unfit(model, m))}
-    return DeviceTried(unfit, versions.processor_device_option(), versions.processor_threads())
+    return DeviceTried(unfit, processors.processor_device_option(), processors.processor_threads())
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[misc] # torch is not followed
@@ -107,7 +107,7 @@ def compare(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
 
 def _apply(under: Processor, modality: Modality, media: Any) -> Any:
     ids = under.placeholder_ids(modality)
-    return versions.apply_processor(under.processor, ids, {modality: [media]})
+    return processors.apply_processor(under.processor, ids, {modality: [media]})
 
 
 def _process(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 
 import torch
-from vllm.platforms import current_platform
 
 from mmcalib.child.exception_words import root_cause
 from mmcalib.engine.messages import Looked
+from mmcalib.releases import platforms
 
 LIBRARIES = ("torchvision", "torchaudio")
 
@@ -18,11 +18,12 @@ def look() -> Looked:
     what mmcalib reaches for.
     """
     importlib.import_module("mmcalib.child.model")
+    platform = platforms.current()
     free = total = None
-    if current_platform.is_cuda():
+    if platform.is_cuda():
         free, total = torch.cuda.mem_get_info(0)
     return Looked(
-        device=current_platform.device_type or "",
+        device=platform.device_type or "",
         free_bytes=free,
         total_bytes=total,
         failing={name: why for name in LIBRARIES if (why := _failure(name))},

@@ -7,15 +7,10 @@ import traceback
 from pathlib import Path
 
 from mmcalib.engine.messages.closing import FailureKind
+from mmcalib.releases.constants import NO_ROOM
 
 REFUSAL_CHARS = 300
 FAILURE_CHARS = 500
-
-# What vLLM says where others hold the memory that it was to have (0.10 to 0.32).
-_TAKEN = re.compile(
-    r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
-    r"is less than desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
-)
 
 
 class NotMultimodalError(ValueError):
@@ -41,7 +36,7 @@ def root_cause(error: BaseException) -> str:
 def what_failed(error: BaseException) -> str:
     """The outermost message, and the innermost where it says something else."""
     outer, inner = _line(error), root_cause(error)
-    if taken := _TAKEN.search(outer) or _TAKEN.search(inner):
+    if taken := NO_ROOM.search(outer) or NO_ROOM.search(inner):
         return _no_room(taken)
     if inner in outer:
         return outer[:FAILURE_CHARS]

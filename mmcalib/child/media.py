@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from vllm.multimodal.media import MediaConnector
-from vllm.multimodal.video import get_video_loader_backend_for_processor
 
-from mmcalib.child import versions
+from mmcalib.child.host_memory import require_host_memory
 from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.messages import Blank, File
+from mmcalib.releases import media as loaders
 
 
 def load(subject: Blank | File, under: Processor) -> tuple[Any, tuple[int, ...]]:
@@ -28,7 +27,7 @@ def load(subject: Blank | File, under: Processor) -> tuple[Any, tuple[int, ...]]
 
 def _connector(under: Processor) -> Any:
     kwargs = {name: dict(values) for name, values in under.setting.media_io_kwargs.items()}
-    return MediaConnector(media_io_kwargs=kwargs, allowed_local_media_path=MEDIA_ROOT)
+    return loaders.connector(kwargs, MEDIA_ROOT)
 
 
 def _file(subject: File, under: Processor) -> Any:
@@ -40,7 +39,7 @@ def _file(subject: File, under: Processor) -> Any:
         case "audio":
             return connector.fetch_audio(url)
         case "video":
-            name = versions.video_processor_name(under.config)
+            name = loaders.video_processor_name(under.config)
             return connector.fetch_video(url, video_processor=name)
 
 
@@ -56,16 +55,9 @@ def _blank(subject: Blank, under: Processor) -> Any:
 
 def _blank_video(shape: VideoShape, under: Processor) -> Any:
     """Frames of zeros, as many as the model's own loader would sample of such a video."""
-    from vllm.multimodal.media.image import ImageMediaIO
-    from vllm.multimodal.media.video import VideoMediaIO
-
     options = dict(under.setting.media_io_kwargs.get("video", {}))
-    name = versions.video_processor_name(under.config)
-    backend = get_video_loader_backend_for_processor(name)
-    if backend and "video_backend" not in options:
-        options["video_backend"] = backend
-    with versions.blank_videos(shape):
-        return VideoMediaIO(ImageMediaIO(image_mode="RGB"), **options).load_bytes(b"")
+    with loaders.blank_videos(shape, require_host_memory):
+        return loaders.video_loader(under.config, options).load_bytes(b"")
 
 
 def sampled_of(media: Any) -> tuple[int, ...]:

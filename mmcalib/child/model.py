@@ -8,12 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from vllm.engine.arg_utils import EngineArgs
-from vllm.multimodal import MULTIMODAL_REGISTRY
-from vllm.platforms import current_platform
-from vllm.usage.usage_lib import UsageContext
-
-from mmcalib.child import versions
 from mmcalib.child.exception_words import NotMultimodalError
 from mmcalib.child.knobs.find import find_knobs
 from mmcalib.child.knobs.tiles import tiles_images
@@ -24,6 +18,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.engine.messages import OpenModel
+from mmcalib.releases import configs, media, platforms, processors
 
 
 class OpenedModel:
@@ -46,7 +41,7 @@ class OpenedModel:
         self._texts: Texts | None = None
         default = self.under(DEFAULT)
         self.config = default.config
-        self.video_loader = versions.video_loader_name(default.config)
+        self.video_loader = media.video_loader_name(default.config)
 
     def under(self, setting: Setting) -> Processor:
         """The processor as a server started with this setting would have it."""
@@ -58,27 +53,28 @@ class OpenedModel:
         """
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
-        return self._processor(placed, **versions.device_transport())
+        return self._processor(placed, **processors.device_transport())
 
     def _processor(self, setting: Setting, **more: Any) -> Processor:
         if setting.key not in self._processors:
-            config = EngineArgs(
-                **self._args,
-                mm_processor_kwargs=dict(setting.mm_processor_kwargs) or None,
-                media_io_kwargs=dict(setting.media_io_kwargs),
-                **more,
-            ).create_model_config()
+            config = configs.model_config(
+                {
+                    **self._args,
+                    "mm_processor_kwargs": dict(setting.mm_processor_kwargs) or None,
+                    "media_io_kwargs": dict(setting.media_io_kwargs),
+                    **more,
+                }
+            )
             if not config.is_multimodal_model:
                 raise NotMultimodalError(f"{config.model} is not a multimodal model")
-            processor = MULTIMODAL_REGISTRY.create_processor(config)
+            processor = processors.create_processor(config)
             self._processors[setting.key] = Processor(config, processor, setting)
         return self._processors[setting.key]
 
     def engine_config(self) -> Any:
         """vLLM's whole configuration of a server of this model, by its defaults."""
         if self._engine_config is None:
-            args = EngineArgs(**self._args)
-            self._engine_config = args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+            self._engine_config = configs.served_config(self._args)
         return self._engine_config
 
     def texts(self) -> Texts:
@@ -105,8 +101,8 @@ class OpenedModel:
             # (vllm/platforms/cuda.py, 0.32), whatever this machine does.
             chunks_mm_input=not (scheduler.disable_chunked_mm_input or self.config.is_mm_prefix_lm),
             video_loader=self.video_loader,
-            audio_rate_hz=versions.audio_rate_hz(default.processor),
-            device=current_platform.device_type,
+            audio_rate_hz=processors.audio_rate_hz(default.processor),
+            device=platforms.current().device_type,
             versions=dict(_versions()),
             tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,

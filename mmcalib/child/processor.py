@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.config import ModelConfig
-
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality
 
@@ -19,7 +17,7 @@ MEDIA_ROOT = "/"
 class Processor:
     """vLLM's processor under one setting, with the model config that made it."""
 
-    config: ModelConfig
+    config: Any
     processor: Any
     setting: Setting
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from vllm import SamplingParams
-from vllm.platforms import current_platform
-
-from mmcalib.child import chat
-from mmcalib.child.versions import RequestWatch
 from mmcalib.engine.messages import Answered, Replay, Replayed, ReplayPrompt
+from mmcalib.releases import chat, platforms
+from mmcalib.releases.engine import RequestWatch, greedy
 
 # One token proves that the prompt was admitted, encoded and prefilled; more would only cost time.
 _ANSWER_TOKENS = 1
@@ -60,7 +57,7 @@ def replay(llm: Any, request: Replay) -> Replayed:
 
 def _peak(llm: Any, start_bytes: int | None) -> int | None:
     """What the first worker holds on its GPU, or peaked at above that; None without a GPU."""
-    if not current_platform.is_cuda():
+    if not platforms.current().is_cuda():
         return None
     found: int = llm.collective_rpc("mmcalib_peak", args=(start_bytes,))[0]
     return found
@@ -68,7 +65,7 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
 
 def _enqueue(llm: Any, prompt: ReplayPrompt) -> str:
     """Queue one prompt; vLLM's words where it rejects it, or the answer that it asks for."""
-    sampling = SamplingParams(max_tokens=_ANSWER_TOKENS, temperature=0.0)
+    sampling = greedy(_ANSWER_TOKENS)
     try:
         options = chat.enqueued(prompt.messages, prompt.fields, llm.model_config)
         llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False, **options)

@@ -6,6 +6,7 @@ import importlib.metadata
 import sys
 
 from mmcalib.engine.wheels import BUILDS
+from mmcalib.releases import command_line
 
 _NAME, _CPU = BUILDS
 _ask = importlib.metadata.version
@@ -26,10 +27,8 @@ def _version(distribution_name: str) -> str:
 def main() -> None:
     """Run vLLM's own command line with the words of this process."""
     importlib.metadata.version = _version
-    from vllm.entrypoints.cli.main import main as vllm
-
     sys.argv[0] = _NAME
-    vllm()
+    command_line.run()
 
 
 if __name__ == "__main__":

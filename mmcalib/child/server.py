@@ -11,10 +11,10 @@ from typing import Any
 
 import av
 import numpy as np
-from vllm import envs
 
 from mmcalib.domain.server import VARIABLES, Server
 from mmcalib.processes.priority import own_priority
+from mmcalib.releases import environment, media
 
 # Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it
 # encodes.
@@ -45,17 +45,15 @@ def server(media_io_kwargs: dict[str, Any], *, videos: bool) -> Server:
     """Asks vLLM's `envs`, and without a file of the user its loader, about clips made here. What
     cannot be made here is not said to be refused.
     """
-    from vllm.multimodal.media import audio
-
-    limits = {name: int(getattr(envs, name)) for name in VARIABLES if hasattr(envs, name)}
+    limits = environment.whole_numbers(VARIABLES)
     found = Server(
         limits=limits,
         given=tuple(name for name in limits if name in os.environ),
-        torchcodec=getattr(audio, "AudioDecoder", None) is not None,
+        torchcodec=media.decodes_by_torchcodec(),
     )
     if not videos:
         return found
-    loader = _loader(media_io_kwargs.get("video", {}))
+    loader = media.first_frames_loader(media_io_kwargs.get("video", {}))
     decodes: dict[str, bool] = {}
     with own_priority():
         for codec, encoding in _ENCODERS.items():
@@ -63,15 +61,6 @@ def server(media_io_kwargs: dict[str, Any], *, videos: bool) -> Server:
                 decodes[codec] = _gets_frames(loader, _clip(*encoding))
         lone = _gets_frames(loader, _clip("mpeg4", "mp4", "yuv420p", frames=1))
     return replace(found, decodes=decodes, lone_frames=lone)
-
-
-def _loader(options: dict[str, Any]) -> Any:
-    """The one that takes every clip's first frame, whatever its rate; with the server's decoder."""
-    from vllm.multimodal.media.image import ImageMediaIO
-    from vllm.multimodal.media.video import VideoMediaIO
-
-    backend = {name: value for name, value in options.items() if name == "backend"}
-    return VideoMediaIO(ImageMediaIO(), num_frames=2, video_backend="opencv", **backend)
 
 
 def _gets_frames(loader: Any, clip: bytes) -> bool:

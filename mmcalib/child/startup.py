@@ -9,16 +9,13 @@ from typing import Any
 
 import psutil
 from PIL import Image
-from vllm import LLM
-from vllm.engine.arg_utils import EngineArgs
-from vllm.platforms import current_platform
-from vllm.usage.usage_lib import UsageContext
 
 from mmcalib.child.arithmetic import STAND_IN, emulates
-from mmcalib.child.versions import weights_as_loaded
 from mmcalib.child.weights import at_depth
-from mmcalib.child.worker_attributes import graphs_as_captured
 from mmcalib.engine.messages import EngineStarted, StartEngine
+from mmcalib.releases import configs, engine, platforms
+from mmcalib.releases.models import weights_as_loaded
+from mmcalib.releases.worker_attributes import graphs_as_captured
 
 # Figures are read in the worker, and what is replayed lies anywhere.
 _OURS = {
@@ -44,12 +41,12 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     """
     say("loading the model into the engine")
     # The allocator's events are traced on the CPU; of a GPU vLLM's worker keeps figures itself.
-    traced = current_platform.is_cpu()
+    traced = platforms.current().is_cpu()
     args = {**request.engine_args, **_OURS}
     # Bytes of the type that is meant, of one that is computed in.
     share = 1.0
     if traced:
-        config = EngineArgs(**args).create_engine_config(UsageContext.LLM_CLASS)
+        config = configs.offline_config(args)
         if emulates(config.model_config):
             share = config.model_config.dtype.itemsize / STAND_IN.itemsize
             args["dtype"] = str(STAND_IN).removeprefix("torch.")
@@ -58,7 +55,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         args = _as_served(args)
     started = time.perf_counter()
     with weights_as_loaded() as sizes, graphs_as_captured() as graphs:
-        llm = LLM(**args)
+        llm = engine.started(args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
     kv_bytes_per_token *= share
@@ -105,7 +102,7 @@ def _as_served(args: dict[str, Any]) -> dict[str, Any]:
     """With the batch that `vllm serve` would have: on a GPU `LLM` has other defaults."""
     if {"max_num_batched_tokens", "max_num_seqs"} <= args.keys():
         return args
-    config = EngineArgs(**args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    config = configs.served_config(args)
     scheduler = config.scheduler_config
     served = {
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,

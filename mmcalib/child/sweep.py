@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from vllm.platforms import current_platform
 
-from mmcalib.child import versions
 from mmcalib.child.exception_words import root_cause
+from mmcalib.child.host_memory import require_host_memory
 from mmcalib.child.media import load
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.engine.messages import BatchEncoded, Blank, Encode
+from mmcalib.releases import platforms
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def encode(model: OpenedModel, llm: Any, request: Encode) -> BatchEncoded:
     """Encode the request's stand-ins; what vLLM or the device refuses is answered as a reason."""
     try:
-        if current_platform.is_cpu():
-            versions.require_host_memory(request.expected_bytes)
+        if platforms.current().is_cpu():
+            require_host_memory(request.expected_bytes)
         blank = Blank(request.modality, request.shape)
         media, _ = load(blank, model.under(request.setting))
         args = (request.modality, media, request.items)
@@ -30,6 +30,6 @@ def encode(model: OpenedModel, llm: Any, request: Encode) -> BatchEncoded:
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
         reason = root_cause(error)
     # Out here nothing holds the tensors of the failed run any more.
-    if current_platform.is_cuda_alike():
+    if platforms.current().is_cuda_alike():
         torch.cuda.empty_cache()
     return BatchEncoded(None, reason)

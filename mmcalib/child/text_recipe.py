@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mmcalib.child import chat, trials
+from mmcalib.child import trials
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import BareRequest, RecipeFound
+from mmcalib.releases import chat
 from mmcalib.texts import tokenizer as files
 from mmcalib.texts.counter import TextCounter
-from mmcalib.texts.recipe import TextRecipe, Uncounted
+from mmcalib.texts.recipe import ChatTemplate, TextRecipe, Uncounted
 
 if TYPE_CHECKING:
     from mmcalib.child.texts import Texts
@@ -51,7 +52,7 @@ class _Trial:
             raise ValueError("its tokenizer is not one of the tokenizers package")
         special = texts.tokenizer.special_tokens_map
         recipe = TextRecipe(
-            template=chat.template(texts.renderer, None),
+            template=ChatTemplate(*chat.template(texts.renderer, None)),
             tools_template=None,
             special={name: str(token) for name, token in special.items()},
             files=files.digests(texts.folder),
@@ -79,7 +80,7 @@ class _Trial:
 
     def add_tools(self) -> None:
         tooled = list(trials.tooled())
-        template = chat.template(self._texts.renderer, tooled[0].fields["tools"])
+        template = ChatTemplate(*chat.template(self._texts.renderer, tooled[0].fields["tools"]))
         self.recipe = self._agreeing(replace(self.recipe, tools_template=template), tooled)
 
     def _agreeing(self, recipe: TextRecipe, tried: Iterable[BareRequest]) -> TextRecipe:

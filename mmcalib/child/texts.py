@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.child import chat, versions
 from mmcalib.child.exception_words import root_cause
 from mmcalib.child.media import load
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import BareRequest, Blank, CountTexts, TextsCounted
+from mmcalib.releases import chat, processors
 from mmcalib.texts.recipe import Uncounted
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Texts:
             return 0
         under = self._model.under(DEFAULT)
         media = {m: [self._small(m)] * n for m, n in items.items() if n}
-        output = versions.apply_processor(under.processor, list(ids), media)
+        output = processors.apply_processor(under.processor, list(ids), media)
         held = sum(p.length for places in output["mm_placeholders"].values() for p in places)
         grown: int = len(output["prompt_token_ids"]) - held - len(ids)
         return grown

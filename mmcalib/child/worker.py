@@ -8,10 +8,12 @@ import torch
 
 from mmcalib.child.cuda import peak_above, phase_peaks, stay_on_card
 from mmcalib.child.peak import traced
-from mmcalib.child.rehearsal.versions import subtracts_graphs
-from mmcalib.child.versions import encoder_batches, encoder_budget, item_bytes
-from mmcalib.child.worker_attributes import with_phases, worker_memory
 from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.releases.budget import worker_budget
+from mmcalib.releases.environment import subtracts_graphs
+from mmcalib.releases.processors import item_bytes
+from mmcalib.releases.runner import encoded, encoder_batches
+from mmcalib.releases.worker_attributes import with_phases, worker_memory
 
 # vLLM imports this module in each worker, before it looks at the GPU.
 stay_on_card()
@@ -29,7 +31,7 @@ class Figures:
 
     def mmcalib_budget(self) -> dict[str, Any]:
         """The encoder budget that this worker really has."""
-        budget = encoder_budget(self)
+        budget = worker_budget(self)
         if budget is None or not budget.mm_max_toks_per_item:
             return {"tokens": 0, "modality": None, "items": 0, "max_tokens": 0}
         modality = budget.get_modality_with_max_tokens()
@@ -63,7 +65,7 @@ class Figures:
         model = runner.get_model()
 
         def run() -> list[Any]:
-            return [out for batch in batches for out in model.embed_multimodal(**batch)]
+            return encoded(model, batches)
 
         with torch.inference_mode():
             outputs, seconds, peak = traced(run, runner.device)

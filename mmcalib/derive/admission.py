@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mmcalib.derive.bounds import Bound, Frames, Refused, Rule
-from mmcalib.derive.request import LEAST_ANSWER_TOKENS, Between, Needs, takes, text_tokens
+from mmcalib.derive.request import Between, Needs, takes, text_tokens
 from mmcalib.derive.server import decoded_bytes, request_refused, server_refuses
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import Encoded, Encoding, Given, encoded
 from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.domain.text_bound import TextBound
+from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
 
 Answer = Literal["fits", "no", "unknown"]
 # real, blank: this very shape was measured. formula, ceiling, ladder: bounded by such a rule.

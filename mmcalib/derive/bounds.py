@@ -13,9 +13,13 @@ from typing import Literal
 
 from mmcalib.domain.encoding import PLAIN, Encoding
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.releases.constants import (
+    QWEN_FRAMES_TOGETHER,
+    QWEN_LEAST_FRAMES,
+    QWEN_MOST_FPS,
+    QWEN_MOST_FRAMES,
+)
 
-# What vLLM's loaders of the Qwen-VL families keep of a video (vllm/multimodal/video.py, 0.32).
-_MIN_FRAMES, _MAX_FRAMES, _MAX_FPS, _FRAMES_TOGETHER = 4, 768, 30, 2
 # Frames that a decoder may find beyond what the header promised, and that vLLM's float32 steps
 # add to what they should sample.
 FRAMES_SLACK = 2
@@ -135,12 +139,12 @@ class Sampling:
             if self.fps > 0:
                 kept = min(kept, math.floor(total / shape.fps * self.fps))
             return max(1, kept)
-        wanted = total / shape.fps * min(self.fps, _MAX_FPS)
+        wanted = total / shape.fps * min(self.fps, QWEN_MOST_FPS)
         if self.loader == "qwen3_vl":
-            return min(max(int(wanted), _MIN_FRAMES), _MAX_FRAMES, total)
-        most = min(_MAX_FRAMES, total) // _FRAMES_TOGETHER * _FRAMES_TOGETHER
-        kept = math.floor(min(max(wanted, _MIN_FRAMES), most, total))
-        return kept // _FRAMES_TOGETHER * _FRAMES_TOGETHER
+            return min(max(int(wanted), QWEN_LEAST_FRAMES), QWEN_MOST_FRAMES, total)
+        most = min(QWEN_MOST_FRAMES, total) // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
+        kept = math.floor(min(max(wanted, QWEN_LEAST_FRAMES), most, total))
+        return kept // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
 
     def possible(self, shape: VideoShape, encoding: Encoding = PLAIN) -> Iterator[int]:
         """The promised number first, then what the decoder may make of it; nothing where the loader

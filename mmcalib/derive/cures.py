@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.derive.demand import SLACK_BYTES, LanguageStep, Merge, Shortfall, WorstStep
+from mmcalib.derive.demand import LanguageStep, Merge, Shortfall, WorstStep
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
     """Less at once: fewer sequences where it is the corpus' own items that take more than dummies,
     else a smaller cache, of whole largest items; None where neither can be less.
     """
-    room = found.reserved_bytes + SLACK_BYTES
+    room = found.reserved_bytes + VLLM_SLACK_BYTES
     match found.worst:
         case WorstStep(items=items) if items:
             count = _per_prompt(found.worst, counts)
@@ -53,7 +54,7 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             each = found.worst.resident.bytes_per_token
             if not each:
                 return None
-            over = -(-(found.nbytes - SLACK_BYTES) // each)
+            over = -(-(found.nbytes - VLLM_SLACK_BYTES) // each)
             whole = (budget.encoder_cache_size - over) // largest * largest
             batch = max(largest, whole)
             fits = batch < budget.max_num_batched_tokens
@@ -72,13 +73,13 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
             seqs = -(-items // _per_prompt(found.worst, counts))
             largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
             # What is reserved grows with the batch, or more slowly: then the next try takes more.
-            short = max(found.worst.nbytes - SLACK_BYTES, 1) / max(found.reserved_bytes, 1)
+            short = max(found.worst.nbytes - VLLM_SLACK_BYTES, 1) / max(found.reserved_bytes, 1)
             enough = math.ceil(budget.max_num_batched_tokens * short / largest)
             batch = min(enough, seqs * _per_prompt(found.worst, counts)) * largest
             fewer = seqs if seqs < budget.max_num_seqs else None
             grows = batch > budget.max_num_batched_tokens
             return Engine(fewer, batch) if grows else None
-        case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + SLACK_BYTES:
+        case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + VLLM_SLACK_BYTES:
             return None
         case WorstStep() | LanguageStep() | Merge():
             count = counts.get(_profiled(budget), 1) or 1

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# The slack that vLLM itself keeps when it suggests a KV cache size (150 MiB,
-# vllm/v1/worker/gpu_worker.py).
-SLACK_BYTES = 150 << 20
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class Shortfall:
 
     @property
     def passes(self) -> bool:
-        return self.nbytes <= SLACK_BYTES
+        return self.nbytes <= VLLM_SLACK_BYTES
 
     @property
     def fits_outside(self) -> bool:

@@ -10,6 +10,7 @@ from mmcalib.derive.facts import Facts
 from mmcalib.derive.fixes import Fix
 from mmcalib.derive.goal import Goal
 from mmcalib.derive.media_fixes import LAST, media_fixes
+from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
 
 GIB: Final = 1 << 30
 HOST_ONLY: Final = "host memory only"
@@ -18,8 +19,8 @@ HOST_ONLY: Final = "host memory only"
 _UTILIZATION = 0.95
 _MODEL_LENS = (32_768, 16_384, 8_192, 4_096)
 _SEQS = (64, 16)
-# vLLM's own default on smaller GPUs (vllm/engine/arg_utils.py), and half of it.
-_BATCHED_TOKENS = (2_048, 1_024)
+# vLLM's own default there, and half of it.
+_BATCHED_TOKENS = (SMALL_GPU_BATCHED_TOKENS, SMALL_GPU_BATCHED_TOKENS // 2)
 _GRAPH_SIZE = 16
 _OFFLOADED = (4, 2)
 _RANKS = (2, 4, 8)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from mmcalib.derive.recency import Recency
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 
 # A cache for the last few percent of the hits can cost as much as one for all the others.
 NEARLY_ALL = 0.95
@@ -18,14 +19,6 @@ NEARLY_ALL = 0.95
 GIB = 2**30
 # The steps in which a size is written.
 STEPS_PER_GIB = 100
-# What vLLM takes where nothing is said (vllm/config/multimodal.py of 0.32).
-DEFAULT_GIB = 4
-# One API server and one engine: vLLM says that each of these processes has a cache of its own,
-# `mm_processor_cache_gb * (api_server_count + data_parallel_size)` in all
-# (vllm/config/multimodal.py of 0.32). Its code holds less: with one API server and no internal data
-# parallelism only the engine keeps tensors, otherwise only the API servers do
-# (vllm/multimodal/cache/factories.py, lru.py).
-PROCESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +109,14 @@ class CacheSize:
         return self.floor_bytes > self.allowed_gib * GIB
 
 
-def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSES) -> float:
+def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSOR_CACHES) -> float:
     """The most that one cache may take: its part of the budget, of which each process holds one.
 
     vLLM's own default where the host's memory is not known: no file may ask for more than that
     unless somebody says that it is there.
     """
     if ram_budget_bytes is None:
-        return DEFAULT_GIB
+        return PROCESSOR_CACHE_GIB
     return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB) / STEPS_PER_GIB
 
 
@@ -192,7 +185,7 @@ def choose(
     *,
     share: float = NEARLY_ALL,
     ram_budget_bytes: int | None = None,
-    processes: int = PROCESSES,
+    processes: int = PROCESSOR_CACHES,
 ) -> CacheSize:
     """The smallest size that reaches `share` of the attainable hits, 0 where nothing repeats.
 

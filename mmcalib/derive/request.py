@@ -9,10 +9,7 @@ from typing import Literal
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.text_bound import TextBound
-
-# `_validate_prompt_len` in vllm/v1/engine/input_processor.py, 0.32: a prompt as long as the context
-# is refused.
-LEAST_ANSWER_TOKENS = 1
+from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,11 @@ from mmcalib.engine.messages import TryDevice
 from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
-from mmcalib.job.doctor.packages import INSTALL_CUDA
 from mmcalib.options.run import Device
+from mmcalib.releases.constants import INSTALL_CUDA, PROCESSOR_DEVICE_OPTION
 
 # torch's word, also on ROCm.
 CUDA = "cuda"
-# vLLM's, of releases that serve it.
-OPTION = "--mm-processor-device"
 _INSTEAD = "--device cpu"
 
 
@@ -75,7 +73,7 @@ def beside(
     tried = host.ask(TryDevice(tuple(modalities)), "trying the processor")
     unfit = tried.unfit
     if not tried.option:
-        why = f"vLLM {opened.versions.get('vllm', '')} has no {OPTION}"
+        why = f"vLLM {opened.versions.get('vllm', '')} has no {PROCESSOR_DEVICE_OPTION}"
         unfit = dict.fromkeys(modalities, why)
     fit = tuple(m for m in modalities if m not in unfit)
     if asked and not fit:

@@ -22,6 +22,7 @@ from mmcalib.job.doctor.engine import Asked, engine_checks
 from mmcalib.job.doctor.folders import folder_checks, folders
 from mmcalib.job.doctor.hub import TIMEOUT_S, ask_hub, hub_check
 from mmcalib.job.doctor.machine import host, machine_checks
+from mmcalib.releases import constants
 from mmcalib.result.diagnosis import Folder, Host
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -49,7 +50,7 @@ def test_the_page_fits_80_columns_but_for_the_commands_to_copy(cli) -> None:
     assert "pillow" in page
     assert "HF_HUB_OFFLINE is set" in page
     assert max(map(len, page.splitlines())) <= 80
-    assert f"  {packages.INSTALL_CPU}\n" in cures, "on one line, to be copied"
+    assert f"  {constants.INSTALL_CPU}\n" in cures, "on one line, to be copied"
     assert "\x1b" not in ended.err
 
 
@@ -79,9 +80,9 @@ def test_looking_leaves_nothing_behind(monkeypatch, tmp_path: Path) -> None:
 def test_what_it_installs_is_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    assert f'pip install "{extras["cuda"][0]}"' == packages.INSTALL_CUDA
-    assert packages.INSTALL_CPU.startswith(f'pip install "{extras["cpu"][0]}" ')
-    assert packages.CPU_INDEX in (ROOT / "README.md").read_text("utf-8")
+    assert f'pip install "{extras["cuda"][0]}"' == constants.INSTALL_CUDA
+    assert constants.INSTALL_CPU.startswith(f'pip install "{extras["cpu"][0]}" ')
+    assert constants.CPU_INDEX in (ROOT / "README.md").read_text("utf-8")
     wanted = {one for name, extra in extras.items() if name != "dev" for one in extra}
     for package in packages.packages():
         if package.need == "optional":

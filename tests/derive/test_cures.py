@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.cures import Engine, larger, smaller
-from mmcalib.derive.demand import SLACK_BYTES, LanguageStep, Resident, Shortfall, WorstStep
+from mmcalib.derive.demand import LanguageStep, Resident, Shortfall, WorstStep
 from mmcalib.domain.budget import Budget
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 MIB = 1 << 20
 
@@ -37,7 +38,7 @@ def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
     batch = engine.max_num_batched_tokens
     assert batch is not None
     assert (batch % 324, engine.max_num_seqs) == (0, None)
-    assert (batch - 1296) * 32_768 <= SLACK_BYTES < (batch + 324 - 1296) * 32_768
+    assert (batch - 1296) * 32_768 <= VLLM_SLACK_BYTES < (batch + 324 - 1296) * 32_768
     assert larger(found, at, {"image": 1}) == Engine(max_num_seqs=51)
 
 
@@ -73,4 +74,4 @@ def test_so_many_sequences_take_what_is_reserved_at_most(
     engine = smaller(found, budget(750 * 100, 750, 4096, "audio"), {"audio": count})
     if engine is not None and engine.max_num_seqs is not None:
         taken = engine.max_num_seqs * count * each * MIB
-        assert taken <= reserved * MIB + SLACK_BYTES < taken + count * each * MIB
+        assert taken <= reserved * MIB + VLLM_SLACK_BYTES < taken + count * each * MIB

@@ -2,31 +2,32 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.derive.demand import (
-    SLACK_BYTES,
-    LanguageStep,
-    Merge,
-    Resident,
-    Shortfall,
-    WorstStep,
-    worst_step,
-)
+from mmcalib.derive.demand import LanguageStep, Merge, Resident, Shortfall, WorstStep, worst_step
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 
 @pytest.mark.parametrize(
     ("worst", "passes", "fits_outside"),
-    [(1000, True, True), (1000 + SLACK_BYTES, True, True), (1001 + SLACK_BYTES, False, True)],
+    [
+        (1000, True, True),
+        (1000 + VLLM_SLACK_BYTES, True, True),
+        (1001 + VLLM_SLACK_BYTES, False, True),
+    ],
 )
 def test_bytes_decide_with_the_slack_that_vllm_keeps(
     worst: int, passes: bool, fits_outside: bool
 ) -> None:
-    found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=2 * SLACK_BYTES)
+    found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=2 * VLLM_SLACK_BYTES)
     assert (found.passes, found.fits_outside) == (passes, fits_outside)
     assert found.nbytes == worst - 1000
 
 
 def test_a_shortfall_beyond_the_margin_is_out_of_memory() -> None:
-    found = Shortfall(0, WorstStep("video", 1, 3 * SLACK_BYTES), outside_bytes=2 * SLACK_BYTES)
+    found = Shortfall(
+        0,
+        WorstStep("video", 1, 3 * VLLM_SLACK_BYTES),
+        outside_bytes=2 * VLLM_SLACK_BYTES,
+    )
     assert not found.fits_outside
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, HitCurve, choose, hit_curve
+from mmcalib.derive.mm_cache import GIB, HitCurve, choose, hit_curve
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 
 Request = list[tuple[int, int]]
 
@@ -211,7 +212,7 @@ def test_a_size_is_0_or_at_least_the_floor_and_at_most_what_is_allowed(
     large = [[(key, nbytes * 30_000_001) for key, nbytes in request] for request in requests]
     found = choose(hit_curve(large), floor, ram_budget_bytes=budget, processes=processes)
     assert found.mm_processor_cache_gb == 0 or found.mm_processor_cache_gb * GIB >= floor
-    allowed = DEFAULT_GIB * GIB if budget is None else budget / processes
+    allowed = PROCESSOR_CACHE_GIB * GIB if budget is None else budget / processes
     assert found.mm_processor_cache_gb * GIB <= allowed
 
 

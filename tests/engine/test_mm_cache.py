@@ -19,7 +19,7 @@ from mmcalib.census.sample import choose as choose_sample
 from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
-from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, choose, hit_curve
+from mmcalib.derive.mm_cache import GIB, choose, hit_curve
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import residencies
 from mmcalib.domain.budget import Budget
@@ -31,6 +31,7 @@ from mmcalib.job.decision.cache import SizedCache, size_cache
 from mmcalib.job.decision.measure import measure
 from mmcalib.job.read import read
 from mmcalib.progress import Silent
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
 from tests.engine.conftest import Lab
@@ -255,7 +256,7 @@ def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> No
     floor = sum(count * nbytes for count, nbytes in limits.values())
     on = [gib for gib in found["sizes"] if gib]
     assert len(on) > 50
-    assert floor / GIB <= min(on) <= max(on) <= DEFAULT_GIB
+    assert floor / GIB <= min(on) <= max(on) <= PROCESSOR_CACHE_GIB
     corpus, later = found["corpus"], found["later"]
     small = choose(hit_curve(corpus))
     assert sum(nbytes for _, nbytes in later[-1]) > small.capacity_bytes

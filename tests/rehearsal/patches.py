@@ -42,7 +42,8 @@ def watched_install() -> tuple[list[str], set[tuple[str, int]]]:
         if event == "call" and frame.f_code is replace.__code__:
             assert frame.f_back is not None
             file = Path(frame.f_back.f_code.co_filename).resolve().relative_to(ROOT)
-            targets.append(frame.f_locals["target"])
+            target = frame.f_locals["target"]
+            targets.append(target if isinstance(target, str) else target.name)
             sites.add((file.as_posix(), frame.f_back.f_lineno))
 
     sys.setprofile(watch)
@@ -80,18 +81,18 @@ def constants() -> dict[str, Any]:
     import vllm._custom_ops
     import vllm.vllm_flash_attn as attention
 
-    from mmcalib.child.rehearsal import startup, versions
-    from mmcalib.child.rehearsal.patches import flashinfer, operations
+    from mmcalib.child.rehearsal.patches import flashinfer
+    from mmcalib.releases import operations, runner
 
     return {
         "extensions": operations.EXTENSIONS,
         "namespaces": operations.NAMESPACES,
-        "write_only": sorted(operations._WRITE_ONLY),
+        "write_only": sorted(operations.WRITE_ONLY),
         "flashinfer": [name for names in flashinfer._REAL.values() for name in names],
         "flash_attention": [name for name in vars(attention) if not name.startswith("__")],
         "support": [name for name in dir(vllm._custom_ops) if "supports" in name],
-        "runner_phases": sorted(startup._RUNNER_PHASES.values()),
-        "encoder_phase": versions.ENCODER,
+        "runner_phases": sorted(runner.RUNNER_PHASES.values()),
+        "encoder_phase": runner.ENCODER,
         "file": vllm.__file__,
     }
 

@@ -155,7 +155,24 @@ def test_an_installation_goes_through_every_replacement_in_the_source(
 
 
 @pytest.mark.engine
-def test_an_installation_stops_at_the_first_seam_that_moved() -> None:
+def test_patches_are_imported_before_anything_of_vllm() -> None:
+    """vLLM looks for a GPU and for Triton when it is imported: by then they have to be there."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch, which comes with vLLM: make setup")
+    program = (
+        "import importlib, pkgutil, sys; sys.modules['vllm'] = None; "
+        "import mmcalib.child.rehearsal.install, mmcalib.child.rehearsal.patches as patches; "
+        "[importlib.import_module(f'{patches.__name__}.{found.name}')"
+        " for found in pkgutil.iter_modules(patches.__path__)]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.engine
+def test_an_installation_stops_at_the_first_target_that_moved() -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch, which comes with vLLM: make setup")
     program = (

@@ -14,10 +14,10 @@ stage = install(find("H100-80G"))
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402 - only after the stand-ins
 
 from mmcalib.child.cuda import phase_peaks  # noqa: E402
-from mmcalib.child.rehearsal import versions  # noqa: E402
 from mmcalib.child.rehearsal.startup import brought_up  # noqa: E402
 from mmcalib.child.worker import Figures  # noqa: E402
-from mmcalib.child.worker_attributes import worker_memory  # noqa: E402
+from mmcalib.releases.environment import subtracts_graphs  # noqa: E402
+from mmcalib.releases.worker_attributes import worker_memory  # noqa: E402
 
 config = EngineArgs(
     model=sys.argv[1],
@@ -31,9 +31,7 @@ config = EngineArgs(
 ).create_engine_config()
 with brought_up(stage, config, 72 << 20) as brought:
     found = {
-        "memory": asdict(
-            worker_memory(brought.worker, subtracts_graphs=versions.subtracts_graphs())
-        ),
+        "memory": asdict(worker_memory(brought.worker, subtracts_graphs=subtracts_graphs())),
         "budget": Figures.mmcalib_budget(brought.worker),
         "again": phase_peaks(brought.worker.model_runner),
         "phases": {one.name: one.peak_bytes - one.start_bytes for one in brought.phases},

@@ -7,12 +7,9 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule, size
+from mmcalib.releases.constants import ENCODER_GRAPH_LEAST_TOKENS
 
 GRAPHS_RESERVED = CheckId("encoder graphs reserved")
-
-# The smallest budget that Qwen2.5-VL and Qwen3-VL begin with: a picture of 224 × 224
-# (`get_encoder_cudagraph_budget_range`, vllm/model_executor/models/qwen2_5_vl.py of 0.32).
-LEAST_TOKENS = 64
 
 
 def encoder_graphs(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
@@ -55,7 +52,7 @@ def _budgets(compilation: Mapping[str, Any], known: Figures) -> list[int]:
     if given:
         return sorted(int(tokens) for tokens in given)
     most = min(known.budget.max_num_batched_tokens, known.budget.max_model_len)
-    found, tokens = [], LEAST_TOKENS
+    found, tokens = [], ENCODER_GRAPH_LEAST_TOKENS
     while tokens < most:
         found.append(tokens)
         tokens *= 2

@@ -8,12 +8,11 @@ from typing import Any
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule
 from mmcalib.derive.mm_cache import GIB
+from mmcalib.releases.constants import GPU_VIDEO_BACKEND
 
 API_SERVER_MEMORY = CheckId("memory of the API server")
 
 SIZE = "mm_ipc_gpu_memory_gb"
-# PYNVVIDEOCODEC_VIDEO_BACKEND, the only one on the GPU (vllm/multimodal/video_decoders of 0.32).
-_ON_GPU = "pynvvideocodec"
 
 
 def frontend(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
@@ -34,7 +33,7 @@ def frontend(engine_args: Mapping[str, Any], known: Figures) -> Trap | None:
         why = f"{detail}, though no video is served: nothing else uses it"
         return Trap(Check(name, "warn", why, "remove mm-ipc-gpu-memory-gb"), taken)
     video = (engine_args.get("media_io_kwargs") or {}).get("video") or {}
-    if _ON_GPU not in (video.get("backend"), video.get("video_backend")):
+    if GPU_VIDEO_BACKEND not in (video.get("backend"), video.get("video_backend")):
         why = f"{detail}; only video backends on the GPU use it, and media-io-kwargs names none"
         return Trap(Check(name, "warn", why, "remove mm-ipc-gpu-memory-gb"), taken)
     more = "; its decoders take more for each API server, which vLLM subtracts too"

@@ -14,13 +14,12 @@ from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.releases.constants import UNSAID_LIMIT
 
 LIMIT_OF = CheckId("limit of {}")
 EVERY_LIMITED = CheckId("every modality limited")
 
 LIMIT = "limit_mm_per_prompt"
-# vLLM's limit of a modality that nobody has set (vllm/config/multimodal.py).
-UNSAID = 999
 
 _SIZES = {
     "image": ("width", "height"),
@@ -34,9 +33,10 @@ def counts(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, 
     limits = engine_args.get(LIMIT) or {}
     found: dict[Modality, Count] = {}
     for modality, most in opened.modalities.items():
-        value, reason = options(limits, modality).get("count", UNSAID), "the configuration says so"
+        value = options(limits, modality).get("count", UNSAID_LIMIT)
+        reason = "the configuration says so"
         if modality not in limits:
-            value, reason = UNSAID, "nothing is said: vLLM's own limit"
+            value, reason = UNSAID_LIMIT, "nothing is said: vLLM's own limit"
         if most is not None and value > most:
             value, reason = most, "the model takes no more"
         if engine_args.get("language_model_only"):
@@ -75,7 +75,7 @@ def hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
 def unhinted(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     """The same arguments with counts and no size hints."""
     limits = engine_args.get(LIMIT) or {}
-    plain = {m: options(limits, m).get("count", UNSAID) for m in limits}
+    plain = {m: options(limits, m).get("count", UNSAID_LIMIT) for m in limits}
     return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
 
 
@@ -133,7 +133,7 @@ def unwritten(
         return
     largest = {m: budget.max_tokens_per_item.get(m, 0) for m in missing}
     each = "; ".join(f"one {m} may take {tokens:,} tokens" for m, tokens in largest.items())
-    detail = f"{', '.join(missing)} not limited, so up to {UNSAID} in a prompt: {each}"
+    detail = f"{', '.join(missing)} not limited, so up to {UNSAID_LIMIT} in a prompt: {each}"
     known = {m: limits.get(m, 1) for m in opened.modalities}
     remedy = f"{line(LIMIT, known)}, or as many as you serve"
     worst = budget.profiled_modality

@@ -8,15 +8,10 @@ from typing import Any
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
 from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule, size
+from mmcalib.releases.constants import LOGIT_BYTES, V2_LOGPROBS_TOKENS
 
 LOGPROBS_RESERVED = CheckId("prompt_logprobs reserved")
 
-# Logits in the model's 16 bits, and their logarithms in 32 (`compute_logprobs`,
-# vllm/v1/sample/sampler.py of 0.32).
-LOGIT_BYTES = 2 + 4
-# The V2 runner goes through a chunk by so many tokens (`CHUNK_SIZE`,
-# vllm/v1/worker/gpu/sample/prompt_logprob.py of 0.32).
-V2_CHUNK_TOKENS = 1024
 _SOURCE = "_get_prompt_logprobs_dict, vllm/v1/worker/gpu_model_runner.py"
 _SOURCE_V2 = "PromptLogprobsWorker, vllm/v1/worker/gpu/sample/prompt_logprob.py"
 
@@ -30,7 +25,7 @@ def prompt_logprobs(engine_args: Mapping[str, Any], known: Figures) -> Trap | No
     if most is None:
         return None
     batch = min(known.budget.max_num_batched_tokens, known.budget.max_model_len)
-    tokens = min(batch, V2_CHUNK_TOKENS) if known.runner == "V2" else batch
+    tokens = min(batch, V2_LOGPROBS_TOKENS) if known.runner == "V2" else batch
     nbytes = tokens * known.vocab_size * LOGIT_BYTES or None
     detail = (
         f"max_logprobs {most}: a request with prompt_logprobs takes logits of all {tokens:,} "

@@ -10,7 +10,8 @@ from mmcalib.checks.dialect import line
 from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.cache_floor import CacheFloor, parts
-from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, written_gib
+from mmcalib.derive.mm_cache import GIB, written_gib
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 
 CACHE = CheckId("processor cache holds a request")
 
@@ -23,7 +24,7 @@ def cache_findings(engine_args: Mapping[str, Any], floor: CacheFloor) -> Check |
     which data-parallel engines of one server do not have (`_get_cache_type`, factories.py).
     """
     given = engine_args.get(SIZE)
-    size = DEFAULT_GIB if given is None else given
+    size = PROCESSOR_CACHE_GIB if given is None else given
     alone = (engine_args.get("data_parallel_size") or 1) == 1
     if not size or not floor.nbytes:
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mmcalib.releases.compilation import graph_mode
+
 MIB: Final = 1 << 20
 # A least-squares line through six public estimates for dense decoders since 0.19, 13 to 86 graphs
 # (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.
@@ -26,16 +28,14 @@ def estimate(config: Any, max_num_reqs: int, subtracted: bool) -> Graphs:
     `config` is the engine config as the user has it, not the eager one that is rehearsed. Where
     startup does not subtract them they are counted, and cost nothing.
     """
-    compilation = config.compilation_config
-    # Before 0.10 there are no modes, nor does startup subtract anything.
-    mode = getattr(compilation, "cudagraph_mode", None)
-    if mode is None or mode.name == "NONE":
+    mode = graph_mode(config)
+    if mode == "NONE":
         return Graphs(0, 0)
-    sizes = compilation.cudagraph_capture_sizes or []
+    sizes = config.compilation_config.cudagraph_capture_sizes or []
     count = 0
-    if "PIECEWISE" in mode.name:
+    if "PIECEWISE" in mode:
         count += len(sizes)
-    if "FULL" in mode.name:
+    if "FULL" in mode:
         count += sum(size <= max_num_reqs for size in sizes)
     if not count or not subtracted:
         return Graphs(count, 0)

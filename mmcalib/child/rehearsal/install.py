@@ -13,6 +13,7 @@ from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.child.rehearsal.device.workspace import Workspaces
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.releases import targets
 
 
 class Stage:
@@ -64,8 +65,6 @@ def install(gpu: Gpu) -> Stage:
             f"{gpu.name} has no CUDA, and only vLLM's CUDA worker can be rehearsed",
             hint="name an NVIDIA GPU",
         )
-    from mmcalib.child.rehearsal.release import VLLM_0_32
-
     # The real device, if there is one, is left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from mmcalib.child.rehearsal.patches import (
@@ -92,8 +91,9 @@ def install(gpu: Gpu) -> Stage:
     attention.install(stage.machine)
     compilation.install(stage.ledger)
     kernels.install(stage.ledger, stage.machine.capability)
-    if VLLM_0_32.reached:
+    if targets.WINDOWS_ARE_AN_OPERATION:
         attention.install_windows()
+    if targets.PARAMETERS_ARE_FAKED:
         parameters.install()
     loading.install()
     processes.install()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.child.rehearsal import versions
+from mmcalib.releases import kv_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
     per_token = round(sum(spec.page_size_bytes / spec.block_size for spec in specs.values()))
     if not specs:
         return KvCache(0, 0, None, "this model keeps no KV cache")
-    versions.resolve_layout(config, worker, list(specs.values()))
+    kv_cache.resolve_layout(config, worker, list(specs.values()))
     try:
-        layout = versions.kv_cache_config(config, specs, available_bytes)
+        layout = kv_cache.kv_cache_config(config, specs, available_bytes)
     except ValueError as error:
         return KvCache(per_token, None, None, " ".join(str(error).split()))
-    tokens, concurrency = versions.kv_cache_tokens(config, layout)
+    tokens, concurrency = kv_cache.kv_cache_tokens(config, layout)
     return KvCache(per_token, tokens, concurrency)

@@ -7,22 +7,23 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from vllm.engine.arg_utils import EngineArgs
-from vllm.usage.usage_lib import UsageContext
-
-from mmcalib.child.rehearsal import serving, versions
+from mmcalib.child.rehearsal import serving
 from mmcalib.child.rehearsal.device.ledger import LedgerPhase
 from mmcalib.child.rehearsal.graphs import Graphs, estimate
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.kv_cache import lay_out
 from mmcalib.child.rehearsal.overhead import non_torch_bytes
-from mmcalib.child.rehearsal.patches import compilation
-from mmcalib.child.rehearsal.release import TRIED, installed
 from mmcalib.child.rehearsal.startup import Brought, brought_up
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.budget import Budget, Clip
 from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
 from mmcalib.engine.messages import Rehearse
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.releases import backends, compilation, memory
+from mmcalib.releases.budget import read_budget
+from mmcalib.releases.configs import served_config
+from mmcalib.releases.environment import subtracts_graphs
+from mmcalib.releases.release import TRIED, installed
+from mmcalib.releases.runner import uses_v2_runner
 
 
 def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
@@ -33,19 +34,19 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     started = time.perf_counter()
     config = _config(request.engine_args)
     _check(config)
-    graphs = estimate(config, config.scheduler_config.max_num_seqs, versions.subtracts_graphs())
-    compilation.prepare(config)
+    graphs = estimate(config, config.scheduler_config.max_num_seqs, subtracts_graphs())
+    compilation.forgo(config)
     ranks = config.parallel_config.world_size
-    outside = non_torch_bytes(ranks, counts_nccl=versions.counts_nccl())
+    outside = non_torch_bytes(ranks, counts_nccl=memory.counts_nccl())
     with brought_up(stage, config, outside) as brought:
         available = brought.available_bytes
-        given_bytes = getattr(config.cache_config, "kv_cache_memory_bytes", None)
+        given_bytes = memory.given_kv_bytes(config)
         if given_bytes is None:
             available -= graphs.nbytes
         kv = lay_out(config, brought.worker, available)
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
-        requested = versions.requested_bytes(brought.worker, stage.gpu.total_bytes)
-        budget = versions.read_budget(config, brought.worker.model_runner)
+        requested = memory.requested_bytes(brought.worker, stage.gpu.total_bytes)
+        budget = read_budget(config, brought.worker.model_runner, _largest_clip)
         outputs = serving.outputs_of(config, brought, stage.ledger, budget)
         merge = serving.merge_peak(config, brought, stage.ledger, budget, outputs)
         steps = tuple(serving.encoder_steps(config, brought, stage.ledger, request.steps))
@@ -55,10 +56,10 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             kept = stage.machine.allocator.allocated_bytes
         return Rehearsed(
             vllm=installed("vllm"),
-            runner="V2" if versions.uses_v2_runner(brought.worker) else "V1",
-            sampler=versions.sampler(),
-            attention=versions.attention(brought.worker.vllm_config),
-            encoder_attention=versions.encoder_attention(config, brought.worker.model_runner),
+            runner="V2" if uses_v2_runner(brought.worker) else "V1",
+            sampler=backends.sampler(),
+            attention=backends.attention(brought.worker.vllm_config),
+            encoder_attention=backends.encoder_attention(config, brought.worker.model_runner),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
             total_bytes=stage.gpu.total_bytes,
@@ -90,8 +91,14 @@ def _config(engine_args: dict[str, Any]) -> Any:
     """The engine config of `vllm serve`, with nothing to load."""
     if engine_args.get("enable_sleep_mode"):
         raise ValueError("a rehearsal cannot follow the memory pools of enable_sleep_mode")
-    args = EngineArgs(**{**engine_args, "load_format": "dummy"})
-    return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    return served_config({**engine_args, "load_format": "dummy"})
+
+
+def _largest_clip(config: Any, processor: Any) -> Clip | None:
+    # The oldest releases have no such media, and no clip is asked for.
+    from mmcalib.child.largest import largest_clip
+
+    return largest_clip(config, processor)
 
 
 def _check(config: Any) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 import torch
 
 from mmcalib.child.exception_words import root_cause
-from mmcalib.child.rehearsal import versions
 from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.startup import Brought, note_outputs
 from mmcalib.domain.budget import Budget
@@ -19,6 +18,9 @@ from mmcalib.domain.rehearsed import EncoderStep, Outputs, StepPeak
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank
+from mmcalib.releases.budget import worker_budget
+from mmcalib.releases.models import embeds_width
+from mmcalib.releases.runner import encoded, encoder_batches
 
 # Items that any model takes, of every modality: an icon, a second of video or sound.
 _SMALL: Final[Mapping[str, Shape]] = {
@@ -48,7 +50,7 @@ def outputs_of(
             each = -(-phase.output_bytes // phase.embeddings)
             return Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
     if not found:
-        width = versions.embeds_width(config) * config.model_config.dtype.itemsize
+        width = embeds_width(config) * config.model_config.dtype.itemsize
         return Outputs(width, outlive=outlive)
     last = found[-1]
     shared = last.storages < last.items if last.items > 1 else None
@@ -73,18 +75,15 @@ def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -
     # The oldest releases have no such media; there the step says so.
     from mmcalib.child.media import load
     from mmcalib.child.processor import Processor
-    from mmcalib.child.versions import encoder_batches, encoder_budget
 
     modality, model_config = step.shape.modality, config.model_config
     loading = Setting(media_io_kwargs=model_config.multimodal_config.media_io_kwargs)
-    under = Processor(model_config, encoder_budget(brought.worker).processor, loading)
+    under = Processor(model_config, worker_budget(brought.worker).processor, loading)
     media, _ = load(Blank(modality, step.shape), under)
     # As the profile counts, whose kernels' workspaces stay.
     with ledger.phase("encoder", since=brought.profile) as phase:
         batches, _ = encoder_batches(brought.worker, modality, media, step.items)
-        model = brought.worker.model_runner.model
-        outputs = [out for batch in batches for out in getattr(model, versions.ENCODER)(**batch)]
-        note_outputs(phase, outputs)
+        note_outputs(phase, encoded(brought.worker.model_runner.model, batches))
     return phase
 
 

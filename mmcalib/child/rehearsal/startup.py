@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.config import set_current_vllm_config
-from vllm.v1.worker.gpu_worker import Worker
 
-from mmcalib.child.rehearsal import versions
 from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.modules import named_modules
 from mmcalib.child.rehearsal.overhead import CONTEXT_BYTES
 from mmcalib.child.rehearsal.patches import processes
-
-# Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
-# model's own method.
-_RUNNER_PHASES = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
+from mmcalib.releases import memory, models
+from mmcalib.releases.runner import gpu_worker, watched_phases
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +44,10 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
     ledger = stage.ledger
     worker = None
     try:
-        with set_current_vllm_config(config), torch.inference_mode(), stage.device:
-            # Under tensor parallelism, one rank of several that are alike.
-            if versions.counts_context():
+        with models.built_under(config), torch.inference_mode(), stage.device:
+            if memory.counts_context():
                 stage.machine.other_bytes += CONTEXT_BYTES
-            worker = Worker(config, 0, 0, "env://", is_driver_worker=True)
+            worker = gpu_worker(config)
             worker.init_device()
             worker.load_model()
             stage.machine.other_bytes += non_torch_bytes
@@ -68,7 +62,7 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
     finally:
         del worker
         processes.end()
-        versions.forget_models()
+        models.forget_models()
         stage.settle()
 
 
@@ -98,11 +92,5 @@ def _watched(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator[list
 
         return watched
 
-    with ExitStack() as undo:
-        owners = [(runner, name, method) for name, method in _RUNNER_PHASES.items()]
-        if hasattr(runner.model, versions.ENCODER):
-            owners.append((runner.model, "encoder", versions.ENCODER))
-        for owner, name, method in owners:
-            undo.callback(owner.__dict__.pop, method, None)
-            owner.__dict__[method] = watching(name, getattr(owner, method))
+    with watched_phases(runner, runner.model, watching):
         yield found

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from mmcalib.checks.catalogue.cache import LARGE_ITEMS, PROCESSOR_CACHE
 from mmcalib.checks.check import Check
 from mmcalib.derive.cache_floor import CacheFloor, parts
-from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, PROCESSES, written_gib
+from mmcalib.derive.mm_cache import GIB, written_gib
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import Residency, residencies
 from mmcalib.job.decision.cache import CappedCache, SizedCache
 from mmcalib.job.decision.decision import Decision
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.result.evidence import Evidence
 from mmcalib.result.processor_cache import CachePoint, ProcessorCache
 from mmcalib.wording import gib, number, share
@@ -40,12 +41,14 @@ def _capped(cache: CappedCache) -> str:
     most = f"one admissible request may bring {_floor(cache.floor)}"
     if cache.gib:
         at_most = (
-            "the RAM budget allows" if cache.allowed_gib < DEFAULT_GIB else "one request needs"
+            "the RAM budget allows"
+            if cache.allowed_gib < PROCESSOR_CACHE_GIB
+            else "one request needs"
         )
         return f"as large as {at_most}: no order of requests says what would help; {most}"
     allows = f"the RAM budget allows {cache.allowed_gib:g} GiB for each process"
     if not cache.budgeted:
-        allows = f"vLLM's default of {DEFAULT_GIB} GiB does not hold that"
+        allows = f"vLLM's default of {PROCESSOR_CACHE_GIB} GiB does not hold that"
     return f"off: {most}; {allows}, and vLLM fails requests that its cache does not hold"
 
 
@@ -59,9 +62,9 @@ def _why(cache: SizedCache) -> str:
     of = f"{first}{number(curve.accesses)} items in {number(cache.requests)} requests"
     if not curve.most_hits:
         return f"none of {of} comes again in a later one: a cache would never hit"
-    default = f"vLLM's {DEFAULT_GIB} GiB {share(curve.rate_at(DEFAULT_GIB * GIB))}"
-    if size.floor_bytes > DEFAULT_GIB * GIB:
-        default = f"vLLM's {DEFAULT_GIB} GiB do not hold the largest admissible request"
+    default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
+    if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
+        default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB do not hold the largest admissible request"
     most = f"any cache at most {share(size.most_hit_rate)}, {default}"
     if not size.mm_processor_cache_gb:
         why = f"off: {_refused(cache)}; of {of} {most}"
@@ -103,7 +106,7 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
         wanted_hit_rate=round(size.wanted_hit_rate, 6),
         hit_rate=round(size.hit_rate, 6),
         most_hit_rate=round(size.most_hit_rate, 6),
-        default_hit_rate=round(curve.rate_at(DEFAULT_GIB * GIB), 6),
+        default_hit_rate=round(curve.rate_at(PROCESSOR_CACHE_GIB * GIB), 6),
         curve=[
             CachePoint(capacity_bytes=capacity, hit_rate=round(rate, 6))
             for capacity, rate in curve.points(_POINTS)
@@ -121,15 +124,17 @@ def _processor_cache(cache: SizedCache | CappedCache | str, policy: Policy) -> C
     if isinstance(cache, str):
         return Check(name, "skip", cache)
     if isinstance(cache, CappedCache):
-        least = f"--ram-budget {PROCESSES * written_gib(cache.floor.nbytes):g}GiB or more"
+        least = f"--ram-budget {PROCESSOR_CACHES * written_gib(cache.floor.nbytes):g}GiB or more"
         remedy = "" if cache.gib else f"{least}, where the host has that"
         return Check(name, "pass" if cache.gib else "warn", _capped(cache), remedy)
     size = cache.size
     held = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
-    detail = f"{held}, by default {gib(PROCESSES * DEFAULT_GIB * GIB)}: {_why(cache)}"
+    detail = (
+        f"{held}, by default {gib(PROCESSOR_CACHES * PROCESSOR_CACHE_GIB * GIB)}: {_why(cache)}"
+    )
     if not size.limited:
         return Check(name, "pass", detail)
-    more = f"--ram-budget {PROCESSES * size.wanted_gib:g}GiB, where the host has that"
+    more = f"--ram-budget {PROCESSOR_CACHES * size.wanted_gib:g}GiB, where the host has that"
     if policy.ram_budget_bytes is None:
         return Check(name, "pass", f"{detail}: {more}")
     return Check(name, "warn", f"{gib(policy.ram_budget_bytes)} are allowed, {detail}", more)

@@ -11,7 +11,6 @@ from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
 from mmcalib.derive.mm_cache import (
-    DEFAULT_GIB,
     GIB,
     CacheSize,
     HitCurve,
@@ -23,9 +22,7 @@ from mmcalib.derive.mm_cache import (
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
-
-# As vLLM's renderer collects them (`_resolve_items`, vllm/renderers/chat_utils.py of 0.32).
-_MERGED: tuple[Modality, ...] = ("image", "audio", "video")
+from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,8 @@ def size_cache(
         why = "no request that the limits admit" if accesses.ends else "no request order given"
         said = "" if accesses.ends else "; --requests gives one"
         return (
-            _unordered(floor, policy) or f"{why}: vLLM's default of {DEFAULT_GIB} GiB stays{said}"
+            _unordered(floor, policy)
+            or f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{said}"
         )
     sizes = [_bytes(shape, table) for shape, _ in accesses.items]
     curve = hit_curve(
@@ -114,10 +112,10 @@ def size_cache(
 def _unordered(floor: CacheFloor, policy: Policy) -> CappedCache | None:
     """None where vLLM's default is allowed, and holds any request."""
     allowed = allowed_gib(policy.ram_budget_bytes)
-    if floor.nbytes <= DEFAULT_GIB * GIB <= allowed * GIB:
+    if floor.nbytes <= PROCESSOR_CACHE_GIB * GIB <= allowed * GIB:
         return None
     least = written_gib(floor.nbytes)
-    gib = max(min(allowed, DEFAULT_GIB), least) if least <= allowed else 0.0
+    gib = max(min(allowed, PROCESSOR_CACHE_GIB), least) if least <= allowed else 0.0
     return CappedCache(gib, floor, allowed, policy.ram_budget_bytes is not None)
 
 
@@ -143,4 +141,4 @@ def _bytes(shape: Shape, table: CostTable) -> int:
 
 def _as_merged(request: Sequence[int], accesses: Accesses) -> list[int]:
     """In the order in which vLLM goes through the items of a chat, whatever theirs is there."""
-    return sorted(request, key=lambda index: _MERGED.index(accesses.items[index][0].modality))
+    return sorted(request, key=lambda index: COLLECTED.index(accesses.items[index][0].modality))

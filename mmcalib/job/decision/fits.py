@@ -11,9 +11,8 @@ from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.job.decision.texts import Texts
+from mmcalib.releases.constants import BLOCK_TOKENS
 
-# A context is written in whole KV blocks.
-_BLOCK_TOKENS = 16
 # So many of the longest texts are counted before the others are looked at again, at last all.
 _STEPS = (64, 1024, None)
 
@@ -74,8 +73,8 @@ def smallest_context(longest: Fit | None, most_tokens: int) -> int:
     """
     if longest is None or longest.unknown:
         return most_tokens
-    blocks = -(-longest.needed_tokens // _BLOCK_TOKENS)
-    return min(blocks * _BLOCK_TOKENS, most_tokens)
+    blocks = -(-longest.needed_tokens // BLOCK_TOKENS)
+    return min(blocks * BLOCK_TOKENS, most_tokens)
 
 
 def _fullest(table: CostTable, counts: Mapping[Modality, Count], budget: Budget) -> PromptTokens:

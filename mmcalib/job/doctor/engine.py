@@ -14,7 +14,7 @@ from mmcalib.engine.serving import serve_command
 from mmcalib.engine.wheels import BUILDS
 from mmcalib.errors import EngineError
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.doctor.packages import CPU_INDEX, INSTALL_CPU, INSTALL_CUDA
+from mmcalib.releases.constants import CPU_INDEX, GPU_MEMORY_UTILIZATION, INSTALL_CPU, INSTALL_CUDA
 from mmcalib.result.diagnosis import Backend
 
 ENGINE = CheckId("engine")
@@ -24,8 +24,6 @@ GPU = CheckId("GPU")
 
 # Importing vLLM takes 5 s here, and ten times that from a cold network disk.
 SILENCE_S = 60.0
-# vLLM's default gpu_memory_utilization (0.32); less than that free, and it refuses to start.
-SHARE_WANTED = 0.92
 # What `mmcalib run` writes where nothing else is said.
 _CONFIG = Path("out/engine.yaml")
 
@@ -110,8 +108,8 @@ def _gpu(looked: Looked, gpu: Gpu | None) -> Check:
     if total is None or free is None:
         return Check(GPU, "pass", f"{gpu.name}, {_gib(gpu.total_bytes)}", "")
     detail = f"{gpu.name}, {_gib(free)} of {_gib(total)} free"
-    if free < SHARE_WANTED * total:
-        detail += f"; vLLM asks for {SHARE_WANTED:.0%} and would not start"
+    if free < GPU_MEMORY_UTILIZATION * total:
+        detail += f"; vLLM asks for {GPU_MEMORY_UTILIZATION:.0%} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
         remedy = f"nvidia-smi (says who holds the rest), or --gpu-memory-utilization {share:.2f}"
         return Check(GPU, "warn", detail, remedy)

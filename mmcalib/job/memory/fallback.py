@@ -8,10 +8,9 @@ from mmcalib.domain.budget import Budget
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.memory.cross_check import estimate_bytes
 from mmcalib.job.proof.startup import Started
+from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
 from mmcalib.result.memory import Memory
 
-# vLLM's default since 0.20.
-UTILIZATION: Final = 0.92
 # For what no formula has: kernels outside torch, CUDA graphs, buffers, language model and sampler
 # of a small batch. From the rehearsals of bundled models, rounded up.
 ALLOWANCE_BYTES: Final = 3 << 29
@@ -33,7 +32,7 @@ def by_formula(
     if started is None or peak is None:
         return Memory(gpu=gpu.name, note=note)
     weights = started.figures.weights_full_bytes
-    share = engine_args.get("gpu_memory_utilization", UTILIZATION)
+    share = engine_args.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION)
     requested = int(share * gpu.total_bytes)
     left = requested - weights - peak - ALLOWANCE_BYTES
     per_token = started.figures.kv_full_bytes_per_token

@@ -9,10 +9,11 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.memory import CACHED_KEEP
 from mmcalib.checks.check import Check
 from mmcalib.checks.configuration import Configuration
-from mmcalib.derive.demand import SLACK_BYTES, LanguageStep
+from mmcalib.derive.demand import LanguageStep
 from mmcalib.derive.views import Pinned, pinned, repeated
 from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.worst_steps import demands, output_width
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.wording import gib, number
 
 
@@ -40,7 +41,7 @@ def views_check(predicted: Predicted, decision: Configuration, accesses: Accesse
     if not found.known:
         detail += " (assumed: no order of requests is given)"
     short = language.peak_bytes + kept - after.activation_peak_bytes
-    if short <= SLACK_BYTES:
+    if short <= VLLM_SLACK_BYTES:
         return Check(CACHED_KEEP, "pass", f"{detail}; the profile reserves that much")
     return Check(
         CACHED_KEEP,

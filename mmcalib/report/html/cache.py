@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib import wording
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, reference, upright
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.result.processor_cache import ProcessorCache
 
-# What vLLM takes where nothing is said (`mm_processor_cache_gb` in vllm/config, 0.32).
-_DEFAULT_GIB = 4.0
+_DEFAULT_GIB = float(PROCESSOR_CACHE_GIB)
 
 
 def cache(found: ProcessorCache) -> PageFigure | None:

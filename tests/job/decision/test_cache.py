@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.cache_floor import largest_item_bytes
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.mm_cache import DEFAULT_GIB, GIB, PROCESSES
+from mmcalib.derive.mm_cache import GIB
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.job.calibration.cache import cache_checks, cache_evidence, cache_report
 from mmcalib.job.decision.cache import SizedCache
 from mmcalib.job.decision.decision import Decision
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 
 A, B, C = ImageShape(2800, 2800), ImageShape(2800, 1400), ImageShape(1400, 1400)
 CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
@@ -190,8 +191,8 @@ def test_it_never_asks_for_more_than_is_known_to_be_there(
     """No corpus without --ram-budget makes it more than vLLM's 4 GiB; 0 or at least the floor."""
     policy = Policy(count={"image": images}, ram_budget_bytes=ram)
     decision = decide(corpus([A, CLIP], requests), policy)
-    gib = decision.engine_args.get("mm_processor_cache_gb", DEFAULT_GIB)
-    assert gib <= (DEFAULT_GIB if ram is None else ram / PROCESSES / GIB)
+    gib = decision.engine_args.get("mm_processor_cache_gb", PROCESSOR_CACHE_GIB)
+    assert gib <= (PROCESSOR_CACHE_GIB if ram is None else ram / PROCESSOR_CACHES / GIB)
     assert gib == 0 or gib * GIB >= decision.cache_floor().nbytes
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from mmcalib.child.rehearsal.device.machine import Machine
+from mmcalib.releases.backends import windows_wrapper
+from mmcalib.releases.targets import FLASH_ATTENTION as PACKAGE
 
-PACKAGE = "vllm.vllm_flash_attn"
 _libraries: list[torch.library.Library] = []
 
 
@@ -56,9 +57,7 @@ def windows_by_sdpa(
 
 def install_windows() -> None:
     """Must come when vLLM's own operations can be imported."""
-    import vllm.v1.attention.ops.vit_attn_wrappers
-
-    assert vllm.v1.attention.ops.vit_attn_wrappers.torch_sdpa_wrapper
+    assert windows_wrapper()
     library = torch.library.Library("vllm", "FRAGMENT")
     library.impl("torch_sdpa_wrapper", windows_by_sdpa, "CUDA", allow_override=True)
     # Kept alive: the implementation goes when the library object does.

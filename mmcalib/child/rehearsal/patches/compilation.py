@@ -6,21 +6,16 @@ that stay eager, such as vision encoders: there each step of a norm or an activa
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from mmcalib.child.rehearsal import versions
 from mmcalib.child.rehearsal.device.ledger import Ledger
 from mmcalib.child.rehearsal.patches.patching import replace
-from mmcalib.child.rehearsal.release import VLLM_0_10, VLLM_0_15, VLLM_0_23
-
-_WRAPPER = "vllm.compilation.wrapper.TorchCompileWithNoGuardsWrapper"
-_WRAPPER_BEFORE = "vllm.compilation.wrapper.TorchCompileWrapperWithCustomDispatcher"
-_CUSTOM_OP = "vllm.model_executor.custom_op.CustomOp"
+from mmcalib.releases import compilation, targets
+from mmcalib.releases.backends import attention_layer
 
 
 def install(ledger: Ledger) -> None:
@@ -32,20 +27,8 @@ def install(ledger: Ledger) -> None:
         _Compiled(self, ledger).take_over()
 
     replace("torch.compile", _as_it_is)
-    wrapper = _WRAPPER if VLLM_0_15.reached else _WRAPPER_BEFORE
-    replace(f"{wrapper}.__init__", would_be_compiled)
-    replace(f"{_CUSTOM_OP}.maybe_compile", _maybe_fused, since=VLLM_0_15)
-
-
-def prepare(config: Any) -> None:
-    """Change an engine config so that its worker compiles and captures nothing."""
-    if VLLM_0_10.reached:
-        from vllm.config.compilation import CUDAGraphMode
-
-        config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
-    # Wrapped for the compiler, a step would hide what it holds inside.
-    if hasattr(config.compilation_config, "ir_enable_torch_wrap"):
-        config.compilation_config.ir_enable_torch_wrap = False
+    replace(targets.COMPILED, would_be_compiled)
+    replace(targets.MAYBE_COMPILE, _maybe_fused)
 
 
 def _as_it_is(model: Any = None, **options: Any) -> Any:
@@ -62,14 +45,14 @@ class _Compiled:
 
     def __init__(self, module: torch.nn.Module, ledger: Ledger) -> None:
         self._module, self._ledger = module, ledger
-        self._priorities = _kernel_priorities(module.vllm_config)
+        self._priorities = compilation.eager_priorities(module.vllm_config)
         self._given: list[Any] = []
         self._may_write = True
         self._normed: torch.Tensor | None = None
 
     def take_over(self) -> None:
         """Replace methods of the module and of what is in it."""
-        attention: Any = versions.attention_layer()
+        attention: Any = attention_layer()
         for module in self._module.modules():
             if isinstance(module, attention):
                 module.register_forward_pre_hook(self._end_piece)
@@ -133,9 +116,8 @@ class _Compiled:
 
 def _fused(module: torch.nn.Module) -> Callable[..., Any] | None:
     """The method that runs vLLM's own CUDA kernel, None where there is none."""
-    from vllm.model_executor.custom_op import CustomOp
-
-    if not isinstance(module, CustomOp) or type(module).forward_cuda is CustomOp.forward_cuda:
+    kind = compilation.custom_op()
+    if not isinstance(module, kind) or type(module).forward_cuda is kind.forward_cuda:
         return None
     method: Callable[..., Any] = module.forward_cuda
     return method
@@ -146,16 +128,3 @@ def _maybe_fused(self: Any, fn: Callable[..., Any], *, enable: bool = True) -> C
     if enable and getattr(fn, "__name__", "") == "forward_native":
         return _fused(self) or fn
     return fn
-
-
-def _kernel_priorities(config: Any) -> Any:
-    """Those of an engine that does not compile: compiled steps hold what kernels hold."""
-    if not VLLM_0_23.reached:
-        return None
-    from vllm.config.compilation import CompilationMode
-    from vllm.platforms import current_platform
-
-    eager = copy.copy(config)
-    eager.compilation_config = copy.copy(config.compilation_config)
-    eager.compilation_config.mode = CompilationMode.NONE
-    return current_platform.get_default_ir_op_priority(eager)

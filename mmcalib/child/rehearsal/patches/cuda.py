@@ -13,7 +13,7 @@ from torch.utils._device import _device_constructors
 from mmcalib.child.rehearsal.device.allocator import parse_settings
 from mmcalib.child.rehearsal.device.machine import GPUS, Machine
 from mmcalib.child.rehearsal.patches.patching import replace
-from mmcalib.child.rehearsal.release import TORCH_2_11
+from mmcalib.releases import targets
 
 # Where a GPU is described by memory and capability alone: vLLM asks whether there are many.
 _TYPICAL_SM_COUNT = 64
@@ -134,7 +134,7 @@ def install(machine: Machine) -> None:
     for name, value in {**both, **cuda}.items():
         replace(f"torch.cuda.{name}", value)
     for name, value in {**both, **accelerator}.items():
-        replace(f"torch.accelerator.{name}", value, since=TORCH_2_11)
+        replace(targets.accelerator(name), value)
     for name in ("Event", "Stream"):
         replace(f"torch.{name}", Stream)
     replace("torch.Generator", Generator)

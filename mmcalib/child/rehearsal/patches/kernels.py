@@ -6,7 +6,7 @@ import torch
 
 from mmcalib.child.rehearsal.device.ledger import Ledger
 from mmcalib.child.rehearsal.patches.patching import replace
-from mmcalib.child.rehearsal.release import VLLM_0_15, VLLM_0_23, VLLM_0_32
+from mmcalib.releases import targets
 
 # The least compute capability for which vLLM's CUTLASS kernels exist, as its documentation of
 # quantization says (FP8 from Ada, block FP8 and grouped from Hopper, FP4 from Blackwell); not read
@@ -24,8 +24,7 @@ def install(ledger: Ledger, capability: tuple[int, int]) -> None:
     """Answer questions of support, and lend host memory to the device for nothing."""
     number = capability[0] * 10 + capability[1]
     for name, least in _SUPPORTED_FROM.items():
-        answer = f"vllm._custom_ops.{name}"
-        replace(answer, lambda asked, yes=number >= least: yes, since=VLLM_0_32)
+        replace(targets.custom_ops(name), lambda asked, yes=number >= least: yes)
 
     def device_view(host: torch.Tensor) -> torch.Tensor:
         """Pinned host memory seen from the device: takes nothing there."""
@@ -33,11 +32,4 @@ def install(ledger: Ledger, capability: tuple[int, int]) -> None:
         ledger.exempt(view)
         return view
 
-    replace(_device_view(), device_view)
-
-
-def _device_view() -> str:
-    if VLLM_0_23.reached:
-        return "vllm.utils.torch_utils.get_accelerator_view_from_cpu_tensor"
-    module = "vllm.utils.torch_utils" if VLLM_0_15.reached else "vllm.utils"
-    return f"{module}.get_cuda_view_from_cpu_tensor"
+    replace(targets.DEVICE_VIEW, device_view)

@@ -10,17 +10,16 @@ import numpy.typing as npt
 import torch
 
 from mmcalib.child.rehearsal.patches.patching import replace
-from mmcalib.child.rehearsal.release import VLLM_0_15
+from mmcalib.releases import targets
 
-_BUILDERS = "processing.dummy_inputs" if VLLM_0_15.reached else "profiling"
 _hashes = itertools.count()
 
 
 def install() -> None:
     """White frames share one byte, and no item is ever taken for one seen before."""
-    replace(f"vllm.multimodal.{_BUILDERS}.np", _WhiteFrames())
+    replace(targets.DUMMY_PIXELS, _WhiteFrames())
     replace(
-        "vllm.multimodal.hasher.MultiModalHasher.hash_kwargs",
+        targets.HASH,
         classmethod(_hash),
     )
     # A long clip's features are a large host tensor.

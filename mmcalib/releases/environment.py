@@ -1,0 +1,27 @@
+"""vLLM's environment variables, as it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mmcalib.domain.server import REQUEST_BYTES
+from mmcalib.releases.release import VLLM_0_21, VLLM_0_33
+
+_SINCE = {REQUEST_BYTES: VLLM_0_33}
+
+
+def whole_numbers(names: Iterable[str]) -> dict[str, int]:
+    """The values of those that this release has."""
+    from vllm import envs
+
+    known = (name for name in names if name not in _SINCE or _SINCE[name].reached)
+    return {name: int(getattr(envs, name)) for name in known}
+
+
+def subtracts_graphs() -> bool:
+    """Whether startup takes its estimate of CUDA graphs off the KV cache: since 0.21, if not told
+    otherwise by the environment.
+    """
+    from vllm import envs
+
+    return VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)

