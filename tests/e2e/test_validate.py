@@ -14,8 +14,7 @@ from rich.console import Console
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.job.memory.rehearse import gpu_of
-from mmcalib.job.validate.found import Asked
-from mmcalib.job.validate.items import Media
+from mmcalib.job.validate.spec import Media, ValidateJob
 from mmcalib.job.validate.validate import judge as judge_file
 from mmcalib.progress import Silent
 from mmcalib.report.validation_terminal import validated
@@ -42,7 +41,7 @@ def judge(
     def validation(text: str, *flags: str, model: str = QWEN, **asked: Any) -> Validation:
         config = tmp_path / "c.yaml"
         config.write_text(f"model: {model}\n{text}")
-        return judge_file(Asked(config, flags, depth="budget", **asked), host, Silent())
+        return judge_file(ValidateJob(config, flags, depth="budget", **asked), host, Silent())
 
     return validation
 
@@ -207,7 +206,7 @@ def test_a_model_beside_a_file_that_names_none(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     config = tmp_path / "c.yaml"
     config.write_text("limit-mm-per-prompt: {image: 1, video: 0}\n")
-    asked = Asked(config, ("--max-num-seqs", "64"), model=QWEN, depth="budget")
+    asked = ValidateJob(config, ("--max-num-seqs", "64"), model=QWEN, depth="budget")
     found = judge_file(asked, host, Silent())
     assert (found.verdict, found.model) == ("pass", QWEN)
     assert found.engine_config == {
@@ -215,7 +214,7 @@ def test_a_model_beside_a_file_that_names_none(
         "max_num_seqs": 64,
     }
     with pytest.raises(UsageError, match="no model is named"):
-        judge_file(Asked(config, depth="budget"), host, Silent())
+        judge_file(ValidateJob(config, depth="budget"), host, Silent())
 
 
 def test_values_that_vllm_refuses_are_named_and_the_rest_is_judged(judge: Judge) -> None:

@@ -2,42 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from mmcalib.checks.check import verdict
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.checks.check import Check, verdict
+from mmcalib.geometry import ResolvedModel
 from mmcalib.job.corpus_figures import corpus_figures
 from mmcalib.job.memory.figures import encoder_budget, memory
 from mmcalib.job.proof.figures import measured_memory, startup_figures
-from mmcalib.job.validate.found import Asked, Found
+from mmcalib.job.proof.startup import Started
+from mmcalib.job.validate.examined import Examined
+from mmcalib.job.validate.opened import RefusedConfig
+from mmcalib.job.validate.reading import ReadableConfig, UnreadableConfig
+from mmcalib.job.validate.spec import ValidateJob
 from mmcalib.job.validate.subject import Subject
+from mmcalib.job.validate.tried import TriedConfig
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.version import __version__
 
 
-def document(found: Found, asked: Asked) -> Validation:
-    subject, resolved, gpu = found.subject, found.resolved, asked.gpu
-    versions: Mapping[str, str] = subject.opened.versions if subject else {}
+def unread(job: ValidateJob, config: UnreadableConfig) -> Validation:
+    """Of a file that vLLM cannot read."""
     return Validation(
-        checks=list(map(CheckResult.of, found.checks)),
-        verdict=verdict(found.checks),
-        config=str(asked.config),
-        flags=list(asked.flags),
-        model=resolved.id if resolved else found.model,
-        source=resolved.source if resolved else None,
-        architecture=subject.opened.architecture if subject else "",
-        engine_config=found.engine_args,
-        budget=_budgets(subject) if subject else None,
-        memory=_memory(found, gpu) if subject else None,
-        startup=startup_figures(found.proof.started, found.proof.burst, found.proof.replayed),
-        items=found.items,
-        corpus=corpus_figures(subject.table, found.prompts, found.skipped)
-        if subject and subject.table.costs
-        else None,
-        gpu=gpu.name if gpu else "",
-        tool={"mmcalib": __version__, **versions},
-        doubts=list(resolved.notes) if resolved else [],
+        checks=list(map(CheckResult.of, config.checks)),
+        verdict=verdict(config.checks),
+        config=str(job.config),
+        flags=list(job.flags),
+        model=config.model,
+        source=None,
+        architecture="",
+        engine_config=None,
+        budget=None,
+        memory=None,
+        startup=None,
+        items="none",
+        gpu=job.gpu.name if job.gpu else "",
+        tool={"mmcalib": __version__},
+        doubts=[],
+    )
+
+
+def refused(job: ValidateJob, config: ReadableConfig, found: RefusedConfig) -> Validation:
+    """Of a configuration that vLLM does not take."""
+    checks = (*config.checks, *found.checks)
+    return _of_model(job, config, found.resolved, checks)
+
+
+def judged(
+    job: ValidateJob,
+    config: ReadableConfig,
+    examined: Examined,
+    tried: TriedConfig,
+    checks: Sequence[Check],
+) -> Validation:
+    """Of one that was judged to its end, with all its checks."""
+    subject, proof, corpus = tried.subject, tried.proof, examined.corpus
+    prompts, skipped = (corpus.prompts.prompts(), len(corpus.skipped)) if corpus else (0, 0)
+    return _of_model(job, config, subject.resolved, checks).model_copy(
+        update={
+            "architecture": subject.opened.architecture,
+            "budget": _budgets(subject),
+            "memory": _memory(examined, proof.started),
+            "startup": startup_figures(proof.started, proof.burst, proof.replayed),
+            "items": tried.items,
+            "corpus": corpus_figures(subject.table, prompts, skipped)
+            if subject.table.costs
+            else None,
+            "tool": {"mmcalib": __version__, **subject.opened.versions},
+        }
+    )
+
+
+def _of_model(
+    job: ValidateJob, config: ReadableConfig, resolved: ResolvedModel, checks: Sequence[Check]
+) -> Validation:
+    unknown = unread(job, UnreadableConfig(resolved.id, tuple(checks)))
+    return unknown.model_copy(
+        update={
+            "source": resolved.source,
+            "engine_config": config.engine_args,
+            "doubts": list(resolved.notes),
+        }
     )
 
 
@@ -56,16 +101,12 @@ def _budgets(subject: Subject) -> ValidatedBudgets:
     return ValidatedBudgets(default=encoder_budget(subject.default_budget), config=config)
 
 
-def _memory(found: Found, gpu: Gpu | None) -> ValidatedMemory:
-    predicted = found.memory.predicted if found.memory else None
-    started = found.proof.started
-    rehearsed = [
-        memory(one, gpu) if one is not None and gpu is not None else None
-        for one in ((predicted.default, predicted.calibrated) if predicted else (None, None))
-    ]
+def _memory(examined: Examined, started: Started | None) -> ValidatedMemory:
+    predicted = examined.memory.predicted if examined.memory else None
+    default, config = (predicted.default, predicted.calibrated) if predicted else (None, None)
     return ValidatedMemory(
-        default=rehearsed[0],
-        config=rehearsed[1],
+        default=memory(default, predicted.gpu) if default and predicted else None,
+        config=memory(config, predicted.gpu) if config and predicted else None,
         measured=measured_memory(started, own=True) if started else None,
-        options=[TakenMemory(what=one.what, bytes=one.nbytes) for one in found.taken],
+        options=[TakenMemory(what=one.what, bytes=one.nbytes) for one in examined.taken],
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.sample import choose
@@ -25,22 +25,10 @@ from mmcalib.job.read import Corpus, files_of, read
 from mmcalib.job.spec import cache_dir
 from mmcalib.job.validate.findings import fullest, takes_fullest
 from mmcalib.job.validate.made_up import minute_of_video, write_requests
+from mmcalib.job.validate.spec import Media
 from mmcalib.job.validate.subject import Subject, takes_context
 from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.progress import Progress
-
-
-@dataclass(frozen=True, slots=True)
-class Media:
-    """What the user gave to be served; nothing of it is needed."""
-
-    data: Sequence[Path] = ()
-    requests: Sequence[Path] = ()
-    allowed_root: Path | None = None
-
-    @property
-    def given(self) -> bool:
-        return bool(self.data or self.requests)
 
 
 def read_media(media: Media, progress: Progress) -> Corpus:
@@ -56,15 +44,16 @@ def read_media(media: Media, progress: Progress) -> Corpus:
 
 def measured(
     corpus: Corpus, subject: Subject, asks: Budgets, progress: Progress
-) -> Iterator[Check]:
-    """Measure the corpus under the configuration, and say what of it will be rejected."""
+) -> tuple[Subject, list[Check]]:
+    """The subject with the costs of the corpus, and what of the corpus will be rejected."""
     served, left_out = _served(corpus, subject)
     sample = choose(served.census, SAMPLE_PER_MODALITY, seed=0)
-    subject.table, unreadable = measure(
+    table, unreadable = measure(
         asks.host, served.census, subject.setting, sample, progress, files_of(served)
     )
+    subject = replace(subject, table=table)
     prompt, longer = _longest(served, subject, asks)
-    yield from judge(
+    checks = judge(
         CheckStage.MEASURED,
         CheckFacts(
             dialect=Dialect.LINES,
@@ -82,6 +71,7 @@ def measured(
             given_model=subject.opened,
         ),
     )
+    return subject, list(checks)
 
 
 def _longest(corpus: Corpus, subject: Subject, asks: Budgets) -> tuple[Fit | Fullest | None, bool]:
@@ -148,9 +138,11 @@ def probed(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[C
     yield traps.probed("a minute of 720p video", cost.embeds, budget, slower)
 
 
-def made_up(subject: Subject, host: EngineHost, folder: Path, progress: Progress) -> Corpus | None:
-    """A corpus of the largest items that the configuration admits; None where it admits none. Its
-    costs become the subject's.
+def made_up(
+    subject: Subject, host: EngineHost, folder: Path, progress: Progress
+) -> tuple[Subject, Corpus] | None:
+    """A corpus of the largest items that the configuration admits, and the subject with its costs;
+    None where it admits none.
     """
     with progress.step("making up the largest items"):
         requests = write_requests(subject, host, folder)
@@ -159,5 +151,5 @@ def made_up(subject: Subject, host: EngineHost, folder: Path, progress: Progress
     corpus = read((), [requests], allowed_root=folder, cache=folder, progress=progress)
     sample = choose(corpus.census, SAMPLE_PER_MODALITY, seed=0)
     files = files_of(corpus)
-    subject.table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
-    return corpus
+    table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
+    return replace(subject, table=table), corpus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from mmcalib.checks.catalogue.file import ROUND_TRIP, Written, file_findings
 from mmcalib.checks.check import Check
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
-from mmcalib.errors import EngineDied, EngineError
+from mmcalib.errors import EngineDied, EngineError, UsageError
 from mmcalib.job.config_file import read_config_text, trusted
+from mmcalib.job.validate.spec import ValidateSession
 from mmcalib.job.validate.words import refusal
 from mmcalib.wording import one_line
 
@@ -23,20 +24,40 @@ _UNNAMED = "unnamed"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """Engine arguments as far as vLLM could read them, None where it could not; the model's name is
-    apart, empty where nobody names one. `served` are all arguments of `vllm serve`.
+class ReadableConfig:
+    """Engine arguments as far as vLLM could read them; the model's name is apart, empty where
+    nobody names one. `served` are all arguments of `vllm serve`.
     """
 
-    engine_args: dict[str, Any] | None
+    engine_args: dict[str, Any]
     model: str
     checks: tuple[Check, ...]
-    served: Mapping[str, Any] = field(default_factory=dict)
+    served: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableConfig:
+    """What vLLM cannot read, and the model that was named beside it."""
+
+    model: str
+    checks: tuple[Check, ...]
+
+
+def read_file(session: ValidateSession) -> ReadableConfig | UnreadableConfig:
+    """The configuration of the job. Raises UsageError where nobody names a model."""
+    job = session.job
+    with session.progress.step("reading the configuration"):
+        found = read_config(session.host, job.config, job.flags, job.model, session.scratch)
+    if isinstance(found, UnreadableConfig) or found.model:
+        return found
+    if not job.model:
+        raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
+    return replace(found, model=job.model)
 
 
 def read_config(
     host: EngineHost, path: Path, flags: Sequence[str], model: str | None, scratch: Path
-) -> Read:
+) -> ReadableConfig | UnreadableConfig:
     """Parse the file as `vllm serve --config` does. Where vLLM refuses it, what can be read without
     the keys at fault is judged on.
 
@@ -45,8 +66,7 @@ def read_config(
     text = read_config_text(path)
     settings, twice, broken = _settings(text)
     if broken:
-        return Read(
-            None,
+        return UnreadableConfig(
             model or "",
             (Check(ROUND_TRIP, "fail", broken, "write one `option: value` on each line"),),
         )
@@ -61,10 +81,10 @@ def read_config(
     values = None if parsed is None else parsed.values
     checks = tuple(file_findings(written, refused, values, bad))
     if parsed is None:
-        return Read(None, model or "", checks)
+        return UnreadableConfig(model or "", checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
-    return Read(args, "" if name == _UNNAMED else name, checks, parsed.values)
+    return ReadableConfig(args, "" if name == _UNNAMED else name, checks, parsed.values)
 
 
 def _usable(

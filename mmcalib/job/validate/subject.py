@@ -48,7 +48,7 @@ GPU_ONLY = (
 _CHANGE = "change the setting that it names"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Subject:
     """`engine_args` as judged, without the model; `plain` is the budget without size hints, both
     with their dummies. `table` has the costs of the items that it is tried with.

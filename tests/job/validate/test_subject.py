@@ -18,8 +18,8 @@ from mmcalib.job.memory.checks import reserved_check
 from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.rehearse import on_gpu
 from mmcalib.job.memory.worst_steps import configurations
+from mmcalib.job.validate.concluded import in_bytes
 from mmcalib.job.validate.subject import Subject, here
-from mmcalib.job.validate.validate import in_bytes
 
 OPENED = ModelInfo(
     architecture="PretendVL",
