@@ -31,7 +31,7 @@ from mmcalib.domain.shapes import ImageShape, VideoShape  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import OpenModel  # noqa: E402
 from mmcalib.geometry import find, materialise  # noqa: E402
-from mmcalib.job.decision.budgets import Budgets  # noqa: E402
+from mmcalib.job.decision.budgets import BudgetSource  # noqa: E402
 from mmcalib.job.decision.counts import counts  # noqa: E402
 from mmcalib.job.decision.explore import Explored, explore, knobs  # noqa: E402
 from mmcalib.job.decision.measure import measure  # noqa: E402
@@ -101,7 +101,7 @@ def sweep(model_id: str, images: int, folder: Path) -> list[Phase]:
         opened = host.ask(OpenModel(model), "opening the model").model
         done("open the model, find its knobs")
         census = corpus(images)
-        budgets = Budgets(host, opened, model, Policy())
+        budgets = BudgetSource(host, opened, model, Policy())
         table, _ = measure(host, census, DEFAULT, [], Silent())
         done("measure every shape under the defaults")
         per_prompt = limits.limit_mm_per_prompt(counts(opened, Policy(), table, PromptCensus()), {})

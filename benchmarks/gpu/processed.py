@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu.lines import append, read_lines
-from mmcalib.domain.processed import Form, Processed
+from mmcalib.domain.processed import Processed, TensorSpec
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
@@ -70,7 +70,7 @@ class Line:
 
 
 def _result(kept: dict[str, Any]) -> Processed:
-    forms = tuple(Form(f["name"], f["dtype"], tuple(f["shape"])) for f in kept["forms"])
+    forms = tuple(TensorSpec(f["name"], f["dtype"], tuple(f["shape"])) for f in kept["forms"])
     return Processed(**{**kept, "forms": forms})
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gpu import nvml
 from gpu.cases import Case
 from gpu.results import Result
-from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.corpus.content_parts import text_part, url_part
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.environment import CARD
 from mmcalib.engine.host import EngineHost

@@ -14,10 +14,10 @@ from pathlib import Path
 from PIL import Image
 
 from mmcalib.census.cache import Cache
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.census.executors.executor import Executor, Inline
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.prober import Prober
-from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.media.probe import probe
 from scanning.timing import Timed, in_turns, processor_s
@@ -79,7 +79,7 @@ def _processor_s(call: Callable[[], object]) -> tuple[float, float]:
 def _scan(tree: Path, items: int, executor: Executor, cache: Cache | None = None) -> None:
     prober = Prober(executor, cache)
     try:
-        taken = take([FolderSource(tree)], prober, in_order=False)
+        taken = count_corpus([FolderSource(tree)], prober, in_order=False)
     finally:
         prober.close()
     if taken.census.items() != items:

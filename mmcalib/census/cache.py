@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from mmcalib.census import cache_file
-from mmcalib.census.executors.executor import Answer, Order
+from mmcalib.census.executors.executor import ProbeResult, ProbeTask
 from mmcalib.closing import Closing
 from mmcalib.domain.seen import is_sound, may_pass
 from mmcalib.locations.location import BEHIND
@@ -58,7 +58,7 @@ class Cache(Closing):
         except sqlite3.Error as error:
             raise CacheBroken(str(error)) from error
 
-    def find(self, orders: Sequence[Order]) -> list[str | None]:
+    def find(self, orders: Sequence[ProbeTask]) -> list[str | None]:
         """Per order the line that was answered for the same bytes, None where none was."""
         keys = [self._key(order) if order.version else None for order in orders]
         known = [key for key in keys if key is not None]
@@ -70,7 +70,7 @@ class Cache(Closing):
             found.append(line if key and version == order.version and is_sound(line) else None)
         return found
 
-    def keep(self, answered: Iterable[tuple[Order, Answer]]) -> None:
+    def keep(self, answered: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
         """Remember; on disk with the first call that comes a moment later, or when closed."""
         for order, answer in answered:
             if 0 < len(answer.version) <= _LONGEST_VERSION and not may_pass(answer.line):
@@ -108,7 +108,7 @@ class Cache(Closing):
         )
         return {key: (version, line) for key, version, line in rows}
 
-    def _key(self, order: Order) -> bytes:
+    def _key(self, order: ProbeTask) -> bytes:
         path = order.item.path
         folder = _folder(path)
         first = self._folders.get(folder)
@@ -138,7 +138,7 @@ def _folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _how(order: Order) -> str:
+def _how(order: ProbeTask) -> str:
     if order.whole:
         return f"{order.item.declared or ''}+"
     return order.item.declared or ""

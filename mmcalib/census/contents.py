@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.census.executors.executor import Named, Order
+from mmcalib.census.executors.executor import Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.domain.items import Item, without_data
 from mmcalib.locations.location import Location
@@ -74,7 +74,7 @@ def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int
 
 def _digests(items: Sequence[Item], apart: LocalPool) -> list[str]:
     """Of files here; what must be unpacked first is read where that has a bound."""
-    packed = [Order(item) for item in items if not Location.of(item.path).is_file]
+    packed = [ProbeTask(item) for item in items if not Location.of(item.path).is_file]
     answers = iter(apart.result(apart.submit(packed)) if packed else ())
     return [
         digest(item) if Location.of(item.path).is_file else _hexadecimal(next(answers).line)

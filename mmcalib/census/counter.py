@@ -11,7 +11,7 @@ from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.shard import Part
+from mmcalib.corpus.shard import ShardPart
 from mmcalib.domain.encoding import Encoded, encoded
 from mmcalib.domain.items import Item, Prompt, Skipped, without_data
 from mmcalib.domain.seen import decode
@@ -25,14 +25,14 @@ _Identity = tuple[int, int] | str
 
 
 @dataclass(slots=True)
-class Counter:
-    """First all prompts are counted, then all items; see `take` for what counts how often.
+class CorpusCounter:
+    """First all prompts are counted, then all items; see `count_corpus` for what counts how often.
 
     Paths that may come again are remembered by their hashes, of 64 bits.
     """
 
     prober: Prober
-    part: Part | None
+    part: ShardPart | None
     log: AccessLog | None
     contents: Contents | None = None
     census: Census = field(default_factory=Census)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from mmcalib.census.cache import Cache, CacheBroken
-from mmcalib.census.executors.executor import Answer, Executor, Order, Ticket
+from mmcalib.census.executors.executor import Executor, ProbeFuture, ProbeResult, ProbeTask
 from mmcalib.census.versions import version
 from mmcalib.domain.items import Item
 from mmcalib.progress import Progress, Silent
@@ -20,9 +20,9 @@ T = TypeVar("T")
 class _Batch:
     """Orders, what is known of them, and who looks at the rest."""
 
-    orders: Sequence[Order]
+    orders: Sequence[ProbeTask]
     known: list[str | None]
-    ticket: Ticket | None
+    ticket: ProbeFuture | None
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Prober:
         self.whole -= whole
         remembers = self.cache is not None
         orders = [
-            Order(item, n < whole, version(item) if remembers else None)
+            ProbeTask(item, n < whole, version(item) if remembers else None)
             for n, item in enumerate(items)
         ]
         known = self._find(orders)
@@ -83,7 +83,7 @@ class Prober:
             return [line for line in batch.known if line is not None]
         answers = iter(self.executor.result(batch.ticket))
         lines: list[str] = []
-        fresh: list[tuple[Order, Answer]] = []
+        fresh: list[tuple[ProbeTask, ProbeResult]] = []
         for order, line in zip(batch.orders, batch.known, strict=True):
             if line is None:
                 answer = next(answers)
@@ -93,7 +93,7 @@ class Prober:
         self._keep(fresh)
         return lines
 
-    def _find(self, orders: Sequence[Order]) -> list[str | None]:
+    def _find(self, orders: Sequence[ProbeTask]) -> list[str | None]:
         if self.cache is not None:
             try:
                 return self.cache.find(orders)
@@ -101,7 +101,7 @@ class Prober:
                 self._give_up(error)
         return [None] * len(orders)
 
-    def _keep(self, fresh: Iterable[tuple[Order, Answer]]) -> None:
+    def _keep(self, fresh: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
         if self.cache is not None:
             try:
                 self.cache.keep(fresh)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.census.census import shape_order
-from mmcalib.census.foremost import Foremost
 from mmcalib.census.signature import PromptSignature
+from mmcalib.census.top_k import Foremost
 from mmcalib.corpus.asking import asked_by
 from mmcalib.domain.items import Prompt
 from mmcalib.domain.shapes import Modality, Shape

@@ -10,10 +10,10 @@ from mmcalib.child.media import load
 from mmcalib.child.model import OpenedModel
 from mmcalib.child.processor import Processor
 from mmcalib.domain.shapes import ImageShape, Modality
-from mmcalib.engine.messages import Blank, Count, Counted
+from mmcalib.engine.messages import Blank, Counted, CountEmbeds
 
 
-def count(model: OpenedModel, request: Count) -> Counted:
+def count(model: OpenedModel, request: CountEmbeds) -> Counted:
     """Embeds of every blank in order; None where the model's code has no count of it."""
     under = model.under(request.setting)
     counters = {m: counter(m, under) for m in {blank.modality for blank in request.subjects}}

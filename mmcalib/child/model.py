@@ -13,7 +13,7 @@ from mmcalib.child.knobs.find import find_knobs
 from mmcalib.child.knobs.tiles import tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.child.server import server
-from mmcalib.child.texts import Texts
+from mmcalib.child.texts import TextRenderer
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import MODALITIES
@@ -38,7 +38,7 @@ class OpenedModel:
         self._tries = request.tries
         self._processors: dict[str, Processor] = {}
         self._engine_config: Any = None
-        self._texts: Texts | None = None
+        self._texts: TextRenderer | None = None
         default = self.under(DEFAULT)
         self.config = default.config
         self.video_loader = media.video_loader_name(default.config)
@@ -77,10 +77,10 @@ class OpenedModel:
             self._engine_config = configs.served_config(self._args)
         return self._engine_config
 
-    def texts(self) -> Texts:
+    def texts(self) -> TextRenderer:
         """The renderer of such a server; made at the first call, in seconds."""
         if self._texts is None:
-            self._texts = Texts(self)
+            self._texts = TextRenderer(self)
         return self._texts
 
     def describe(self) -> ModelInfo:

@@ -51,7 +51,7 @@ class Service:
                 for measured in measure(self.model, request):
                     self.say(measured)
                 return m.Done()
-            case m.Count():
+            case m.CountEmbeds():
                 from mmcalib.child.counting import count
 
                 return count(self.model, request)

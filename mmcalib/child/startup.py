@@ -19,7 +19,7 @@ from mmcalib.releases.worker_attributes import graphs_as_captured
 
 # Figures are read in the worker, and what is replayed lies anywhere.
 _OURS = {
-    "worker_extension_cls": "mmcalib.child.worker.Figures",
+    "worker_extension_cls": "mmcalib.child.worker.WorkerMethods",
     "allowed_local_media_path": "/",
 }
 # Sides of the blank images whose encoding times give the estimate: the first warms up, the others

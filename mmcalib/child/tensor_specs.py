@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mmcalib.domain.processed import Form
+from mmcalib.domain.processed import TensorSpec
 
 # Values compared at once: doubles of them take 32 MiB.
 _PIECE = 1 << 22
@@ -29,12 +29,12 @@ def _nested(name: str, data: Any) -> Iterator[tuple[str, Any]]:
         yield name, data
 
 
-def form(name: str, data: Any) -> Form:
+def form(name: str, data: Any) -> TensorSpec:
     """Its type and shape; of a list its length, of any other value nothing more."""
     if isinstance(data, torch.Tensor):
-        return Form(name, str(data.dtype).removeprefix("torch."), tuple(data.shape))
+        return TensorSpec(name, str(data.dtype).removeprefix("torch."), tuple(data.shape))
     shape = (len(data),) if isinstance(data, list | tuple) else ()
-    return Form(name, type(data).__name__, shape)
+    return TensorSpec(name, type(data).__name__, shape)
 
 
 def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:

@@ -15,14 +15,14 @@ from mmcalib.domain.text_bound import TextBound
 from mmcalib.engine.messages import BareRequest
 
 if TYPE_CHECKING:
-    from mmcalib.child.texts import Texts
+    from mmcalib.child.texts import TextRenderer
 
 # What normalisers may make of a byte (Unicode's FAQ on normalisation: NFKC makes 33 of 3, NFD 3 of
 # 1). C is counted for in the bytes themselves.
 _EXPANSION = {"NFC": 1, "Replace": 1, "Prepend": 1, "Strip": 1, "NFD": 3, "NFKC": 11, "NFKD": 11}
 
 
-def text_bound(texts: Texts, modalities: Sequence[Modality]) -> TextBound:
+def text_bound(texts: TextRenderer, modalities: Sequence[Modality]) -> TextBound:
     """What was seen of the template, as a bound; without one `compared` is 0."""
     try:
         scale = _Scale(texts.tokenizer)
@@ -67,7 +67,7 @@ def _expansion(normalizer: dict[str, Any] | None) -> int:
     return _EXPANSION[kind]
 
 
-def _found(texts: Texts, scale: _Scale, modalities: Sequence[Modality]) -> TextBound:
+def _found(texts: TextRenderer, scale: _Scale, modalities: Sequence[Modality]) -> TextBound:
     def weight(request: BareRequest) -> int:
         return scale.weight(texts.rendered(request)[0])
 
@@ -110,12 +110,12 @@ def _found(texts: Texts, scale: _Scale, modalities: Sequence[Modality]) -> TextB
     return replace(bound, compared=compared)
 
 
-def _taken(texts: Texts, request: BareRequest) -> int:
+def _taken(texts: TextRenderer, request: BareRequest) -> int:
     """Tokens that the rendered prompt has and that give way to placeholders."""
     return -texts.grown(texts.rendered(request)[1], request.items) if request.items else 0
 
 
-def _with_tools(texts: Texts, bound: TextBound, weight: Any) -> TextBound:
+def _with_tools(texts: TextRenderer, bound: TextBound, weight: Any) -> TextBound:
     """None where a template writes more of tools than their JSON and a constant."""
     around = []
     for request in trials.tooled():

@@ -16,10 +16,10 @@ from mmcalib.texts.counter import TextCounter
 from mmcalib.texts.recipe import ChatTemplate, TextRecipe, Uncounted
 
 if TYPE_CHECKING:
-    from mmcalib.child.texts import Texts
+    from mmcalib.child.texts import TextRenderer
 
 
-def find_recipe(texts: Texts, modalities: Sequence[Modality]) -> RecipeFound:
+def find_recipe(texts: TextRenderer, modalities: Sequence[Modality]) -> RecipeFound:
     """What agrees with vLLM on all that is tried; without tools, or a modality, where that part
     alone does not.
     """
@@ -45,7 +45,7 @@ def find_recipe(texts: Texts, modalities: Sequence[Modality]) -> RecipeFound:
 class _Trial:
     """A recipe as far as it agrees with vLLM. Raises ValueError where a plain text does not."""
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: TextRenderer) -> None:
         self._texts = texts
         backend = getattr(texts.tokenizer, "backend_tokenizer", None)
         if backend is None:

@@ -25,7 +25,7 @@ _SMALL: dict[Modality, Shape] = {
 }
 
 
-class Texts:
+class TextRenderer:
     """The renderer of a server of this model."""
 
     def __init__(self, model: OpenedModel) -> None:
@@ -75,7 +75,7 @@ class Texts:
         return self._media[modality]
 
 
-def count_texts(texts: Texts, request: CountTexts) -> TextsCounted:
+def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
     """Every request in order; one that vLLM refuses is answered with its words."""
     tokens: list[int | None] = []
     refusals = []
@@ -97,7 +97,7 @@ def count_texts(texts: Texts, request: CountTexts) -> TextsCounted:
     return TextsCounted(tuple(tokens), tuple(refusals), compared, differs)
 
 
-def recount(texts: Texts, one: BareRequest) -> int | None:
+def recount(texts: TextRenderer, one: BareRequest) -> int | None:
     """What the recipe makes of it, None where it does not count it."""
     if texts.counter is None:
         return None

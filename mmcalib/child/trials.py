@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmcalib.corpus.asking import bare
-from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.corpus.content_parts import text_part, url_part
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import BareRequest
 

@@ -19,7 +19,7 @@ from mmcalib.releases.worker_attributes import with_phases, worker_memory
 stay_on_card()
 
 
-class Figures:
+class WorkerMethods:
     """Methods that `collective_rpc` calls; `self` is vLLM's worker."""
 
     model_runner: Any

@@ -14,7 +14,7 @@ from mmcalib.engine.serving import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.job.spec import Outcome
+from mmcalib.job.spec import RunSoFar
 from mmcalib.report.registry import CONFIGURATIONS, REPORTS
 from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
@@ -63,7 +63,7 @@ def claim(out: Path, *, force: bool) -> None:
         raise OutputError(f"cannot write to --out {out}", hint="--out another folder")
 
 
-def save(so_far: Outcome, out: Path) -> None:
+def save(so_far: RunSoFar, out: Path) -> None:
     """Write what is known: everything skipped, and the calibration once there is one.
 
     The first result of a run takes the place of all of an earlier one's.

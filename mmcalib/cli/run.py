@@ -42,14 +42,14 @@ def run(
     from mmcalib.cli.output import claim, finish, save
     from mmcalib.cli.progress import Terminal
     from mmcalib.job.calibration.run import run as run_job
-    from mmcalib.job.spec import Job, Outcome
+    from mmcalib.job.spec import Job, RunSoFar
     from mmcalib.progress import Silent
 
     job = Job.of(options, gpu=gpu_that_serves(options.gpu), probe=probe)
     out = options.out
     claim(out, force=force)
     console = Console(stderr=True, highlight=False)
-    outcome = Outcome(on_change=lambda so_far: save(so_far, out))
+    outcome = RunSoFar(on_change=lambda so_far: save(so_far, out))
     try:
         calibration = run_job(
             job, outcome, Silent() if quiet else Terminal(console, verbose=verbose)

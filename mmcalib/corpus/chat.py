@@ -99,7 +99,7 @@ def _as_parts(content: object) -> object:
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in listed]
 
 
-class Message(BaseModel):
+class ChatMessage(BaseModel):
     """One turn of the conversation, its content always a list of parts."""
 
     role: str
@@ -138,17 +138,17 @@ class _BatchLine(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChatRequest:
     """One request: its messages checked, and the same as `written`; `fields` are those of its other
     fields that bear on the length of its prompt or answer.
     """
 
-    messages: list[Message]
+    messages: list[ChatMessage]
     written: list[dict[str, object]]
     fields: dict[str, object]
 
 
-_MESSAGES = TypeAdapter(list[Message])
+_MESSAGES = TypeAdapter(list[ChatMessage])
 
 # A server refuses these unless it is started with --trust-request-mm-kwargs, which voids every cap
 # (vllm/entrypoints/generate/base/protocol.py, 0.32).
@@ -158,7 +158,7 @@ _UNTRUSTED = ("mm_processor_kwargs", "media_io_kwargs")
 _SOUND_FORMATS = ("wav", "mp3")
 
 
-def parse_line(line: bytes) -> Request:
+def parse_line(line: bytes) -> ChatRequest:
     """The request that one line holds. Raises `BadRequest`."""
     if len(line) > LONGEST_LINE_BYTES:
         raise BadRequest(f"line of more than {LONGEST_LINE_BYTES >> 20} MiB")
@@ -183,7 +183,7 @@ def parse_line(line: bytes) -> Request:
             written = messages_of(data)
         else:
             written = _Chat.model_validate(data).messages
-        request = Request(_MESSAGES.validate_python(written), written, fields_of(body))
+        request = ChatRequest(_MESSAGES.validate_python(written), written, fields_of(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(step) for step in first["loc"])
@@ -194,7 +194,7 @@ def parse_line(line: bytes) -> Request:
     return request
 
 
-def _refused(messages: list[Message], body: Mapping[str, object]) -> str:
+def _refused(messages: list[ChatMessage], body: Mapping[str, object]) -> str:
     """Why vLLM refuses a request that is well-formed; empty where it does not."""
     for name in _UNTRUSTED:
         if body.get(name):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from mmcalib.domain.items import Held
+from mmcalib.domain.items import ByteSource
 from mmcalib.locations.remote import held
 
 # Object stores hold more; what lists them holds all names of a folder in memory.
@@ -25,7 +25,7 @@ class Entry:
     name: str
     type: str
     is_link: bool = False
-    held: Held | None = None
+    held: ByteSource | None = None
 
     @classmethod
     def of(cls, info: object) -> Entry | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
 from mmcalib.domain.items import Item, Prompt, Skipped
-from mmcalib.locations.foreign import need
 from mmcalib.locations.location import Location
+from mmcalib.locations.optional_deps import need
 from mmcalib.locations.parquet import batch_rows, open_table
 from mmcalib.media.failure import reason
 

@@ -13,8 +13,8 @@ from mmcalib.corpus.zip_archive import ZipSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.locations.disk import NOT_REGULAR
-from mmcalib.locations.foreign import need, plain_errors
 from mmcalib.locations.location import BEHIND, Location, member_name
+from mmcalib.locations.optional_deps import need, plain_errors
 from mmcalib.locations.remote import extra_of, file_system
 from mmcalib.media.failure import reason
 from mmcalib.wording import one_line

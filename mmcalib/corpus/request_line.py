@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from mmcalib.corpus.asking import asked
-from mmcalib.corpus.chat import MODALITY_OF, BadRequest, Message, UrlType, parse_line
-from mmcalib.corpus.parts import url_part
+from mmcalib.corpus.chat import MODALITY_OF, BadRequest, ChatMessage, UrlType, parse_line
+from mmcalib.corpus.content_parts import url_part
 from mmcalib.corpus.urls import (
     FRAMES_SUFFIX,
     Outside,
@@ -91,7 +91,7 @@ def exists(item: Item) -> bool:
 
 
 def _with_file_urls(
-    message: Message, written: dict[str, object], items: list[Item | None]
+    message: ChatMessage, written: dict[str, object], items: list[Item | None]
 ) -> dict[str, object]:
     """The message as written, but for its media parts; `items` has one entry per part."""
     raw = written.get("content")

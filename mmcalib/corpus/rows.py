@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from mmcalib.corpus.parts import text_part, url_part
-from mmcalib.domain.items import Held, Item, Prompt, Skipped, without_data
+from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped, without_data
 from mmcalib.domain.shapes import Modality
-from mmcalib.locations.cell import Cell
 from mmcalib.locations.location import inside, url_of
+from mmcalib.locations.table_cell import Cell
 from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
 from mmcalib.wording import one_line
 
@@ -102,7 +102,7 @@ class Table:
 
     def _held(self, location: str, data: bytes, path: str) -> Medium:
         sent = data if len(data) <= MOST_SENT_BYTES else None
-        held = Held(self.version, len(data), data=sent)
+        held = ByteSource(self.version, len(data), data=sent)
         return Medium(Item(location, held=held), _modality(data, path))
 
 

@@ -42,7 +42,7 @@ class Shard:
         return f"{self.index}/{self.of}"
 
 
-class Part:
+class ShardPart:
     """What a shard has of the corpus below `roots`.
 
     A file belongs to a shard by its path below the innermost root that it lies in, so that it has

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from mmcalib.locations.keep import keep
+from mmcalib.locations.atomic_copy import keep
 from mmcalib.locations.location import BEHIND
 from mmcalib.media.sniff import FRAMES
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from tarfile import TarInfo
 
 from mmcalib.corpus.chat import UrlType
-from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.corpus.content_parts import text_part, url_part
 from mmcalib.corpus.walk import is_hidden, why
-from mmcalib.domain.items import Held, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.locations.disk import NOT_REGULAR
 from mmcalib.locations.location import inside
 from mmcalib.locations.tarball import Damaged, Tar, is_file
@@ -204,7 +204,7 @@ def _file(tar: Tar, member: TarInfo, ending: str, sample: _Sample, *, with_text:
         data = head
         sample.held_bytes += size_bytes
     offset = None if tar.compressed else member.offset_data
-    held = Held(tar.version, size_bytes, offset, data)
+    held = ByteSource(tar.version, size_bytes, offset, data)
     return _File(Item(inside("tar", member.name, tar.path), held=held), ending, head)
 
 

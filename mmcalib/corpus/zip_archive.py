@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from mmcalib.corpus.walk import is_hidden
-from mmcalib.domain.items import Held, Item, Prompt, Skipped
-from mmcalib.locations.foreign import need
+from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.locations.location import inside
+from mmcalib.locations.optional_deps import need
 from mmcalib.locations.zip import open_archive
 from mmcalib.media.failure import reason
 
@@ -42,7 +42,7 @@ class ZipSource:
             if why := archive.unreadable(member):
                 yield Skipped(location, why)
             else:
-                yield Item(location, held=Held(archive.version, member.file_size))
+                yield Item(location, held=ByteSource(archive.version, member.file_size))
         if empty and not self._matches:
             yield Skipped(self.path, "archive without files")
 

@@ -19,14 +19,14 @@ _MOST_LEVELS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class VllmCount:
     """Embeds by vLLM's own count, and what its loader would sample."""
 
     embeds: int
     sampled: tuple[int, ...]
 
 
-Counts = Mapping[Shape, Count]
+Counts = Mapping[Shape, VllmCount]
 
 
 def reproduces(counts: Counts, costs: Sequence[ItemCost]) -> bool:

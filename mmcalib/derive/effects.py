@@ -31,7 +31,7 @@ _NOT_SHOWN = "tokens, budget and tensor bytes do not show what it does"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ItemOutcome:
     """What vLLM makes of one item, or the words in which it refuses it."""
 
     tokens: int = 0
@@ -49,7 +49,7 @@ class Footprint:
 
     budget: Budget | None = None
     refusal: str = ""
-    items: Mapping[Shape, Taken] = field(default_factory=dict)
+    items: Mapping[Shape, ItemOutcome] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -210,12 +210,12 @@ def _dummies(one: Budget, other: Budget) -> Iterator[str]:
     if before and after:
         yield from _items(
             f"profiled {modality}",
-            Taken(before.embeds, before.tensor_bytes),
-            Taken(after.embeds, after.tensor_bytes),
+            ItemOutcome(before.embeds, before.tensor_bytes),
+            ItemOutcome(after.embeds, after.tensor_bytes),
         )
 
 
-def _items(what: str, one: Taken, other: Taken) -> Iterator[str]:
+def _items(what: str, one: ItemOutcome, other: ItemOutcome) -> Iterator[str]:
     if one.refusal or other.refusal:
         if bool(one.refusal) != bool(other.refusal):
             yield f"{what} is refused: {other.refusal}" if other.refusal else f"{what} is taken"

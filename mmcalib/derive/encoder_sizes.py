@@ -34,7 +34,7 @@ class Sized:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EncoderBatch:
     """So many equal stand-ins at once."""
 
     sized: Sized
@@ -101,15 +101,15 @@ def sizes(tried: Sequence[Sized], cap_tokens: int) -> list[Sized]:
     return [by_embeds[embeds] for embeds in sorted(chosen)]
 
 
-def batches(chosen: Sequence[Sized], budget_tokens: int) -> list[Batch]:
+def batches(chosen: Sequence[Sized], budget_tokens: int) -> list[EncoderBatch]:
     """Each size alone, and several of one: of that nearest to a quarter of the largest, or, where
     all items cost the same, of that. As one step may hold them; fewest tokens first.
     """
-    found = [Batch(one) for one in chosen]
+    found = [EncoderBatch(one) for one in chosen]
     if chosen:
         quarter = chosen[-1].embeds / _BATCHES[-1]
         fitting = [one for one in chosen if one.embeds * _BATCHES[-1] <= budget_tokens] or chosen
         several = min(fitting, key=lambda one: abs(math.log(one.embeds / quarter)))
         counts = _BATCHES if len(chosen) > 1 else _ONLY_BATCHES
-        found += [Batch(several, n) for n in counts if n * several.embeds <= budget_tokens]
+        found += [EncoderBatch(several, n) for n in counts if n * several.embeds <= budget_tokens]
     return sorted(found, key=lambda batch: (batch.tokens, batch.items))

@@ -8,8 +8,8 @@ from typing import Any
 
 from mmcalib.derive import nested
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.floor import least_frames, least_pixels
-from mmcalib.derive.spread import quantile
+from mmcalib.derive.percentiles import quantile
+from mmcalib.derive.quality_floor import least_frames, least_pixels
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import DEFAULT, Setting

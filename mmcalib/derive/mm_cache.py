@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-from mmcalib.derive.recency import Recency
+from mmcalib.derive.stack_distance import Recency
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 
 # A cache for the last few percent of the hits can cost as much as one for all the others.

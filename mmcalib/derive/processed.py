@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmcalib.domain.processed import Form, Processed
+from mmcalib.domain.processed import Processed, TensorSpec
 
 
 def differences(cpu: Processed, other: Processed, device: str) -> list[str]:
@@ -25,7 +25,7 @@ def differences(cpu: Processed, other: Processed, device: str) -> list[str]:
     return found
 
 
-def _words(form: Form | None) -> str:
+def _words(form: TensorSpec | None) -> str:
     if form is None:
         return "is missing"
     size = "×".join(map(str, form.shape))

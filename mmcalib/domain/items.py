@@ -10,7 +10,7 @@ from mmcalib.domain.shapes import Modality
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ByteSource:
     """What a source knows of bytes that are no file of their own.
 
     `version` changes when the bytes do (size and time of the archive, an ETag). They begin at
@@ -34,7 +34,7 @@ class Item:
 
     path: str
     declared: Modality | None = None
-    held: Held | None = field(default=None, compare=False, repr=False)
+    held: ByteSource | None = field(default=None, compare=False, repr=False)
 
 
 def carried_bytes(item: Item) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TensorSpec:
     """One field of a processed item: a tensor, or a list by its length."""
 
     name: str
@@ -22,6 +22,6 @@ class Processed:
 
     tokens: int
     embeds: int
-    forms: tuple[Form, ...]
+    forms: tuple[TensorSpec, ...]
     seconds: float
     peak_bytes: int | None

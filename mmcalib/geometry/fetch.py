@@ -1,8 +1,8 @@
 """Fetches a model's small files in a process of its own, as a script: the client of the hub takes
 names of files from the answers of the server, and waits as long as that sends anything.
 
-`python -P -B fetch.py` reads an `Order` as JSON on its standard input, and writes the folder, or
-why there is none, as JSON to its standard output.
+`python -P -B fetch.py` reads a `FetchRequest` as JSON on its standard input, and writes the folder,
+or why there is none, as JSON to its standard output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMING = {
 }
 
 
-class Order(NamedTuple):
+class FetchRequest(NamedTuple):
     """`cache` is the hub's cache folder, below which the model has one of its own."""
 
     model: str
@@ -77,7 +77,7 @@ def keep_to(folders: list[str], files: list[str]) -> None:
     sys.addaudithook(watch)
 
 
-def fetched(order: Order) -> str:
+def fetched(order: FetchRequest) -> str:
     """The folder. Raises whatever the client does."""
     import huggingface_hub
 
@@ -102,7 +102,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     try:
-        told = {"folder": fetched(Order(**json.load(sys.stdin)))}
+        told = {"folder": fetched(FetchRequest(**json.load(sys.stdin)))}
     except Exception as error:  # noqa: BLE001 - the client's HTTP library, and so its errors, vary
         told = {"why": str(error).strip() or type(error).__name__}
     json.dump(told, told_to)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mmcalib.geometry import fetch
-from mmcalib.geometry.fetch import Order
+from mmcalib.geometry.fetch import FetchRequest
 from mmcalib.processes.environment import safe_environment
 from mmcalib.wording import one_line
 
@@ -36,7 +36,7 @@ class HubUnavailable(Exception):  # noqa: N818 - a reason to go on, not a failur
     """The hub did not give the model; the message says why."""
 
 
-class Hub(Protocol):
+class ModelHub(Protocol):
     """Where a model's configuration and tokenizer can be fetched from."""
 
     def fetch(self, model_id: str, revision: str | None) -> Path:
@@ -61,10 +61,10 @@ class HuggingFaceHub:
             raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
         cache = str(cache_folder(self._env))
         patterns = list(SMALL_FILES)
-        order = Order(model_id, revision, self._endpoint, cache, patterns, REACH_TIMEOUT_S)
+        order = FetchRequest(model_id, revision, self._endpoint, cache, patterns, REACH_TIMEOUT_S)
         return Path(self._fetched(order))
 
-    def _fetched(self, order: Order) -> str:
+    def _fetched(self, order: FetchRequest) -> str:
         # Its progress is shown as it comes; what runs it is the script alone, not this package.
         command = [sys.executable, "-P", "-B", fetch.__file__]
         asked = json.dumps(order._asdict())

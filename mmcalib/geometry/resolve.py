@@ -14,7 +14,7 @@ from mmcalib.errors import ModelError
 from mmcalib.geometry.catalogue import bundled, find
 from mmcalib.geometry.checkpoint import checkpoint_files, materialise
 from mmcalib.geometry.fact import Geometry
-from mmcalib.geometry.hub import Hub, HubUnavailable, HuggingFaceHub, cached_snapshot
+from mmcalib.geometry.hub import HubUnavailable, HuggingFaceHub, ModelHub, cached_snapshot
 
 # What vLLM can load weights from.
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "consolidated*.pth", "*.gguf")
@@ -44,7 +44,7 @@ def resolve(
     cache_dir: Path,
     revision: str | None = None,
     env: Mapping[str, str] | None = None,
-    hub: Hub | None = None,
+    hub: ModelHub | None = None,
 ) -> ResolvedModel:
     """Finds the model's folder; a bundled geometry is written below `cache_dir`/geometry.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.spread import spread
+from mmcalib.derive.percentiles import spread
 from mmcalib.result.corpus_counts import Corpus, ModalityItems, Tokens
 
 

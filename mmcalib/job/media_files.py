@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from urllib.parse import unquote
 
-from mmcalib.census.executors.executor import Named, Order
+from mmcalib.census.executors.executor import Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.corpus.chat import MODALITY_OF
@@ -59,7 +59,7 @@ def _hand(items: Sequence[Item], timeout_s: float, known: bool) -> None:
         return
     more = (str(_folder().path), "known" if known else "")
     with LocalPool(Named("mmcalib.media.handing", "handed", more), timeout_s=timeout_s) as pool:
-        tickets = [pool.submit([Order(item)]) for item in missing]
+        tickets = [pool.submit([ProbeTask(item)]) for item in missing]
         try:
             for item, ticket in zip(missing, tickets, strict=True):
                 (answer,) = pool.result(ticket)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.take import take
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
@@ -30,7 +30,7 @@ DECODED_FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
+class ReadCorpus:
     """What there is to serve, and what was left out and why. `decoded`: all that is on this
     machine's disk, to its end. `texts` reads requests again, without their media.
     """
@@ -44,7 +44,7 @@ class Corpus:
     decoded: bool = False
     texts: Callable[[], Iterable[Text]] | None = None
 
-    def only(self, modalities: Collection[Modality]) -> Corpus:
+    def only(self, modalities: Collection[Modality]) -> ReadCorpus:
         """Without items of other modalities, and without the requests that carry one."""
         return replace(
             self,
@@ -66,7 +66,7 @@ def read(
     cache: Path,
     progress: Progress,
     how: ProbeOptions = PROBE,
-) -> Corpus:
+) -> ReadCorpus:
     """Read all sources; `data` as `resolve` takes it.
 
     Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
@@ -80,8 +80,8 @@ def read(
         scratch=cache / "inline",
     )
     with probing(how, cache, progress, whole=DECODED_FILES) as prober:
-        taken = take(sources, prober, progress=progress)
-    return Corpus(
+        taken = count_corpus(sources, prober, progress=progress)
+    return ReadCorpus(
         taken.census,
         taken.prompts,
         tuple(not_requests(taken.skipped, requests)),
@@ -98,7 +98,7 @@ def _texts(sources: Sequence[RequestsSource]) -> Iterator[Text]:
         yield from source.texts()
 
 
-def files_of(corpus: Corpus, timeout_s: float = TIMEOUT_S) -> Files:
+def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
     """What hands its media to vLLM."""
     return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.census.take import take
-from mmcalib.corpus.shard import Part, Shard
+from mmcalib.census.count_corpus import count_corpus
+from mmcalib.corpus.shard import Shard, ShardPart
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.job.probing import probing
@@ -58,7 +58,7 @@ def scan(
     roots = [one.root for one in found]
     progress = progress or Silent()
     with probing(how, cache_dir(), progress) as prober:
-        taken = take(
+        taken = count_corpus(
             sources,
             prober,
             progress=progress,
@@ -106,11 +106,11 @@ def _part(
     requests: Sequence[Path],
     allowed_root: Path | None,
     scratch: Path,
-) -> Part:
+) -> ShardPart:
     """Media of requests are named with links resolved, those of folders as they were given."""
     folders = [os.path.dirname(os.path.realpath(path)) for path in requests]
     others = map(os.path.realpath, [scratch, *([allowed_root] if allowed_root else [])])
-    return Part(shard, [*roots, *folders, *others])
+    return ShardPart(shard, [*roots, *folders, *others])
 
 
 def _in_order(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:

@@ -83,12 +83,12 @@ class Job:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunSoFar:
     """What a run has so far: the calibration after each step, and everything skipped."""
 
     calibration: Calibration | None = None
     skipped: list[Skipped] = field(default_factory=list)
-    on_change: Callable[[Outcome], None] = lambda outcome: None
+    on_change: Callable[[RunSoFar], None] = lambda outcome: None
 
     def now(self, calibration: Calibration | None) -> None:
         self.calibration = calibration

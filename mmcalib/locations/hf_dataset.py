@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from mmcalib.domain.items import Item
 from mmcalib.errors import UsageError
-from mmcalib.locations.cell import Cell, Cursor
-from mmcalib.locations.foreign import need, plain_errors
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.locations.opening import Opened
+from mmcalib.locations.optional_deps import need, plain_errors
+from mmcalib.locations.table_cell import Cell, Cursor
 from mmcalib.wording import one_line
 
 SCHEME = "hf-dataset"

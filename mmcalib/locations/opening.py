@@ -14,9 +14,9 @@ from typing import BinaryIO, Protocol, cast
 
 from mmcalib.closing import Closing
 from mmcalib.domain.items import Item
-from mmcalib.locations.keep import keep
+from mmcalib.locations.atomic_copy import keep
+from mmcalib.locations.file_slice import Window
 from mmcalib.locations.location import BEHIND, Location
-from mmcalib.locations.window import Window
 
 # Of a medium that is no file of its own; vLLM itself fetches 256 MB at most. Any server can say
 # that it has more, and send it for ever.

@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
 from mmcalib.domain.items import Item
-from mmcalib.locations.cell import Cell, Cursor
 from mmcalib.locations.disk import regular_version
-from mmcalib.locations.foreign import need, plain_errors
 from mmcalib.locations.location import Location
 from mmcalib.locations.opening import Opened
+from mmcalib.locations.optional_deps import need, plain_errors
+from mmcalib.locations.table_cell import Cell, Cursor
 
 # Pages are read as they are needed, not a row group at once.
 _BUFFER_BYTES = 1 << 20

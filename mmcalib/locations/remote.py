@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from mmcalib.domain.items import Held, Item
+from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import UsageError
 from mmcalib.locations.bounds import (
     BLOCK_BYTES,
@@ -17,9 +17,9 @@ from mmcalib.locations.bounds import (
     TIMEOUT_S,
 )
 from mmcalib.locations.disk import NOT_REGULAR
-from mmcalib.locations.foreign import foreign, missing, need, plain_errors
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.locations.opening import Opened
+from mmcalib.locations.optional_deps import foreign, missing, need, plain_errors
 
 _ON_DISK = ("file", "local")
 
@@ -118,7 +118,7 @@ def _options(scheme: str) -> dict[str, Any]:
     return {}
 
 
-def held(info: Mapping[str, Any]) -> Held | None:
+def held(info: Mapping[str, Any]) -> ByteSource | None:
     """What a listing of fsspec says of one object: its size, and an ETag or a time; None where it
     knows no size.
     """
@@ -126,7 +126,7 @@ def held(info: Mapping[str, Any]) -> Held | None:
     size_bytes = info.get("size")
     if not isinstance(size_bytes, int) or not 0 <= size_bytes <= _LARGEST_BYTES:
         return None
-    return Held(f"{size_bytes}:{tag}" if tag else "", int(size_bytes))
+    return ByteSource(f"{size_bytes}:{tag}" if tag else "", int(size_bytes))
 
 
 def version_of(url: str) -> str:

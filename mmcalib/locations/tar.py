@@ -12,7 +12,7 @@ from tarfile import TarInfo
 from mmcalib.domain.items import Item
 from mmcalib.locations.location import Location, member_name
 from mmcalib.locations.opening import Opened
-from mmcalib.locations.tarball import Archive, Damaged, Tar, is_file
+from mmcalib.locations.tarball import Damaged, Tar, TarArchive, is_file
 
 # A compressed member can only be sought in memory.
 MOST_INFLATED_BYTES = 1 << 28
@@ -37,9 +37,9 @@ def open_item(item: Item, location: Location) -> Opened:
 
 
 @lru_cache(maxsize=1)
-def _archive(path: str, version: str) -> Archive:
+def _archive(path: str, version: str) -> TarArchive:
     """The archive that was opened last stays open: its other members come next."""
-    archive = Archive(path)
+    archive = TarArchive(path)
     if archive.version != version:
         raise ValueError(_CHANGED)
     return archive

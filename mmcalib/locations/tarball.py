@@ -18,8 +18,8 @@ from typing import IO, BinaryIO, cast
 
 from mmcalib.closing import Closing
 from mmcalib.locations.disk import NOT_REGULAR, version_of
+from mmcalib.locations.file_slice import Window
 from mmcalib.locations.location import Location
-from mmcalib.locations.window import Window
 from mmcalib.wording import one_line
 
 # What `tarfile` raises on damaged headers, its own errors apart.
@@ -58,14 +58,14 @@ class Damaged(ValueError):  # noqa: N818 - a value in flight, turned into `Skipp
 
 
 class Tar(Closing):
-    """An archive that is open for one pass. Raises as `Archive` does.
+    """An archive that is open for one pass. Raises as `TarArchive` does.
 
     `version` changes when the archive does; `compressed` members have no place of their own.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        archive = Archive(path)
+        archive = TarArchive(path)
         self.version, self.size_bytes = archive.version, archive.size_bytes
         self._raw = archive.part(0, archive.size_bytes)
         self._magic = self._raw.read(6)
@@ -129,7 +129,7 @@ class Tar(Closing):
         return self.compressed or end <= self.size_bytes
 
 
-class Archive:
+class TarArchive:
     """A file or what a URL leads to, read at any place by any number of readers.
 
     It is closed when nobody has it any more. Raises OSError or ValueError when it cannot be opened,
@@ -165,7 +165,7 @@ class Archive:
 class _RemotePart(Window):
     """Keeps the archive open."""
 
-    def __init__(self, archive: Archive, start: int, size_bytes: int) -> None:
+    def __init__(self, archive: TarArchive, start: int, size_bytes: int) -> None:
         super().__init__(cast("BinaryIO", archive.file), start, size_bytes)
         self._archive = archive
 
@@ -173,7 +173,7 @@ class _RemotePart(Window):
 class _Part(_RemotePart):
     """Readers do not disturb each other, not even from several threads."""
 
-    def __init__(self, archive: Archive, start: int, size_bytes: int) -> None:
+    def __init__(self, archive: TarArchive, start: int, size_bytes: int) -> None:
         super().__init__(archive, start, size_bytes)
         self._fd = self._file.fileno()
 

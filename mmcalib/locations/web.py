@@ -38,7 +38,7 @@ _MOST_NAMES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FetchedRange:
     """`data` of an object of `size_bytes` in the state that `tag` names; `whole` where it is all of
     it, whatever was asked for.
     """
@@ -64,7 +64,7 @@ class Web:
         self._names: _Names | None = None
         atexit.register(self.close)
 
-    def part(self, url: str, start: int, size_bytes: int, within_s: float) -> Part:
+    def part(self, url: str, start: int, size_bytes: int, within_s: float) -> FetchedRange:
         """At most `size_bytes` from `start` on. Raises OSError, also TimeoutError."""
         return self._wait(self._part(url, start, start + size_bytes, within_s), within_s + 1)
 
@@ -87,10 +87,10 @@ class Web:
         finally:
             future.cancel()
 
-    async def _part(self, url: str, start: int, end: int, within_s: float) -> Part:
+    async def _part(self, url: str, start: int, end: int, within_s: float) -> FetchedRange:
         return await asyncio.wait_for(self._followed(URL(url), start, end), within_s)
 
-    async def _followed(self, url: URL, start: int, end: int) -> Part:
+    async def _followed(self, url: URL, start: int, end: int) -> FetchedRange:
         session, names = self._opened()
         most: Reach | None = None
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
@@ -177,12 +177,12 @@ def _redirected(url: URL, location: str) -> URL:
         raise _refused("redirects to no URL") from error
 
 
-async def _answer(response: aiohttp.ClientResponse, start: int, end: int) -> Part:
+async def _answer(response: aiohttp.ClientResponse, start: int, end: int) -> FetchedRange:
     headers, status = response.headers, response.status
     tag = headers.get("ETag") or headers.get("Last-Modified") or ""
     said = headers.get("Content-Range", "")
     if status == 416 and (beyond := _NO_RANGE.fullmatch(said)):
-        return Part(b"", int(beyond[1]), tag)
+        return FetchedRange(b"", int(beyond[1]), tag)
     if status not in (200, 206):
         raise OSError(errno.EIO, f"the server answers {status}")
     encoding = headers.get("Content-Encoding", "identity").strip().lower()
@@ -190,14 +190,14 @@ async def _answer(response: aiohttp.ClientResponse, start: int, end: int) -> Par
         raise OSError(errno.EIO, one_line(f"the server sends it in another form: {encoding}"))
     if status == 200 or response.content_length == 0:
         data = await _read(response, MOST_WHOLE_BYTES)
-        return Part(data, len(data), tag, whole=True)
+        return FetchedRange(data, len(data), tag, whole=True)
     found = _RANGE.fullmatch(said)
     if not found or int(found[1]) != start or not start < int(found[2]) + 1 <= end:
         raise OSError(errno.EIO, "the server sends other bytes than it was asked for")
     data = await _read(response, int(found[2]) + 1 - start)
     if len(data) <= int(found[2]) - start:
         raise OSError(errno.EIO, "the server's answer ends too early")
-    return Part(data, int(found[3]), tag)
+    return FetchedRange(data, int(found[3]), tag)
 
 
 async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:

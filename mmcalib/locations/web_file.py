@@ -7,8 +7,8 @@ import io
 from typing import BinaryIO, cast
 
 from mmcalib.locations.bounds import BLOCK_BYTES, Patience
-from mmcalib.locations.foreign import plain_errors
-from mmcalib.locations.web import Part, Web, the_web
+from mmcalib.locations.optional_deps import plain_errors
+from mmcalib.locations.web import FetchedRange, Web, the_web
 
 
 class WebFile(io.RawIOBase):
@@ -53,7 +53,7 @@ class WebFile(io.RawIOBase):
             raise OSError(errno.EIO, "the server's answer ends too early")
         return part.data
 
-    def _fetched(self, start: int, size_bytes: int) -> Part:
+    def _fetched(self, start: int, size_bytes: int) -> FetchedRange:
         with plain_errors(), self._patience.waiting(size_bytes) as within_s:
             part = self._web.part(self._url, start, size_bytes, within_s)
         self._patience.got(len(part.data))

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, cast
 
 from mmcalib.domain.items import Item
 from mmcalib.locations.disk import NOT_REGULAR, regular_version
-from mmcalib.locations.foreign import foreign, plain_errors
+from mmcalib.locations.file_slice import Window
 from mmcalib.locations.location import Location, member_name
 from mmcalib.locations.opening import Opened
-from mmcalib.locations.window import Window
+from mmcalib.locations.optional_deps import foreign, plain_errors
 
 # A member's name takes some 100 bytes of the archive's directory, and 1 KiB of memory.
 MOST_DIRECTORY_BYTES = 1 << 26
@@ -37,7 +37,7 @@ SHARED = "shares its bytes with another member"
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class ZipArchive:
     """An open archive and its directory; `version` changes when the archive does. The members at
     `shared` places overlap others: so a kilobyte can be counted, and inflated, for each entry of
     the directory anew.
@@ -60,7 +60,7 @@ class Archive:
         return SHARED if member.header_offset in self.shared else None
 
 
-def open_archive(path: str, version: str | None = None) -> Archive:
+def open_archive(path: str, version: str | None = None) -> ZipArchive:
     """The archive at a path or URL; the one opened last is kept.
 
     Raises OSError or ValueError, UsageError when a package is not installed.
@@ -73,7 +73,7 @@ def open_archive(path: str, version: str | None = None) -> Archive:
 
 
 @lru_cache(maxsize=1)
-def _open(path: str, version: str) -> Archive:
+def _open(path: str, version: str) -> ZipArchive:
     if Location.of(path).is_file:
         file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed with the archive
     else:
@@ -82,7 +82,7 @@ def _open(path: str, version: str) -> Archive:
         file, _ = open_url(path)
     with plain_errors():
         directory = zipfile.ZipFile(cast("Any", _Sparing(file)))
-    return Archive(file, directory, version, _shared(directory.filelist))
+    return ZipArchive(file, directory, version, _shared(directory.filelist))
 
 
 def _shared(members: Iterable[zipfile.ZipInfo]) -> frozenset[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Inline, Look, Order
+from mmcalib.census.executors.executor import Inline, Look, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.versions import version
 from mmcalib.domain.items import Item
@@ -19,4 +19,4 @@ def prober(look: Look = probe) -> Prober:
 
 def looked(item: Item, look: Look = probe) -> Seen:
     """The item by its header and whole."""
-    return decode(item.path, answer(Order(item, True, version(item)), look).line)
+    return decode(item.path, answer(ProbeTask(item, True, version(item)), look).line)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.census.executors.executor import Inline
 from mmcalib.census.prober import Prober
-from mmcalib.census.take import take
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
@@ -56,7 +56,7 @@ def test_header_and_decoding_agree_with_the_manifest(truth: dict[str, Any]) -> N
 
 
 def test_the_whole_corpus() -> None:
-    taken = take([FolderSource(DEV)], Prober(Inline(probe)))
+    taken = count_corpus([FolderSource(DEV)], Prober(Inline(probe)))
     assert taken.skipped == []
     kinds = [truth["kind"] for truth in manifest()]
     assert taken.files == len(kinds) == 88

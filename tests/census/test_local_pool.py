@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.executors.executor import Inline, Named, Order
+from mmcalib.census.executors.executor import Inline, Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed
@@ -24,15 +24,15 @@ GIB = 1 << 30
 OLD_NS = 1_700_000_000_123_456_789
 
 
-def orders(folder: Path, *names: str) -> list[Order]:
+def orders(folder: Path, *names: str) -> list[ProbeTask]:
     for name in names:
         (folder / name).write_bytes(b"x")
         os.utime(folder / name, ns=(OLD_NS, OLD_NS))
     items = [Item(str(folder / name)) for name in names]
-    return [Order(item, version=version(item)) for item in items]
+    return [ProbeTask(item, version=version(item)) for item in items]
 
 
-def seen(pool: LocalPool | Inline, chunk: list[Order]) -> list[Seen]:
+def seen(pool: LocalPool | Inline, chunk: list[ProbeTask]) -> list[Seen]:
     answers = pool.result(pool.submit(chunk))
     return [decode(o.item.path, a.line) for o, a in zip(chunk, answers, strict=True)]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.census.foremost import PER_RANK
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.top_k import PER_RANK
 from mmcalib.domain.items import Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 

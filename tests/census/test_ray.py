@@ -15,11 +15,11 @@ import pytest
 
 from mmcalib.census.executors import ray as subject
 from mmcalib.census.executors import ray_task
-from mmcalib.census.executors.executor import Answer, Look, Order
+from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.ray import RayExecutor
 from mmcalib.census.versions import version
-from mmcalib.domain.items import Held, Item
+from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.media.probe import probe
 from tests.census.decoders import behave
@@ -50,30 +50,30 @@ def cluster() -> Iterator[cluster_utils.Cluster]:
         cluster.shutdown()
 
 
-def orders(folder: Path, *names: str) -> list[Order]:
+def orders(folder: Path, *names: str) -> list[ProbeTask]:
     for name in names:
         (folder / name).write_bytes(b"x")
     items = [Item(str(folder / name)) for name in names]
-    return [Order(item, version=version(item)) for item in items]
+    return [ProbeTask(item, version=version(item)) for item in items]
 
 
 def answered(
-    executor: RayExecutor | LocalPool, chunks: Sequence[Sequence[Order]]
-) -> list[list[Answer]]:
+    executor: RayExecutor | LocalPool, chunks: Sequence[Sequence[ProbeTask]]
+) -> list[list[ProbeResult]]:
     with executor:
         tickets = [executor.submit(chunk) for chunk in chunks]
         return [executor.result(ticket) for ticket in tickets]
 
 
-def slow_chunks(folder: Path) -> list[list[Order]]:
+def slow_chunks(folder: Path) -> list[list[ProbeTask]]:
     """Half a second each."""
     return [orders(folder, *(f"slow{part}{n}" for n in range(10))) for part in range(6)]
 
 
-def widths(chunks: list[list[Order]]) -> list[list[Answer]]:
+def widths(chunks: list[list[ProbeTask]]) -> list[list[ProbeResult]]:
     """What `behave` says of pictures."""
     return [
-        [Answer(f'["image",{len(os.path.basename(o.item.path))},1]', o.version) for o in chunk]
+        [ProbeResult(f'["image",{len(os.path.basename(o.item.path))},1]', o.version) for o in chunk]
         for chunk in chunks
     ]
 
@@ -111,7 +111,7 @@ def parent(pid: int) -> int:
 @pytest.mark.skipif(not DEV.is_dir(), reason="needs the development corpus")
 def test_the_same_as_of_this_machine_alone(cluster) -> None:
     items = [Item(str(path)) for path in sorted(DEV.rglob("*")) if path.is_file()]
-    asked = [Order(item, n % 8 == 0, version(item)) for n, item in enumerate(items)]
+    asked = [ProbeTask(item, n % 8 == 0, version(item)) for n, item in enumerate(items)]
     chunks = [asked[n : n + 8] for n in range(0, len(asked), 8)]
     seen = answered(RayExecutor(probe, address=cluster.address), chunks)
     assert seen == answered(LocalPool(probe, workers=2), chunks)
@@ -128,8 +128,10 @@ def test_decoders_that_misbehave_cost_the_same(cluster, tmp_path: Path) -> None:
 
 
 def test_bytes_that_only_the_source_has_travel_along(cluster) -> None:
-    item = Item("zip://a.jpg::/nowhere.zip", "image", Held("1:1", 1 << 20, data=b"x" * (1 << 20)))
-    chunk = [Order(item, version=version(item))]
+    item = Item(
+        "zip://a.jpg::/nowhere.zip", "image", ByteSource("1:1", 1 << 20, data=b"x" * (1 << 20))
+    )
+    chunk = [ProbeTask(item, version=version(item))]
     seen = answered(RayExecutor(held_bytes, address=cluster.address), [chunk])
     assert seen[0][0].line == f'["image",{1 << 20},1]'
 
@@ -212,10 +214,10 @@ def test_a_node_without_the_files_is_named(cluster, tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         here_alone = Item(f"/proc/self/fd/{folder}/here")
-        unseen = Order(here_alone, version=version(here_alone))
+        unseen = ProbeTask(here_alone, version=version(here_alone))
         with RayExecutor(probe, address=cluster.address) as executor:
             (answer,) = executor.result(executor.submit([gone]))
-            assert answer == Answer('["skipped", "no such file any more"]')
+            assert answer == ProbeResult('["skipped", "no such file any more"]')
             with pytest.raises(CorpusError, match="cannot see /proc/self/fd"):
                 executor.result(executor.submit([gone, unseen]))
     finally:

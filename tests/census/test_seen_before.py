@@ -9,10 +9,10 @@ import pytest
 from mmcalib.census import cache as cache_module
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Answer, Inline, Order
+from mmcalib.census.executors.executor import Inline, ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.versions import is_settled, version
-from mmcalib.domain.items import Held, Item
+from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
 from tests.census.decoders import behave
 
@@ -28,14 +28,14 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def order(path: Path | str, how: str = "", **held: object) -> Order:
+def order(path: Path | str, how: str = "", **held: object) -> ProbeTask:
     item = Item(str(path), how.rstrip("+") or None, **held)  # type: ignore[arg-type]
-    return Order(item, how.endswith("+"), version(item))
+    return ProbeTask(item, how.endswith("+"), version(item))
 
 
-def kept(cache: Cache, *orders: Order) -> None:
+def kept(cache: Cache, *orders: ProbeTask) -> None:
     cache.keep(
-        (order, Answer(f'["image",{n},1]', order.version)) for n, order in enumerate(orders, 1)
+        (order, ProbeResult(f'["image",{n},1]', order.version)) for n, order in enumerate(orders, 1)
     )
 
 
@@ -68,8 +68,8 @@ def test_headers_and_whole_files_and_what_they_are_declared_are_kept_apart(tmp_p
 
 
 def test_members_of_archives_go_by_the_archive(tmp_path: Path) -> None:
-    def member(name: str, archive: str, of: str) -> Order:
-        return order(f"tar://{name}::{archive}", held=Held(of, 1))
+    def member(name: str, archive: str, of: str) -> ProbeTask:
+        return order(f"tar://{name}::{archive}", held=ByteSource(of, 1))
 
     with Cache(tmp_path / "c") as cache:
         kept(cache, member("a/b.png", "/x.tar", "1:1"), member("a/b.png", "/y.tar", "1:1"))

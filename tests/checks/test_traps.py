@@ -15,7 +15,7 @@ from mmcalib.checks.dialect import Dialect, flow, line
 from mmcalib.checks.room import Room
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.effects import Effect, Footprint, Taken
+from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.fit import Fit, PromptTokens
 from mmcalib.derive.nested import merged
 from mmcalib.domain.area_cap import AreaCap
@@ -413,8 +413,10 @@ PICTURE, CLIP = ImageShape(64, 64), VideoShape(8, 8.0, 1.0, 64, 64)
 def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     args = {"mm_processor_kwargs": {"max_pixels": 9, "images_kwargs": {"a": 1}}}
     assert kwargs.flat(args) == ["max_pixels"]
-    less = Footprint(None, items={PICTURE: Taken(100), CLIP: Taken(400)})
-    moved = kwargs.changed(Footprint(None, items={PICTURE: Taken(10), CLIP: Taken(40)}), less)
+    less = Footprint(None, items={PICTURE: ItemOutcome(100), CLIP: ItemOutcome(400)})
+    moved = kwargs.changed(
+        Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(40)}), less
+    )
     alone = kwargs.scoped(args, "max_pixels", "image")
     assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
     check = kwargs.bleeding("max_pixels", moved, {"image": alone})
@@ -424,7 +426,9 @@ def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     assert check.remedy == (
         "for image alone mm-processor-kwargs: {images_kwargs: {a: 1, max_pixels: 9}}"
     )
-    one = kwargs.changed(Footprint(None, items={PICTURE: Taken(10), CLIP: Taken(400)}), less)
+    one = kwargs.changed(
+        Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)}), less
+    )
     assert kwargs.bleeding("max_pixels", one, {}) is None
 
 

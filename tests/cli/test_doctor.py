@@ -18,7 +18,7 @@ import pytest
 from mmcalib.engine.messages import Looked
 from mmcalib.gpus import catalogue
 from mmcalib.job.doctor import packages
-from mmcalib.job.doctor.engine import Asked, engine_checks
+from mmcalib.job.doctor.engine import EngineProbe, engine_checks
 from mmcalib.job.doctor.folders import folder_checks, folders
 from mmcalib.job.doctor.hub import TIMEOUT_S, ask_hub, hub_check
 from mmcalib.job.doctor.machine import host, machine_checks
@@ -96,9 +96,11 @@ CUDA = {"torch": "2.13.0", "torchvision": "0.28.0", "torchaudio": "2.13.0"}
 L4 = catalogue.find("L4")
 
 
-def looked(device: str, free: float | None = None, **failing: str) -> Asked:
+def looked(device: str, free: float | None = None, **failing: str) -> EngineProbe:
     total = int(22 * GIB) if free is not None else None
-    return Asked(Looked(device, int(free * GIB) if free else None, total, failing), "", "", 5.0)
+    return EngineProbe(
+        Looked(device, int(free * GIB) if free else None, total, failing), "", "", 5.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,11 +132,19 @@ def looked(device: str, free: float | None = None, **failing: str) -> Asked:
         (looked("cuda", 21.5), CUDA, L4, "GPU", "pass", "21.50 GiB of 22.00 GiB free", ""),
         (looked("cuda", 11.0), CUDA, L4, "GPU", "warn", "would not start", "utilization 0.50"),
         (looked("cpu"), CPU, None, "GPU", "skip", "none is here", "--gpu L4"),
-        (Asked(None, "it died", "its log: x", 1.0), CPU, L4, "engine", "fail", "it died", "log"),
+        (
+            EngineProbe(None, "it died", "its log: x", 1.0),
+            CPU,
+            L4,
+            "engine",
+            "fail",
+            "it died",
+            "log",
+        ),
     ],
 )
 def test_what_vllm_answers_becomes_a_finding(
-    asked: Asked, versions, gpu, check: str, status: str, says: str, remedy: str
+    asked: EngineProbe, versions, gpu, check: str, status: str, says: str, remedy: str
 ) -> None:
     (found,) = [one for one in engine_checks(asked, versions, gpu) if one.name == check]
     assert found.status == status

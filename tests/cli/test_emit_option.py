@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mmcalib.cli.choices import none_of
 from mmcalib.cli.output import finish, save
-from mmcalib.job.spec import Outcome
+from mmcalib.job.spec import RunSoFar
 from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.server import ServerPart
@@ -130,5 +130,5 @@ def test_a_later_run_removes_forms_that_it_does_not_write(tmp_path: Path) -> Non
     """They would say something else than its engine.yaml."""
     (tmp_path / "engine.args").write_text("of an earlier run")
     (tmp_path / "mine.txt").write_text("mine")
-    save(Outcome(), tmp_path)
+    save(RunSoFar(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "skipped.jsonl"]

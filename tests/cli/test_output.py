@@ -19,7 +19,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.job.spec import Outcome
+from mmcalib.job.spec import RunSoFar
 from mmcalib.result.server import ServerPart
 
 
@@ -54,10 +54,10 @@ def test_force_claims_a_full_one_and_leaves_it_as_it_is(tmp_path: Path) -> None:
 def test_the_first_result_takes_the_place_of_earlier_ones(tmp_path: Path) -> None:
     for name in (*FILES, "mine.txt"):
         (tmp_path / name).write_text("old")
-    save(Outcome(skipped=[Skipped("a.jpg", "truncated")]), tmp_path)
+    save(RunSoFar(skipped=[Skipped("a.jpg", "truncated")]), tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["mine.txt", "skipped.jsonl"]
     assert json.loads((tmp_path / "skipped.jsonl").read_text())["path"] == "a.jpg"
-    save(Outcome(calibration=calibration()), tmp_path)
+    save(RunSoFar(calibration=calibration()), tmp_path)
     assert Calibration.load(tmp_path / "calibration.json") == calibration()
 
 
@@ -144,7 +144,7 @@ def test_strict_says_no_where_anything_was_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_names_of_any_kind_reach_every_file(name: str, tmp_path: Path) -> None:
-    save(Outcome(calibration=named(name), skipped=[Skipped(name, name)]), tmp_path)
+    save(RunSoFar(calibration=named(name), skipped=[Skipped(name, name)]), tmp_path)
     leave(named(name), tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(FILES)
     for file in FILES:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.hf_dataset import HfDatasetSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
@@ -55,7 +55,7 @@ def test_metadata_with_words_makes_prompts(folder: Path) -> None:
     first = next(source.prompts())
     assert first.text == "What is 0?"
     assert first.items == (Item(str(folder / "train" / "0.png")),)
-    taken = take([source], prober())
+    taken = count_corpus([source], prober())
     assert (taken.prompts.prompts(), taken.census.items(), taken.skipped) == (3, 3, [])
 
 

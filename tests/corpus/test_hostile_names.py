@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.census.take import Taken, take
+from mmcalib.census.count_corpus import CorpusCount, count_corpus
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape, Shape
@@ -27,9 +27,9 @@ def photo(path: Path) -> Path:
     return path
 
 
-def read(root: Path, look: Callable[[Item], Shape | Skipped] = probe) -> Taken:
+def read(root: Path, look: Callable[[Item], Shape | Skipped] = probe) -> CorpusCount:
     """The census of `root`, after checks that hold for every corpus."""
-    taken = take([FolderSource(root)], prober(look))
+    taken = count_corpus([FolderSource(root)], prober(look))
     assert taken.census.items() + len(taken.skipped) == taken.files
     assert all(entry.shape == GOOD for entry in taken.census.shapes())
     assert all(0 < len(s.reason) <= 200 and s.reason.isprintable() for s in taken.skipped)
@@ -38,7 +38,7 @@ def read(root: Path, look: Callable[[Item], Shape | Skipped] = probe) -> Taken:
     return taken
 
 
-def reasons(taken: Taken) -> dict[str, str]:
+def reasons(taken: CorpusCount) -> dict[str, str]:
     return {os.path.basename(one.path): one.reason for one in taken.skipped}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import Shape
@@ -46,7 +46,7 @@ def source(folder: Path, *lines: bytes) -> RequestsSource:
 
 def between_good_ones(folder: Path, line: bytes) -> str:
     """Why `line` is skipped; the requests before and after it must be read all the same."""
-    taken = take([source(folder, GOOD, line, GOOD)], prober())
+    taken = count_corpus([source(folder, GOOD, line, GOOD)], prober())
     assert taken.prompts.prompts() == 2
     (skipped,) = [one for one in taken.skipped if one.path.startswith("requests.jsonl")]
     assert skipped.path == "requests.jsonl:2"
@@ -142,7 +142,7 @@ def test_a_file_that_goes_after_its_request_was_read(folder: Path) -> None:
             Path(item.path).unlink(missing_ok=True)
         return probe(item)
 
-    taken = take([found], prober(look))
+    taken = count_corpus([found], prober(look))
     reasons = {one.path: one.reason for one in taken.skipped}
     assert taken.prompts.prompts() == taken.census.items() == 1
     assert reasons.keys() == {"requests.jsonl:1", str(folder / "b.png")}

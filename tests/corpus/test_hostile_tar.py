@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tars import END, blocks, member, png, samples, tar
 
-from mmcalib.census.take import Taken, take
+from mmcalib.census.count_corpus import CorpusCount, count_corpus
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.webdataset import WebDatasetSource
 from mmcalib.domain.items import Item, Prompt, Skipped
@@ -31,9 +31,9 @@ def good(tmp_path: Path) -> None:
     (tmp_path / "shards" / "good.png").write_bytes(png())
 
 
-def read(shard: Path) -> Taken:
+def read(shard: Path) -> CorpusCount:
     before = sorted(path for path in shard.parent.parent.rglob("*"))
-    taken = take([FolderSource(shard.parent)], prober())
+    taken = count_corpus([FolderSource(shard.parent)], prober())
     assert sorted(path for path in shard.parent.parent.rglob("*")) == before
     assert taken.census.items() + len(taken.skipped) == taken.files
     assert all(0 < len(s.reason) <= 200 and s.reason.isprintable() for s in taken.skipped)

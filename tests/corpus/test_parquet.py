@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus import rows
 from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.corpus.remote import RemoteSource
@@ -63,7 +63,7 @@ def test_a_binary_column_counts_when_its_first_value_is_media(tmp_path: Path) ->
         tmp_path,
         {"hash": [b"\1\2\3", b"\4"], "jpg": [None, png(40, 24)], "mixed": [png(41, 24), b"?"]},
     )
-    taken = take([ParquetSource(path)], prober())
+    taken = count_corpus([ParquetSource(path)], prober())
     assert {entry.shape for entry in taken.census.shapes()} == {
         ImageShape(40, 24),
         ImageShape(41, 24),
@@ -103,7 +103,7 @@ def test_a_column_of_words_makes_each_row_a_prompt(tmp_path: Path) -> None:
 
 def test_media_of_prompts_count_once(tmp_path: Path) -> None:
     path = table(tmp_path, {"text": ["a", "b"], "image": [cell(40), cell(41)]})
-    taken = take([ParquetSource(path)], prober())
+    taken = count_corpus([ParquetSource(path)], prober())
     assert taken.prompts.prompts() == 2
     assert taken.census.items() == 2
     assert taken.skipped == []
@@ -175,7 +175,7 @@ def test_damaged_pages_cost_the_rest_of_the_table(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[start : start + 60] = b"\xff" * 60
     path.write_bytes(data)
-    taken = take([ParquetSource(str(path))], prober())
+    taken = count_corpus([ParquetSource(str(path))], prober())
     assert taken.census.items() >= 16
     assert [skipped.path for skipped in taken.skipped] == [str(path)]
 

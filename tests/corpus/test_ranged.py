@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from mmcalib.corpus.remote import RemoteSource
-from mmcalib.domain.items import Held, Item, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.locations import bounds, web
 from mmcalib.media.decode import decode_check
@@ -83,7 +83,7 @@ def test_a_video_costs_its_index_and_a_frame(served: Served, tmp_path: Path, fla
 
 def test_a_known_size_is_not_asked_for_again(served: Served) -> None:
     data = png(40, 24)
-    item = Item(served.put("a.png", data), held=Held("1", len(data)))
+    item = Item(served.put("a.png", data), held=ByteSource("1", len(data)))
     assert probe(item) == ImageShape(40, 24)
 
 

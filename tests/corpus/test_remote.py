@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
@@ -146,7 +146,7 @@ def test_files_by_url_like_files_by_path(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "link.png").symlink_to("a.png")
     (tmp_path / "dangling.png").symlink_to("none.png")
-    taken = take([RemoteSource(f"file://{tmp_path}")], prober())
+    taken = count_corpus([RemoteSource(f"file://{tmp_path}")], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert {os.path.basename(s.path): s.reason for s in taken.skipped} == {
         "dangling.png": "not a regular file",
@@ -190,7 +190,7 @@ def test_a_missing_package_is_named_with_its_extra() -> None:
 MISSING = """
 import sys
 sys.modules["fsspec"] = sys.modules["pyarrow"] = None
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import take
 from mmcalib.corpus.paths import PathsSource
 from mmcalib.errors import UsageError
 from mmcalib.domain.items import Item

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import ImageShape
@@ -61,7 +61,7 @@ def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     with serving() as served:
         good = served.put("a.png", png(40, 24))
-        taken = take([requests(tmp_path, good, f"{served.url}/none.png")], prober())
+        taken = count_corpus([requests(tmp_path, good, f"{served.url}/none.png")], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert taken.prompts.prompts() == 1
     assert [skipped.path for skipped in taken.skipped] == [

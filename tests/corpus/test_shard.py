@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.corpus.shard import Part, Shard
+from mmcalib.corpus.shard import Shard, ShardPart
 from mmcalib.errors import UsageError
 
 PATHS = st.lists(st.sampled_from(["a", "b", "sub", "c.png"]), min_size=1, max_size=4).map("/".join)
 SIZES = st.integers(1, 9)
 
 
-def parts(of: int, *roots: str) -> list[Part]:
-    return [Part(Shard(of, index), roots) for index in range(1, of + 1)]
+def parts(of: int, *roots: str) -> list[ShardPart]:
+    return [ShardPart(Shard(of, index), roots) for index in range(1, of + 1)]
 
 
 @given(st.binary(max_size=9), SIZES)
@@ -84,7 +84,7 @@ def test_parts_are_about_equal() -> None:
 
 def test_the_split_is_the_same_in_every_version() -> None:
     """Shards of machines with different versions would overlap otherwise."""
-    owned = [n for n in range(20) if Part(Shard(3, 1), ["/data"]).owns(f"/data/{n}.jpg")]
+    owned = [n for n in range(20) if ShardPart(Shard(3, 1), ["/data"]).owns(f"/data/{n}.jpg")]
     assert owned == [0, 6, 10, 13, 17, 18]
 
 

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from tars import png, samples, tar
 
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.webdataset import WebDatasetSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
@@ -98,7 +98,7 @@ def test_members_of_one_prefix_are_one_prompt(shard: Path) -> None:
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_what_is_measured_skipped_and_text_is_everything(shard: Path, mode: str) -> None:
     tar(shard, *samples(5), ("README.md", b"words"), ("z.png", png(18)), mode=mode)
-    taken = take([WebDatasetSource(str(shard))], prober())
+    taken = count_corpus([WebDatasetSource(str(shard))], prober())
     assert {e.shape: e.count for e in taken.census.shapes()} == {CLIP: 5, ImageShape(18, 8): 1}
     assert (taken.prompts.prompts(), taken.files) == (5, 7)
     assert [(s.path, s.reason) for s in taken.skipped] == [
@@ -161,7 +161,9 @@ def test_content_tells_media_where_the_ending_does_not(shard: Path) -> None:
 
 def test_a_damaged_picture_is_missed(shard: Path) -> None:
     tar(shard, ("a.png", b""), ("a.txt", b"words"), ("b.png", b"<html>"), ("b.txt", b"words"))
-    taken = take([WebDatasetSource(str(shard)), WebDatasetSource(str(good(shard)))], prober())
+    taken = count_corpus(
+        [WebDatasetSource(str(shard)), WebDatasetSource(str(good(shard)))], prober()
+    )
     assert taken.census.items() == 1
     assert [s.reason for s in taken.skipped if s.path.startswith("tar://")] == [
         "empty file",

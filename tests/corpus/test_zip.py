@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.zip_archive import ZipSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
@@ -84,7 +84,7 @@ def test_a_damaged_member_is_skipped_and_the_others_are_not(tmp_path: Path) -> N
     data = bytearray(Path(path).read_bytes())
     data[start : start + 20] = b"\xff" * 20
     Path(path).write_bytes(data)
-    taken = take([ZipSource(path)], prober())
+    taken = count_corpus([ZipSource(path)], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert len(taken.skipped) == 1
     assert taken.skipped[0].reason.startswith("damaged: ")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.counted import SPOTS, Count, changed, filled, reproduces, spots
+from mmcalib.derive.counted import SPOTS, VllmCount, changed, filled, reproduces, spots
 from mmcalib.domain.shapes import ImageShape, Shape
 
 SIDES = st.integers(28, 4000)
@@ -15,8 +15,8 @@ CORPORA = st.lists(st.tuples(SIDES, SIDES), min_size=SPOTS + 1, max_size=40, uni
 CAPS = st.integers(1, 200)
 
 
-def counts(costs: list[ItemCost], cap: int = 10**9) -> dict[Shape, Count]:
-    return {c.shape: Count(min(c.embeds, cap), c.sampled) for c in costs}
+def counts(costs: list[ItemCost], cap: int = 10**9) -> dict[Shape, VllmCount]:
+    return {c.shape: VllmCount(min(c.embeds, cap), c.sampled) for c in costs}
 
 
 def measured(default: CostTable, shapes: list[Shape], cap: int, beside: int = 0) -> CostTable:
@@ -77,7 +77,7 @@ def test_tokens_beside_the_embeds_follow_the_level() -> None:
     """Gemma 3's crops: two sizes of embeds, each with words of its own around it."""
     default = sized([(280, 280 + 28 * n) for n in range(20)])
     costs = default.of("image")
-    found = {c.shape: Count(256 if c.embeds < 150 else 768, ()) for c in costs}
+    found = {c.shape: VllmCount(256 if c.embeds < 150 else 768, ()) for c in costs}
     looked_at = spots(costs, found)
     now = measured(default, looked_at, 10**9)
     for shape in looked_at:
@@ -109,7 +109,7 @@ def test_bytes_and_seconds_are_scaled() -> None:
 def test_what_was_sampled_is_part_of_the_proof() -> None:
     shape = ImageShape(280, 280)
     default = sized([(280, 280)])
-    assert reproduces({shape: Count(100, ())}, default.of("image"))
-    assert not reproduces({shape: Count(100, (140, 140))}, default.of("image"))
-    assert not reproduces({shape: Count(99, ())}, default.of("image"))
+    assert reproduces({shape: VllmCount(100, ())}, default.of("image"))
+    assert not reproduces({shape: VllmCount(100, (140, 140))}, default.of("image"))
+    assert not reproduces({shape: VllmCount(99, ())}, default.of("image"))
     assert not reproduces({}, default.of("image"))

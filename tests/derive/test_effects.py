@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.effects import (
     Footprint,
-    Taken,
+    ItemOutcome,
     compare,
     enclosing,
     needs_company,
@@ -108,9 +108,9 @@ def test_what_moves_is_said_with_both_figures() -> None:
 @pytest.mark.parametrize(
     ("less", "words"),
     [
-        (Footprint(items={STAMP: Taken(9, 80)}), "image of 64×64 4 → 9 tokens"),
-        (Footprint(items={STAMP: Taken(4, 90)}), "image of 64×64 80 → 90 bytes"),
-        (Footprint(items={STAMP: Taken(refusal="no")}), "image of 64×64 is refused: no"),
+        (Footprint(items={STAMP: ItemOutcome(9, 80)}), "image of 64×64 4 → 9 tokens"),
+        (Footprint(items={STAMP: ItemOutcome(4, 90)}), "image of 64×64 80 → 90 bytes"),
+        (Footprint(items={STAMP: ItemOutcome(refusal="no")}), "image of 64×64 is refused: no"),
         (Footprint(refusal="too small"), "vLLM refuses to start: too small"),
         (Footprint(memory={"kv_cache_bytes": 2000}), "kv_cache_bytes 1,000 → 2,000"),
         (Footprint(budget(max_num_seqs=128)), "max_num_seqs 8 → 128"),
@@ -130,7 +130,7 @@ def test_what_moves_is_said_with_both_figures() -> None:
 )
 def test_each_kind_of_figure_moves(less: Footprint, words: str) -> None:
     built = budget(dummies={"image": Dummy(1269, 80, {})})
-    with_ = Footprint(built, "", {STAMP: Taken(4, 80)}, {"kv_cache_bytes": 1000})
+    with_ = Footprint(built, "", {STAMP: ItemOutcome(4, 80)}, {"kv_cache_bytes": 1000})
     assert compare(CAP, 1, with_, less).words == f"without it: {words}"
 
 
@@ -157,21 +157,21 @@ def test_a_dummy_that_is_never_run_moves_nothing() -> None:
     ],
 )
 def test_where_nothing_moves_it_depends_on_the_setting(path: Any, outcome: str) -> None:
-    same = Footprint(budget(), items={STAMP: Taken(4, 80)})
+    same = Footprint(budget(), items={STAMP: ItemOutcome(4, 80)})
     assert compare(path, 1, same, same).outcome == outcome
 
 
 def test_an_item_that_both_refuse_says_nothing() -> None:
-    refused = Footprint(items={STAMP: Taken(refusal="one way")})
-    other = Footprint(items={STAMP: Taken(refusal="another")})
+    refused = Footprint(items={STAMP: ItemOutcome(refusal="one way")})
+    other = Footprint(items={STAMP: ItemOutcome(refusal="another")})
     assert compare(CAP, 1, refused, other).outcome == "idle"
     assert not needs_company(refused, other)
 
 
 def test_what_cannot_stand_alone_is_switched_off_with_its_mapping() -> None:
-    taken = Footprint(items={STAMP: Taken(4, 80)})
+    taken = Footprint(items={STAMP: ItemOutcome(4, 80)})
     edge = ("mm_processor_kwargs", "images_kwargs", "size", "longest_edge")
-    assert needs_company(taken, Footprint(items={STAMP: Taken(refusal="both edges")}))
+    assert needs_company(taken, Footprint(items={STAMP: ItemOutcome(refusal="both edges")}))
     assert needs_company(taken, Footprint(refusal="both edges"))
     assert not needs_company(taken, taken)
     assert enclosing(edge) == edge[:-1]

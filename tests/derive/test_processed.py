@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mmcalib.derive.processed import differences
-from mmcalib.domain.processed import Form, Processed
+from mmcalib.domain.processed import Processed, TensorSpec
 
-PIXELS = Form("pixel_values", "bfloat16", (400, 1176))
-GRID = Form("image_grid_thw", "int64", (3,))
+PIXELS = TensorSpec("pixel_values", "bfloat16", (400, 1176))
+GRID = TensorSpec("image_grid_thw", "int64", (3,))
 CPU = Processed(100, 100, (GRID, PIXELS), seconds=0.2, peak_bytes=None)
 
 
@@ -31,6 +31,6 @@ def test_a_type_that_differs_is_a_difference() -> None:
 
 
 def test_a_field_that_only_one_has_is_a_difference() -> None:
-    more = replace(CPU, forms=(*CPU.forms, Form("timestamps", "list", (4,))))
+    more = replace(CPU, forms=(*CPU.forms, TensorSpec("timestamps", "list", (4,))))
     assert differences(CPU, more, "cuda") == ["timestamps is missing on the CPU, list 4 on cuda"]
     assert differences(more, CPU, "cuda") == ["timestamps list 4 on the CPU, is missing on cuda"]

@@ -19,7 +19,7 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.decide import decide
 from mmcalib.job.gate.costs import costs
 from mmcalib.job.gate.rules import prove_rules
@@ -81,7 +81,7 @@ def _calibrate(lab: Lab, media: Path) -> Calibrated:
     if "audio" in lab.opened.modalities:
         sound(media / "clip.wav", 12.3, 22050)
     corpus = read([media], [], allowed_root=None, cache=media.parent / "cache", progress=Silent())
-    budgets = Budgets(lab.host, lab.opened, str(lab.folder), Policy())
+    budgets = BudgetSource(lab.host, lab.opened, str(lab.folder), Policy())
     sample = [(e.shape, e.exemplars[0]) for e in corpus.census.shapes()]
     decision = decide(corpus.census, corpus.prompts, sample, budgets, Silent())
     rules = prove_rules(lab.host, lab.opened, decision, Silent())

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.processed import Form
+from mmcalib.domain.processed import TensorSpec
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.engine.messages import (
@@ -93,8 +93,8 @@ def test_an_item_is_described_field_by_field(qwen: Lab) -> None:
     assert (found.cpu.tokens, found.cpu.embeds) == (100, 100)
     # 4 patches a token, of 14 × 14 pixels, 2 frames and 3 colours.
     assert found.cpu.forms == (
-        Form("image_grid_thw", "int64", (3,)),
-        Form("pixel_values", found.cpu.forms[1].dtype, (400, 1176)),
+        TensorSpec("image_grid_thw", "int64", (3,)),
+        TensorSpec("pixel_values", found.cpu.forms[1].dtype, (400, 1176)),
     )
     assert found.cpu.forms == found.device.forms
     assert found.largest_difference == 0

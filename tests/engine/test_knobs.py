@@ -19,7 +19,7 @@ from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Count
+from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.geometry import materialise
 from tests.engine import idefics3
 from tests.engine.conftest import Lab
@@ -60,7 +60,7 @@ def moved(lab: Lab, knob: Knob, value: float) -> tuple[bool, bool, bool]:
 
 def counts_like_the_processor(lab: Lab, setting: Setting, *more: Blank) -> bool:
     blanks = (*(Blank("image", ImageShape(w, h)) for w, h in SIZES), *more)
-    answer = lab.host.ask(Count(setting, blanks), "counting")
+    answer = lab.host.ask(CountEmbeds(setting, blanks), "counting")
     costs = lab.costs(*blanks, setting=setting)
     assert all(isinstance(cost, Cost) for cost in costs), costs
     return list(zip(answer.embeds, answer.sampled, strict=True)) == [

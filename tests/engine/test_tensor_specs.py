@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.processed import Form
+from mmcalib.domain.processed import TensorSpec
 
 torch = pytest.importorskip("torch")
 
@@ -19,17 +19,17 @@ def test_every_tensor_of_nested_ones_has_a_name() -> None:
     item = {"grid": torch.zeros(3, dtype=torch.int64), "crops": [pixels(1, 2), pixels(3)]}
     found = [form(name, data) for name, data in fields([item, {"seconds": [0.5, 1.0]}])]
     assert found == [
-        Form("grid", "int64", (3,)),
-        Form("crops.0", "bfloat16", (2,)),
-        Form("crops.1", "bfloat16", (1,)),
-        Form("seconds[1]", "list", (2,)),
+        TensorSpec("grid", "int64", (3,)),
+        TensorSpec("crops.0", "bfloat16", (2,)),
+        TensorSpec("crops.1", "bfloat16", (1,)),
+        TensorSpec("seconds[1]", "list", (2,)),
     ]
 
 
 def test_values_that_are_no_tensor_are_known_by_their_type() -> None:
     from mmcalib.child.tensor_specs import form
 
-    assert form("rate", 2.0) == Form("rate", "float", ())
+    assert form("rate", 2.0) == TensorSpec("rate", "float", ())
 
 
 def test_the_largest_difference_is_over_all_tensors_of_one_name_and_shape() -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.corpus.asking import bare
-from mmcalib.corpus.parts import url_part
+from mmcalib.corpus.content_parts import url_part
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import (
     BareRequest,

@@ -26,7 +26,7 @@ from mmcalib.engine.messages import BareRequest, BoundTexts, CountTexts
 from mmcalib.job.decision.fits import longest_prompt, smallest_context
 from mmcalib.job.decision.measure import measure
 from mmcalib.job.decision.texts import Texts
-from mmcalib.job.read import Corpus, files_of, read
+from mmcalib.job.read import ReadCorpus, files_of, read
 from mmcalib.progress import Silent
 from tests.engine.conftest import Lab
 
@@ -74,12 +74,12 @@ def written(folder: Path, requests: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> Corpus:
+def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> ReadCorpus:
     path = written(folder, requests)
     return read((), [path], allowed_root=folder, cache=folder / "cache", progress=Silent())
 
 
-def longest(lab: Lab, found: Corpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
+def longest(lab: Lab, found: ReadCorpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
     """What `run` finds to be longest, with the model's own processor settings."""
     files = files_of(found)
     sample = choose(found.census, 1, 0)

@@ -15,13 +15,13 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.cache import size_cache
 from mmcalib.job.decision.decide import Rejects, accept_all
 from mmcalib.job.decision.decide import decide as decide_it
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.texts import Texts
-from mmcalib.job.read import Corpus
+from mmcalib.job.read import ReadCorpus
 from mmcalib.progress import Silent
 
 
@@ -31,7 +31,7 @@ def path_of(shape: Shape) -> str:
 
 def corpus(
     shapes: Iterable[Shape], requests: Sequence[Sequence[Shape]] = (), skipped: int = 0
-) -> Corpus:
+) -> ReadCorpus:
     """`shapes` lie in a folder; `requests` name theirs."""
     census, prompts, log = Census(), PromptCensus(), AccessLog()
     for shape in [*shapes, *(shape for request in requests for shape in request)]:
@@ -40,7 +40,7 @@ def corpus(
         prompts.add(request, Prompt(f"r.jsonl:{number}", (), "", [{"role": "user"}]))
         log.add([Item(path_of(shape), shape.modality) for shape in request], request)
     left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
-    return Corpus(
+    return ReadCorpus(
         census, prompts, left_out, census.items(), bool(requests), accesses=log.accesses()
     )
 
@@ -51,7 +51,7 @@ def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
 
 
 def decide(
-    read: Corpus,
+    read: ReadCorpus,
     policy: Policy | None = None,
     model: ModelInfo | None = None,
     files: Mapping[str, Shape | None] | None = None,
@@ -64,7 +64,7 @@ def decide(
         model = replace(model, max_model_len=policy.context_tokens)
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
     there = host(model, {**known, **(files or {})})
-    budgets = Budgets(there, model, "/models/pretend", policy, files=pretended)  # type: ignore[arg-type]
+    budgets = BudgetSource(there, model, "/models/pretend", policy, files=pretended)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), rejects, texts)

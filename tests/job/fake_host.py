@@ -21,8 +21,8 @@ from mmcalib.engine.messages import (
     Blank,
     BoundTexts,
     BudgetFound,
-    Count,
     Counted,
+    CountEmbeds,
     CountTexts,
     File,
     Measure,
@@ -88,12 +88,12 @@ class FakeHost:
         self.asked = 0
         self.texts = 0
 
-    def ask(self, request: AskBudget | Count | BoundTexts | CountTexts, doing: str) -> Any:
+    def ask(self, request: AskBudget | CountEmbeds | BoundTexts | CountTexts, doing: str) -> Any:
         if isinstance(request, BoundTexts):
             return TextsBound(BOUND)
         if isinstance(request, CountTexts):
             return self.count_texts(request)
-        if isinstance(request, Count):
+        if isinstance(request, CountEmbeds):
             return self.count(request)
         self.asked += 1
         found = budget(self._model, request.engine_args, build_dummy=request.build_dummy)
@@ -121,7 +121,7 @@ class FakeHost:
         counted = [(one.text_bytes - 5 * one.messages) // 4 for one in found]
         return TextsCounted(tuple(counted), ("",) * len(counted))
 
-    def count(self, request: Count) -> Counted:
+    def count(self, request: CountEmbeds) -> Counted:
         """As the processor would: see `Miscounting` for one that does not."""
         kwargs = request.setting.mm_processor_kwargs
         frames = request.setting.media_io_kwargs.get("video", {}).get("num_frames", FRAMES)
@@ -140,7 +140,7 @@ class FakeHost:
 class Miscounting(FakeHost):
     """Whose count knows nothing of a cap: right by default, wrong under any setting."""
 
-    def count(self, request: Count) -> Counted:
+    def count(self, request: CountEmbeds) -> Counted:
         return super().count(replace(request, setting=Setting()))
 
 

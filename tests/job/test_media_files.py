@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.corpus.content_parts import text_part, url_part
 from mmcalib.domain.items import Prompt, Skipped
 from mmcalib.job.media_files import files, messages_of_files
 from mmcalib.locations.location import url_of

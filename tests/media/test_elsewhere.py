@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.corpus.zip_archive import ZipSource
-from mmcalib.domain.items import Held, Item, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Bounded
@@ -70,7 +70,7 @@ def test_a_member_has_the_shape_and_the_faults_of_the_file(copies: Copies, name:
 def test_bytes_in_hand_need_no_place(tmp_path: Path) -> None:
     make.tone(tmp_path / "a.wav")
     data = (tmp_path / "a.wav").read_bytes()
-    item = Item("parquet://0/sound::/nowhere.parquet", held=Held("", len(data), data=data))
+    item = Item("parquet://0/sound::/nowhere.parquet", held=ByteSource("", len(data), data=data))
     assert probe(item) == AudioShape(48000, 16000)
     assert decode_check(item, "audio") is None
 

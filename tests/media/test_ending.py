@@ -7,7 +7,7 @@ import io
 import pytest
 from PIL import Image
 
-from mmcalib.domain.items import Held, Item
+from mmcalib.domain.items import ByteSource, Item
 from mmcalib.media.ending import cut_short, examine_whole
 
 
@@ -18,7 +18,7 @@ def picture(form: str) -> bytes:
 
 
 def examined(data: bytes) -> bool:
-    seen = examine_whole(Item("memory://a", held=Held("", len(data), data=data)))
+    seen = examine_whole(Item("memory://a", held=ByteSource("", len(data), data=data)))
     return seen.encoding.cut_short  # type: ignore[union-attr]
 
 

@@ -121,7 +121,7 @@ SKIPPED: dict[str, tuple[make.Make, str]] = {
 READ = """
 import json, sys
 from pathlib import Path
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import take
 from mmcalib.corpus.folder import FolderSource
 from tests.census.looking import looked, prober
 from tests.census.looking import looked

@@ -15,7 +15,7 @@ from vllm.engine.arg_utils import EngineArgs  # noqa: E402 - only after the stan
 
 from mmcalib.child.cuda import phase_peaks  # noqa: E402
 from mmcalib.child.rehearsal.startup import brought_up  # noqa: E402
-from mmcalib.child.worker import Figures  # noqa: E402
+from mmcalib.child.worker import WorkerMethods  # noqa: E402
 from mmcalib.releases.environment import subtracts_graphs  # noqa: E402
 from mmcalib.releases.worker_attributes import worker_memory  # noqa: E402
 
@@ -32,7 +32,7 @@ config = EngineArgs(
 with brought_up(stage, config, 72 << 20) as brought:
     found = {
         "memory": asdict(worker_memory(brought.worker, subtracts_graphs=subtracts_graphs())),
-        "budget": Figures.mmcalib_budget(brought.worker),
+        "budget": WorkerMethods.mmcalib_budget(brought.worker),
         "again": phase_peaks(brought.worker.model_runner),
         "phases": {one.name: one.peak_bytes - one.start_bytes for one in brought.phases},
         "available_bytes": brought.available_bytes,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.take import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus import listing as listings
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Skipped
@@ -89,7 +89,7 @@ def test_a_name_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch, name: str) -
     found = list(listed(monkeypatch, only(a_file("bucket/good.png"), a_file(name))))
     assert len(found) == 2
     assert all(one.path.startswith("evil://") for one in found)
-    taken = take([RemoteSource("evil://bucket")], prober())
+    taken = count_corpus([RemoteSource("evil://bucket")], prober())
     assert taken.census.items() + len(taken.skipped) == 2
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
 
@@ -112,7 +112,7 @@ def test_a_size_may_be_anything(monkeypatch: pytest.MonkeyPatch, size: object) -
     (found,) = listed(monkeypatch, only(a_file("bucket/a.png", size=size, ETag=["x"])))
     assert isinstance(found, Item)
     assert found.held is None or 0 <= found.held.size_bytes < 1 << 63
-    taken = take([RemoteSource("evil://bucket")], prober(), repeats=True)
+    taken = count_corpus([RemoteSource("evil://bucket")], prober(), repeats=True)
     assert taken.census.items() == 1
 
 

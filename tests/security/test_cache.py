@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from mmcalib.census.cache import Cache, CacheBroken
-from mmcalib.census.executors.executor import Answer, Inline, Order
+from mmcalib.census.executors.executor import Inline, ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.versions import version
-from mmcalib.domain.items import Held, Item
+from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
 from tests.census.decoders import behave
 
@@ -58,7 +58,7 @@ def scanned(cache: Path, file: Path) -> tuple[list[str], list[str]]:
 
 def is_known(cache: Path, file: Path) -> bool:
     with Cache(cache) as opened:
-        return opened.find([Order(Item(str(file)), version=version(Item(str(file))))]) == [SEEN]
+        return opened.find([ProbeTask(Item(str(file)), version=version(Item(str(file))))]) == [SEEN]
 
 
 def spoilt(cache: Path, file: Path, statement: str, *values: object) -> None:
@@ -276,7 +276,7 @@ def test_nobody_else_can_read_it(cache: Path, file: Path) -> None:
     before = os.umask(0)
     try:
         with Cache(cache) as opened:
-            opened.keep([(Order(Item(str(file))), Answer(SEEN, "1:1"))])
+            opened.keep([(ProbeTask(Item(str(file))), ProbeResult(SEEN, "1:1"))])
             opened.commit()
             assert {path.name for path in cache.parent.iterdir()} == {
                 *(f"{cache.name}{end}" for end in ("", "-wal", "-shm"))
@@ -308,8 +308,8 @@ def test_no_name_and_no_signature_is_kept(cache: Path) -> None:
         "/media/secret/secret.png",
     ]
     with Cache(cache) as opened:
-        orders = [Order(Item(url, held=Held("tag", 1)), version="tag") for url in urls]
-        opened.keep((order, Answer(SEEN, "tag")) for order in orders)
+        orders = [ProbeTask(Item(url, held=ByteSource("tag", 1)), version="tag") for url in urls]
+        opened.keep((order, ProbeResult(SEEN, "tag")) for order in orders)
         opened.commit()
         assert opened.find(orders) == [SEEN] * len(urls)
         assert all(b"secret" not in path.read_bytes() for path in cache.parent.iterdir())
@@ -319,18 +319,18 @@ def test_no_name_and_no_signature_is_kept(cache: Path) -> None:
     "reason", ["no permission to read it", "no answer in time", "cannot be read: the server says 5"]
 )
 def test_what_may_pass_is_not_remembered(reason: str, cache: Path) -> None:
-    order = Order(Item("s3://b/a.png", held=Held("tag", 1)), version="tag")
+    order = ProbeTask(Item("s3://b/a.png", held=ByteSource("tag", 1)), version="tag")
     with Cache(cache) as opened:
-        opened.keep([(order, Answer(json.dumps(["skipped", reason]), "tag"))])
+        opened.keep([(order, ProbeResult(json.dumps(["skipped", reason]), "tag"))])
         opened.commit()
         assert opened.find([order]) == [None]
 
 
 def test_what_a_server_says_of_its_objects_may_be_of_any_length(cache: Path, file: Path) -> None:
     tag = "x" * (1 << 20)
-    order = Order(Item("s3://b/a.png", held=Held(tag, 1)), version=tag)
+    order = ProbeTask(Item("s3://b/a.png", held=ByteSource(tag, 1)), version=tag)
     with Cache(cache) as opened:
-        opened.keep([(order, Answer(SEEN, tag))])
+        opened.keep([(order, ProbeResult(SEEN, tag))])
         opened.commit()
         assert opened.find([order]) == [None]
     assert scanned(cache, file) == ([SEEN], [])

@@ -11,7 +11,7 @@ import pytest
 
 from mmcalib.census.cache import Cache
 from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Order
+from mmcalib.census.executors.executor import ProbeTask
 from mmcalib.census.versions import is_settled, version
 from mmcalib.domain.items import Item
 from tests.census.decoders import behave
@@ -73,7 +73,7 @@ def test_what_is_of_the_future_or_of_now_is_not_remembered(when: str, tmp_path: 
     """A clock that was set back lets a file change twice at one time."""
     path = laid(tmp_path / "a.png", b"x", TIMES[when])
     item = Item(str(path))
-    kept = answer(Order(item, version=version(item)), behave).version
+    kept = answer(ProbeTask(item, version=version(item)), behave).version
     status = path.stat()
     if status.st_mtime_ns > time.time_ns():
         assert kept == ""
@@ -89,7 +89,7 @@ def test_where_the_clock_was_set_back_nothing_new_is_settled(now_ns: int) -> Non
 def test_a_clock_that_jumps_keeps_a_cache_writing(tmp_path: Path, monkeypatch) -> None:
     """Only the monotonic one decides when to write; the other may say anything."""
     path = laid(tmp_path / "a.png", b"x", NOW - DAY)
-    order = Order(Item(str(path)), version=version(Item(str(path))))
+    order = ProbeTask(Item(str(path)), version=version(Item(str(path))))
     with Cache(tmp_path / "c") as cache:
         for jump_ns in (0, -100 * 365 * DAY, 100 * 365 * DAY):
             monkeypatch.setattr(time, "time_ns", lambda jump_ns=jump_ns: NOW + jump_ns)

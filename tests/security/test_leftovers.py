@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import OutputError
-from mmcalib.locations.keep import keep
+from mmcalib.locations.atomic_copy import keep
 from mmcalib.scratch import Scratch
 from tests.docs.refresh import EXAMPLE
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.census.executors import ray as subject
-from mmcalib.census.executors.executor import Answer
+from mmcalib.census.executors.executor import ProbeResult
 from mmcalib.census.executors.ray import RayExecutor
 from mmcalib.errors import MmcalibError
 from tests.census.decoders import behave
@@ -58,7 +58,7 @@ def test_items_and_processes_that_misbehave(
         os.kill(parent(looking(mark)[0]), signal.SIGSTOP)
         answers = executor.result(ticket)
         assert answers == [
-            Answer(f'["image",{len(os.path.basename(order.item.path))},1]', order.version)
+            ProbeResult(f'["image",{len(os.path.basename(order.item.path))},1]', order.version)
             for order in slow
         ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.executors.executor import Order
+from mmcalib.census.executors.executor import ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.engine.host import EngineHost
@@ -45,12 +45,12 @@ def is_alive(pid: int) -> bool:
 
 def test_a_stopped_worker_is_replaced_and_its_items_are_looked_at_again(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
-        first = pool.submit([Order(Item(str(tmp_path / "a.png")))])
+        first = pool.submit([ProbeTask(Item(str(tmp_path / "a.png")))])
         assert [answer.line for answer in pool.result(first)] == ['["image",5,1]']
         (pid,) = (worker.process.pid for worker in pool._workers)
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
-        ticket = pool.submit([Order(Item(str(tmp_path / f"{n}.png"))) for n in range(300)])
+        ticket = pool.submit([ProbeTask(Item(str(tmp_path / f"{n}.png"))) for n in range(300)])
         answers = pool.result(ticket)
         assert time.monotonic() - began < 30
         assert not is_alive(pid)

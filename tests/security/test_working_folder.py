@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.census.executors.executor import Named, Order
+from mmcalib.census.executors.executor import Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.seen import decode
@@ -128,6 +128,6 @@ def test_an_empty_entry_of_the_path_is_not_the_working_folder(
     assert found["PYTHONPATH"].split(os.pathsep) == [str(ROOT), str(data_set / "lib")]
     item = Item(str(data_set / "0.png"))
     with LocalPool(Named("mmcalib.media.probe", "probe"), workers=1) as pool:
-        (answer,) = pool.result(pool.submit([Order(item)]))
+        (answer,) = pool.result(pool.submit([ProbeTask(item)]))
     assert decode(item.path, answer.line) == ImageShape(640, 480)
     assert not (data_set.parent / "marks").exists()

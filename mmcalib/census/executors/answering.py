@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mmcalib.census.executors.executor import Answer, Look, Order
+from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask
 from mmcalib.census.versions import in_unicode, is_settled, version
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.seen import Seen, encode
@@ -19,13 +19,13 @@ NAMELESS = "its name is not valid UTF-8"
 _TRIES = 3
 
 
-def answer(order: Order, look: Look) -> Answer:
+def answer(order: ProbeTask, look: Look) -> ProbeResult:
     """What is seen of bytes that did not change meanwhile. Raises MmcalibError alone: what could
     end no other item either.
     """
     item = order.item
     if not in_unicode(item.path):
-        return Answer(encode(Skipped(item.path, NAMELESS)))
+        return ProbeResult(encode(Skipped(item.path, NAMELESS)))
     before = version(item) if order.version is None else order.version
     for _ in range(_TRIES):
         now_ns = time.time_ns()
@@ -41,9 +41,9 @@ def answer(order: Order, look: Look) -> Answer:
         if after == before:
             kept = order.version is not None and is_settled(after, now_ns)
             line = seen if isinstance(seen, str) else encode(seen)
-            return Answer(line, after if kept else "")
+            return ProbeResult(line, after if kept else "")
         before = after
-    return Answer(encode(Skipped(item.path, CHANGING)))
+    return ProbeResult(encode(Skipped(item.path, CHANGING)))
 
 
 def _whole(item: Item, seen: Seen) -> Seen:

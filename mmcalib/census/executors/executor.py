@@ -43,7 +43,7 @@ def _found(module: str, name: str, more: tuple[str, ...]) -> Look:
     return lambda item: cast("Seen | str", function(item, *more))
 
 
-class Order(NamedTuple):
+class ProbeTask(NamedTuple):
     """Look at `item`; at its header, or, `whole`, also decode it to its end.
 
     `version` is that of the bytes that were asked about, empty where it could not be told, None
@@ -55,7 +55,7 @@ class Order(NamedTuple):
     version: str | None = None
 
 
-class Answer(NamedTuple):
+class ProbeResult(NamedTuple):
     """`line` is `outcome.encode` of what was seen, or what `Look` said, of the bytes of `version`;
     without one it may not be kept for another time.
     """
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
     version: str = ""
 
 
-class Ticket(Protocol):
+class ProbeFuture(Protocol):
     """A chunk that was handed in."""
 
 
@@ -83,11 +83,11 @@ class Executor(Protocol):
     change as the executor learns how long items take.
     """
 
-    def submit(self, orders: Sequence[Order]) -> Ticket:
+    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
         """Hand in a chunk. Raises MmcalibError where there is nobody to do it."""
         ...
 
-    def result(self, ticket: Ticket) -> list[Answer]:
+    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
         """Wait for a chunk; one answer per order, in their order."""
         ...
 
@@ -98,7 +98,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    orders: Sequence[Order]
+    orders: Sequence[ProbeTask]
 
 
 class Inline(Closing):
@@ -110,10 +110,10 @@ class Inline(Closing):
     def __init__(self, look: Look) -> None:
         self._look = look
 
-    def submit(self, orders: Sequence[Order]) -> Ticket:
+    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
         return _Done(orders)
 
-    def result(self, ticket: Ticket) -> list[Answer]:
+    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
         from mmcalib.census.executors.answering import answer
 
         assert isinstance(ticket, _Done)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
-from mmcalib.census.executors.executor import Answer, Look, Order, Ticket, fitting
+from mmcalib.census.executors.executor import Look, ProbeFuture, ProbeResult, ProbeTask, fitting
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.executors.worker import packed, unpacked_answer
@@ -44,8 +44,8 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 64, 256
 class _Chunk:
     """Handed in, and answered so far; `None` where not."""
 
-    orders: Sequence[Order]
-    answers: list[Answer | None]
+    orders: Sequence[ProbeTask]
+    answers: list[ProbeResult | None]
     left: int
 
 
@@ -61,14 +61,14 @@ class _Run:
     strikes: int = 0
     done: int = 0
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[ProbeTask]:
         return [self.chunk.orders[index] for index in self.at]
 
     def sent_bytes(self) -> int:
         """About as much as goes through a pipe for it."""
         return sum(len(o.item.path) + carried_bytes(o.item) for o in self.orders())
 
-    def put(self, answers: Sequence[Answer]) -> None:
+    def put(self, answers: Sequence[ProbeResult]) -> None:
         for index, answer in zip(self.at[self.done :], answers, strict=False):
             self.chunk.answers[index] = answer
         self.done += len(answers)
@@ -120,13 +120,13 @@ class LocalPool(Closing):
         self._waiting: deque[_Run] = deque()
         self.ahead, self.chunk_items = 2 * self._wanted, _FIRST_CHUNK
 
-    def submit(self, orders: Sequence[Order]) -> Ticket:
+    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
         chunk = _Chunk(orders, [None] * len(orders), len(orders))
         self._waiting.append(_Run(chunk, range(len(orders))))
         self._hand_out()
         return chunk
 
-    def result(self, ticket: Ticket) -> list[Answer]:
+    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
         """Raises MmcalibError where no item can be looked at, whichever it is."""
         assert isinstance(ticket, _Chunk)
         while ticket.left:
@@ -232,4 +232,4 @@ class LocalPool(Closing):
             self._waiting.appendleft(struck)
         else:
             path = run.chunk.orders[index].item.path
-            struck.put([Answer(encode(Skipped(path, f"a decoder {why}")))])
+            struck.put([ProbeResult(encode(Skipped(path, f"a decoder {why}")))])

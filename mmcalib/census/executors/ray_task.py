@@ -16,7 +16,7 @@ from functools import cache
 from typing import NamedTuple
 
 from mmcalib.census.executors import ray_watch
-from mmcalib.census.executors.executor import Answer, Look, Order
+from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.worker import Packed, PackedAnswer, packed_answer, unpacked
 from mmcalib.errors import MmcalibError
@@ -65,7 +65,7 @@ def looked_at(chunk: list[Packed], terms: Terms) -> Told:
     return Told([packed_answer(answer) for answer in answers], node, seconds, unseen)
 
 
-def _file(order: Order) -> str:
+def _file(order: ProbeTask) -> str:
     """What must lie on the node; of a member, its archive."""
     location = Location.of(order.item.path)
     return location.archive or location.path
@@ -79,13 +79,13 @@ class Looking:
     """
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[tuple[list[Order], Terms, Future[list[Answer]]]] = (
+        self._asked: queue.SimpleQueue[tuple[list[ProbeTask], Terms, Future[list[ProbeResult]]]] = (
             queue.SimpleQueue()
         )
         threading.Thread(target=self._run, daemon=True).start()
 
-    def ask(self, orders: list[Order], terms: Terms) -> Future[list[Answer]]:
-        future: Future[list[Answer]] = Future()
+    def ask(self, orders: list[ProbeTask], terms: Terms) -> Future[list[ProbeResult]]:
+        future: Future[list[ProbeResult]] = Future()
         self._asked.put((orders, terms, future))
         return future
 

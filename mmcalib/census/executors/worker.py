@@ -14,8 +14,8 @@ import time
 from multiprocessing.connection import Connection
 
 from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Answer, Look, Order
-from mmcalib.domain.items import Held, Item
+from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask
+from mmcalib.domain.items import ByteSource, Item
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.processes.confine import belong_to_parent, confine
@@ -24,7 +24,7 @@ BEGUN = struct.Struct("Q")
 
 # Built-in types take a tenth of the time that dataclasses take through a pipe; most orders are for
 # a file of which no more is said than its path, and most answers are a line.
-Packed = str | tuple[str, Modality | None, Held | None, bool, str | None]
+Packed = str | tuple[str, Modality | None, ByteSource | None, bool, str | None]
 PackedAnswer = str | tuple[str, str]
 
 _FLUSH_S = 0.5
@@ -66,7 +66,7 @@ def _serve(
     return number
 
 
-def packed(order: Order) -> Packed:
+def packed(order: ProbeTask) -> Packed:
     """An order as it goes through the pipe."""
     item, whole, version = order
     if version is None and item.declared is None and item.held is None and not whole:
@@ -74,22 +74,22 @@ def packed(order: Order) -> Packed:
     return item.path, item.declared, item.held, whole, version
 
 
-def unpacked(order: Packed) -> Order:
+def unpacked(order: Packed) -> ProbeTask:
     """The reverse."""
     if isinstance(order, str):
-        return Order(Item(order))
+        return ProbeTask(Item(order))
     path, declared, held, whole, version = order
-    return Order(Item(path, declared, held), whole, version)
+    return ProbeTask(Item(path, declared, held), whole, version)
 
 
-def packed_answer(answer: Answer) -> PackedAnswer:
+def packed_answer(answer: ProbeResult) -> PackedAnswer:
     """An answer as it goes through the pipe."""
     return (answer.line, answer.version) if answer.version else answer.line
 
 
-def unpacked_answer(answer: PackedAnswer) -> Answer:
+def unpacked_answer(answer: PackedAnswer) -> ProbeResult:
     """The reverse."""
-    return Answer(answer) if isinstance(answer, str) else Answer(*answer)
+    return ProbeResult(answer) if isinstance(answer, str) else ProbeResult(*answer)
 
 
 if __name__ == "__main__":

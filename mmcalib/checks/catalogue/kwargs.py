@@ -7,7 +7,7 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.derive.effects import Footprint, Taken, value_at
+from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
 from mmcalib.domain.shapes import Modality, Shape
 
 SCOPE = CheckId("{} scope")
@@ -39,9 +39,11 @@ def scoped(engine_args: Mapping[str, Any], name: str, modality: Modality) -> dic
     return {**engine_args, KWARGS: {**rest, scope: inner}}
 
 
-def changed(with_: Footprint, less: Footprint) -> dict[Modality, tuple[Shape, Taken, Taken]]:
+def changed(
+    with_: Footprint, less: Footprint
+) -> dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]]:
     """Per modality the witness that an option changes most: as it is without it, and with it."""
-    found: dict[Modality, tuple[Shape, Taken, Taken]] = {}
+    found: dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]] = {}
     for shape, after in with_.items.items():
         before = less.items.get(shape)
         if before is None or before.tokens == after.tokens or before.refusal or after.refusal:
@@ -54,7 +56,7 @@ def changed(with_: Footprint, less: Footprint) -> dict[Modality, tuple[Shape, Ta
 
 def bleeding(
     name: str,
-    moved: Mapping[Modality, tuple[Shape, Taken, Taken]],
+    moved: Mapping[Modality, tuple[Shape, ItemOutcome, ItemOutcome]],
     remedies: Mapping[Modality, Mapping[str, Any]],
 ) -> Check | None:
     """A flat option that changes several modalities; `remedies` are the arguments that were tried

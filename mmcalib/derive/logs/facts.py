@@ -11,7 +11,7 @@ from mmcalib.derive.logs.quantities import COUNT, NUMBER, count
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class LogFact:
     """`mark` is in the line; the pattern's only group, read by `read`, is the field's value.
 
     `places` are the files that log it, where another file's line looks the same.
@@ -30,8 +30,8 @@ def _fact(
     pattern: str,
     read: Callable[[str], object] = str,
     places: tuple[str, ...] = (),
-) -> Fact:
-    return Fact(field, mark, re.compile(pattern, re.ASCII), read, places)
+) -> LogFact:
+    return LogFact(field, mark, re.compile(pattern, re.ASCII), read, places)
 
 
 def _constant(value: str) -> Callable[[str], object]:

@@ -26,7 +26,7 @@ QUANTITIES = cast(tuple[Quantity, ...], get_args(Quantity))
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class LogFigure:
     """One kind of line: `mark` is in it, and the pattern's groups are named as quantities.
 
     `unit` is a group too where the line says it; otherwise GiB. A `summary` repeats, rounded, what
@@ -38,8 +38,8 @@ class Figure:
     summary: bool = False
 
 
-def _figure(mark: str, pattern: str, *, summary: bool = False) -> Figure:
-    return Figure(mark, re.compile(pattern, re.ASCII), summary)
+def _figure(mark: str, pattern: str, *, summary: bool = False) -> LogFigure:
+    return LogFigure(mark, re.compile(pattern, re.ASCII), summary)
 
 
 FIGURES = (

@@ -10,8 +10,8 @@ from mmcalib.engine.messages.devices import CompareDevices, DevicesCompared, Dev
 from mmcalib.engine.messages.looking import Look, Looked
 from mmcalib.engine.messages.measuring import (
     Blank,
-    Count,
     Counted,
+    CountEmbeds,
     File,
     Measure,
     Measured,
@@ -52,7 +52,7 @@ __all__ = [
     "BoundTexts",
     "BudgetFound",
     "CompareDevices",
-    "Count",
+    "CountEmbeds",
     "CountTexts",
     "Counted",
     "DeviceTried",

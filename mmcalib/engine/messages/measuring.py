@@ -78,7 +78,7 @@ class Counted(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class Count(Request[Counted]):
+class CountEmbeds(Request[Counted]):
     """Ask vLLM's own count of each stand-in's embeds, by its size."""
 
     setting: Setting

@@ -11,7 +11,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.job.calibration.run import run
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.memory.rehearse import gpu_of
-from mmcalib.job.spec import Job, Outcome
+from mmcalib.job.spec import Job, RunSoFar
 from mmcalib.options.checked import checked
 from mmcalib.options.policy import said_by
 from mmcalib.options.run import Device, RunOptions, Validate
@@ -60,7 +60,7 @@ def calibrate(
     )
     where = gpu_of(gpu) if isinstance(gpu, str) else gpu
     job = Job.of(options, gpu=where, policy=policy)
-    return run(job, Outcome(), progress or Silent())
+    return run(job, RunSoFar(), progress or Silent())
 
 
 def _several(

@@ -9,7 +9,7 @@ from mmcalib.census.sample import choose
 from mmcalib.domain.items import Skipped
 from mmcalib.job.calibration.serving import Served
 from mmcalib.job.calibration.session import Session
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.cache import size_cache
 from mmcalib.job.decision.decide import accept_all, decide
 from mmcalib.job.decision.decision import Decision
@@ -45,7 +45,7 @@ def derive(session: Session, served: Served) -> Decided:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
     sample = choose(corpus.census, job.sample, job.seed)
-    budgets = Budgets(host, opened, served.resolved.path, job.policy, files=served.files)
+    budgets = BudgetSource(host, opened, served.resolved.path, job.policy, files=served.files)
     rejects = (
         rejecting(session.prediction, job.policy.concurrency, progress)
         if session.prediction

@@ -11,11 +11,11 @@ from mmcalib.derive.policy import Policy
 from mmcalib.job.calibration.cache import cache_checks
 from mmcalib.job.corpus_facts import requests_over
 from mmcalib.job.decision.decision import Decision
-from mmcalib.job.read import Corpus
+from mmcalib.job.read import ReadCorpus
 
 
 def findings(
-    corpus: Corpus, left_out: dict[str, str], decision: Decision, policy: Policy
+    corpus: ReadCorpus, left_out: dict[str, str], decision: Decision, policy: Policy
 ) -> list[Check]:
     """In the order in which they would hurt; `left_out` says why a modality is not served."""
     facts = CheckFacts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmcalib.derive.adequacy import adequacy
-from mmcalib.derive.dominance import Rated, dominated
+from mmcalib.derive.pareto import Rated, dominated
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored

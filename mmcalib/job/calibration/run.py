@@ -12,12 +12,12 @@ from mmcalib.job.calibration.session import session_of
 from mmcalib.job.calibration.sources import read_sources
 from mmcalib.job.device import require_cuda
 from mmcalib.job.gate.calibration import Calibration
-from mmcalib.job.spec import Job, Outcome
+from mmcalib.job.spec import Job, RunSoFar
 from mmcalib.progress import Progress
 from mmcalib.result.engine_yaml import engine_yaml
 
 
-def run(job: Job, outcome: Outcome, progress: Progress) -> Calibration:
+def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
     """Do the job; `outcome` holds each step's result as soon as there is one."""
     require_cuda(job.device)
     sources = read_sources(job, progress)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.errors import CorpusError
-from mmcalib.job.read import Corpus
+from mmcalib.job.read import ReadCorpus
 
 
-def served(corpus: Corpus, opened: ModelInfo, policy: Policy) -> tuple[Corpus, dict[str, str]]:
+def served(
+    corpus: ReadCorpus, opened: ModelInfo, policy: Policy
+) -> tuple[ReadCorpus, dict[str, str]]:
     """The corpus without modalities that will not be served, and why each of those is left out."""
     left_out = {
         str(m): "the model does not take them" if m not in opened.modalities else "--count says 0"

@@ -16,7 +16,7 @@ from mmcalib.job.device import Beside, beside
 from mmcalib.job.media_files import Files
 from mmcalib.job.memory.explored import as_served
 from mmcalib.job.opening import open_model, takes_no_media
-from mmcalib.job.read import Corpus, files_of
+from mmcalib.job.read import ReadCorpus, files_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Served:
 
     resolved: ResolvedModel
     opened: ModelInfo
-    corpus: Corpus
+    corpus: ReadCorpus
     items: int
     refused: tuple[LeftOut, ...]
     left_out: Mapping[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mmcalib.geometry import ResolvedModel, resolve
-from mmcalib.job.read import Corpus, read
+from mmcalib.job.read import ReadCorpus, read
 from mmcalib.job.spec import Job, cache_dir
 from mmcalib.progress import Progress
 
@@ -15,7 +15,7 @@ class Sources:
     """What a job names, found and read."""
 
     resolved: ResolvedModel
-    corpus: Corpus
+    corpus: ReadCorpus
 
 
 def read_sources(job: Job, progress: Progress) -> Sources:

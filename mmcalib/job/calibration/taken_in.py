@@ -12,7 +12,7 @@ from mmcalib.derive.server import ServerRefusal, needed, server_refuses
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.server import Server
 from mmcalib.errors import CorpusError
-from mmcalib.job.read import Corpus
+from mmcalib.job.read import ReadCorpus
 from mmcalib.result.server import with_variables
 from mmcalib.wording import one_line
 
@@ -29,7 +29,7 @@ class LeftOut:
     exemplar: str
 
 
-def taken_in(corpus: Corpus, server: Server) -> tuple[Corpus, list[LeftOut]]:
+def taken_in(corpus: ReadCorpus, server: Server) -> tuple[ReadCorpus, list[LeftOut]]:
     """The corpus without items that the server refuses whatever the limits, and those. Requests
     go with an item none of whose equals is left.
 

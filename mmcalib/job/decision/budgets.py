@@ -22,7 +22,7 @@ _ROOMY_TOKENS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Budgets:
+class BudgetSource:
     """Holds what every question to vLLM needs. `context_tokens` is the context of configurations,
     where it is not the opened model's; `files` are those of the media that vLLM may read.
     """

@@ -11,13 +11,13 @@ from mmcalib.derive.counted import SPOTS, Counts
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Count
+from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.decision.measure import remeasure
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class EmbedCounter:
     """vLLM's count of one modality's items, which reproduced what the default setting costs."""
 
     host: EngineHost
@@ -25,7 +25,9 @@ class Counter:
     shapes: tuple[Shape, ...]
 
     @classmethod
-    def proven(cls, host: EngineHost, default: CostTable, modality: Modality) -> Counter | None:
+    def proven(
+        cls, host: EngineHost, default: CostTable, modality: Modality
+    ) -> EmbedCounter | None:
         """None where there is no count, it is wrong, or so few shapes that none is needed. Items
         that are not what their headers say are neither proof nor disproof.
         """
@@ -64,7 +66,7 @@ def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts
     """By vLLM's code; None unless it counts every shape."""
     blanks = tuple(Blank(shape.modality, shape) for shape in shapes)
     try:
-        answer = host.ask(Count(setting, blanks), "counting")
+        answer = host.ask(CountEmbeds(setting, blanks), "counting")
     except EngineDied:
         raise
     except EngineError:
@@ -72,6 +74,6 @@ def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts
     if None in answer.embeds:
         return None
     return {
-        shape: counted.Count(embeds or 0, sampled)
+        shape: counted.VllmCount(embeds or 0, sampled)
         for shape, embeds, sampled in zip(shapes, answer.embeds, answer.sampled, strict=True)
     }

@@ -11,7 +11,7 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive import frontier, limits
 from mmcalib.derive.choice import choose, levels
 from mmcalib.domain.setting import Setting
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.counts import counts
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import explore, knobs
@@ -32,7 +32,7 @@ def decide(
     census: Census,
     prompts: PromptCensus,
     sample: Sample,
-    budgets: Budgets,
+    budgets: BudgetSource,
     progress: Progress,
     rejects: Rejects = accept_all,
     texts: Texts | None = None,

@@ -22,7 +22,7 @@ from mmcalib.derive.effects import (
 from mmcalib.derive.limits import Hint
 from mmcalib.domain.setting import Setting
 from mmcalib.errors import EngineError
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.footprints import Footprints, witnesses
 from mmcalib.progress import Progress, Task
@@ -82,7 +82,7 @@ def _whole(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> Set
     return path
 
 
-def effective(decision: Decision, budgets: Budgets, progress: Progress) -> Decision:
+def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
     """The decision with the effect of every setting, and without those that have none."""
     served = [modality for modality, count in decision.counts.items() if count.value]
     asked = Footprints(

@@ -14,8 +14,8 @@ from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import Setting
-from mmcalib.job.decision.budgets import Budgets
-from mmcalib.job.decision.counting import Counter
+from mmcalib.job.decision.budgets import BudgetSource
+from mmcalib.job.decision.counting import EmbedCounter
 from mmcalib.job.decision.measure import remeasure
 from mmcalib.progress import Progress
 
@@ -29,7 +29,7 @@ class Explored:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
-def knobs(budgets: Budgets, table: CostTable) -> list[Knob]:
+def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
     """Those that concern the corpus, and that the user has not turned."""
     given = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
     return [
@@ -41,14 +41,14 @@ def explore(
     knob: Knob,
     default: CostTable,
     per_prompt: Mapping[str, Any],
-    budgets: Budgets,
+    budgets: BudgetSource,
     progress: Progress,
 ) -> list[Explored]:
     """Every candidate of one knob, costed and budgeted, ascending; the default among them."""
     tried = knob.values(default.of(knob.modality), budgets.policy)
     tables, points = [], []
     with progress.step(f"trying {knob.name}", len(tried)) as task:
-        counter = None if knob.bleeds else Counter.proven(budgets.host, default, knob.modality)
+        counter = None if knob.bleeds else EmbedCounter.proven(budgets.host, default, knob.modality)
         for value in tried:
             table = _under(knob, value, default, budgets, counter)
             tables.append(table)
@@ -70,7 +70,11 @@ def moves(explored: Sequence[Explored]) -> bool:
 
 
 def _under(
-    knob: Knob, value: Value, default: CostTable, budgets: Budgets, counter: Counter | None
+    knob: Knob,
+    value: Value,
+    default: CostTable,
+    budgets: BudgetSource,
+    counter: EmbedCounter | None,
 ) -> CostTable:
     """The costs at one value: counted, else measured. Shapes that fit under a cap are not measured
     again, except one that would tell if they had to be.

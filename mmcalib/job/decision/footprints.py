@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.effects import Footprint, SettingPath, Taken, sizes
+from mmcalib.derive.effects import Footprint, ItemOutcome, SettingPath, sizes
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.setting import Setting
@@ -70,7 +70,7 @@ class Footprints:
     witnesses: tuple[Shape, ...]
     rehearse: Callable[[Mapping[str, Any]], Rehearsed] | None = None
     _budgets: dict[str, Footprint] = field(default_factory=dict)
-    _items: dict[tuple[str, Shape], Taken] = field(default_factory=dict)
+    _items: dict[tuple[str, Shape], ItemOutcome] = field(default_factory=dict)
 
     def know(self, args: Mapping[str, Any], budget: Budget) -> None:
         """Spare a question: `budget` is that of `args`, dummies built."""
@@ -96,7 +96,7 @@ class Footprints:
         setting = Setting(args.get("mm_processor_kwargs", {}), args.get("media_io_kwargs", {}))
         return Footprint(items={shape: self._taken(setting, shape) for shape in shapes})
 
-    def _taken(self, setting: Setting, shape: Shape) -> Taken:
+    def _taken(self, setting: Setting, shape: Shape) -> ItemOutcome:
         key = setting.key, shape
         if key not in self._items:
             blank = Blank(shape.modality, shape)
@@ -105,11 +105,13 @@ class Footprints:
             except EngineDied:
                 raise
             except EngineError as error:
-                self._items[key] = Taken(refusal=error.message)
+                self._items[key] = ItemOutcome(refusal=error.message)
             else:
                 cost = answer.cost
                 self._items[key] = (
-                    Taken(cost.tokens, cost.tensor_bytes) if cost else Taken(refusal=answer.refusal)
+                    ItemOutcome(cost.tokens, cost.tensor_bytes)
+                    if cost
+                    else ItemOutcome(refusal=answer.refusal)
                 )
         return self._items[key]
 

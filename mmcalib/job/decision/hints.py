@@ -9,14 +9,14 @@ from mmcalib.derive import limits
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count, Hint
 from mmcalib.domain.shapes import Modality
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 
 
 def hints(
     args: Mapping[str, Any],
     counts: Mapping[Modality, Count],
     table: CostTable,
-    budgets: Budgets,
+    budgets: BudgetSource,
 ) -> tuple[dict[Modality, Hint], dict[Modality, str]]:
     """Per modality the first hint whose dummy costs what may come, or why there is none."""
     found: dict[Modality, Hint] = {}

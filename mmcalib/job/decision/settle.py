@@ -18,7 +18,7 @@ from mmcalib.derive.policy import FIT
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import Modality
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored, moves
 from mmcalib.job.decision.fits import longest_prompt, smallest_context
@@ -35,7 +35,7 @@ class DecisionBuilder:
     census: Census
     prompts: PromptCensus
     sample: Sample
-    budgets: Budgets
+    budgets: BudgetSource
     progress: Progress
     default: CostTable
     counts: dict[Modality, Count]

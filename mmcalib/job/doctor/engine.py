@@ -29,7 +29,7 @@ _CONFIG = Path("out/engine.yaml")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EngineProbe:
     """vLLM's answer, or why there is none."""
 
     looked: Looked | None
@@ -45,18 +45,20 @@ class Asked:
         )
 
 
-def ask() -> Asked:
+def ask() -> EngineProbe:
     """Start the engine process and let it import vLLM."""
     started = time.monotonic()
     try:
         with EngineHost(silence_s=SILENCE_S) as host:
             looked = host.ask(Look(), "importing it")
     except EngineError as error:
-        return Asked(None, error.message, error.hint, time.monotonic() - started)
-    return Asked(looked, "", "", time.monotonic() - started)
+        return EngineProbe(None, error.message, error.hint, time.monotonic() - started)
+    return EngineProbe(looked, "", "", time.monotonic() - started)
 
 
-def engine_checks(asked: Asked, versions: Mapping[str, str], gpu: Gpu | None) -> Iterator[Check]:
+def engine_checks(
+    asked: EngineProbe, versions: Mapping[str, str], gpu: Gpu | None
+) -> Iterator[Check]:
     """The backend, the libraries beside torch, and what is free on the GPU."""
     if asked.looked is None:
         yield Check(ENGINE, "fail", asked.problem, asked.hint)

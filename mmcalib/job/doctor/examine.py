@@ -10,7 +10,7 @@ from mmcalib.checks.check import Check, verdict
 from mmcalib.errors import UsageError
 from mmcalib.gpus import present
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.doctor.engine import ENGINE, Asked, ask, engine_checks
+from mmcalib.job.doctor.engine import ENGINE, EngineProbe, ask, engine_checks
 from mmcalib.job.doctor.folders import folder_checks, folders
 from mmcalib.job.doctor.hub import ask_hub, hub_check
 from mmcalib.job.doctor.machine import host, machine_checks
@@ -37,7 +37,7 @@ def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None =
     # The hub may keep silent for its whole time, which vLLM takes to import anyway.
     with ThreadPoolExecutor(1) as beside, progress.step("asking vLLM and the hub"):
         hub_answer = beside.submit(ask_hub, env)
-        asked = Asked(None, "", "", 0.0) if build.status == "fail" else ask()
+        asked = EngineProbe(None, "", "", 0.0) if build.status == "fail" else ask()
         hub = hub_answer.result()
     machine, written = host(), folders()
     checks = [
@@ -72,7 +72,7 @@ def _gpu() -> Gpu | None:
         return None
 
 
-def _described(gpu: Gpu | None, asked: Asked) -> PresentGpu | None:
+def _described(gpu: Gpu | None, asked: EngineProbe) -> PresentGpu | None:
     if gpu is None:
         return None
     major, minor = gpu.capability or (0, 0)

@@ -14,7 +14,7 @@ from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, text_
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.request import Between
 from mmcalib.domain.encoding import Encoded, Encoding
-from mmcalib.domain.items import Held, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.texts.counting import Counting
 
@@ -120,7 +120,7 @@ def _examined(item: Item) -> Encoded | Skipped:
 
 
 def _bytes(data: bytes) -> Encoded | Skipped:
-    return _examined(Item(_NOWHERE, held=Held("", len(data), data=data)))
+    return _examined(Item(_NOWHERE, held=ByteSource("", len(data), data=data)))
 
 
 def _is_picture(item: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from mmcalib.checks.catalogue.memory import SIZES_REHEARSED
 from mmcalib.checks.check import Check
 from mmcalib.checks.configuration import Configuration
-from mmcalib.derive.encoder_sizes import Batch
+from mmcalib.derive.encoder_sizes import EncoderBatch
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.job.memory.accuracy import ENCODER_OFF, same_gpu
 from mmcalib.job.memory.cured import Ask
@@ -20,12 +20,12 @@ from mmcalib.job.proof.sweep import Sweep
 _TOKENS = 1000
 
 # Bytes per batch of one item of a modality.
-RehearsedSizes = Mapping[tuple[Modality, Batch], int]
+RehearsedSizes = Mapping[tuple[Modality, EncoderBatch], int]
 
 
 def rehearsed_sizes(
     every: Ask, decision: Configuration, found: Sweep
-) -> dict[tuple[Modality, Batch], int]:
+) -> dict[tuple[Modality, EncoderBatch], int]:
     """The encoder's peak, inputs included, for every single item that was encoded, as `every`
     rehearses it; those whose dummy would not be of the same tokens are left out.
     """

@@ -42,7 +42,7 @@ _ROUNDED: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ServerLog:
     """A log, and the engine arguments in it that a rehearsal can take."""
 
     log: StartupLog
@@ -50,7 +50,7 @@ class Read:
     left_out: tuple[str, ...]
 
 
-def read(path: Path) -> Read:
+def read(path: Path) -> ServerLog:
     """Raises UsageError where the file cannot be read, or holds nothing of a vLLM server."""
     try:
         log = read_log(_lines(path))
@@ -64,7 +64,7 @@ def read(path: Path) -> Read:
             hint="--log FILE with what vLLM printed on its start, or its out-of-memory message",
         )
     given = log.engine_args
-    return Read(
+    return ServerLog(
         log=log,
         engine_args={name: given[name] for name in given if name in TAKEN_OVER},
         left_out=tuple(sorted(given.keys() - TAKEN_OVER - _OF_THE_SERVER)),
@@ -132,7 +132,7 @@ def _same(one: int, other: int) -> bool:
     return abs(one - other) <= _ROUNDED * other
 
 
-def logged(found: Read, base: Rehearsed) -> Logged:
+def logged(found: ServerLog, base: Rehearsed) -> Logged:
     """What the log said, for the report."""
     log = found.log
     graphs = log.cudagraph_estimate_bytes

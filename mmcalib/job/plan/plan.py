@@ -117,7 +117,7 @@ def _search(
         return fixes, cheapest(fixes, outcome, evaluate, left)
 
 
-def _gpu(gpu: str | Gpu | None, read: from_log.Read | None) -> Gpu:
+def _gpu(gpu: str | Gpu | None, read: from_log.ServerLog | None) -> Gpu:
     if isinstance(gpu, Gpu):
         return gpu
     if gpu is None and read is not None:
@@ -125,7 +125,7 @@ def _gpu(gpu: str | Gpu | None, read: from_log.Read | None) -> Gpu:
     return gpu_of(gpu or AUTO)
 
 
-def _resolved(args: dict[str, Any], read: from_log.Read | None) -> ResolvedModel:
+def _resolved(args: dict[str, Any], read: from_log.ServerLog | None) -> ResolvedModel:
     """The model that the arguments name, which they name no longer."""
     named = str(args.pop("model", None) or (read.log.model if read else "") or "")
     if not named:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.corpus.content_parts import text_part, url_part
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.shapes import Modality

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mmcalib.checks.catalogue.engine import SWEEP
 from mmcalib.checks.check import Check
 from mmcalib.derive.encoder_curve import costlier_together
-from mmcalib.derive.encoder_sizes import Batch, Sized, batches, candidates, sizes
+from mmcalib.derive.encoder_sizes import EncoderBatch, Sized, batches, candidates, sizes
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
@@ -26,7 +26,7 @@ from mmcalib.progress import Progress, Task
 class Swept:
     """One batch: its run, and the wall seconds of making, processing and encoding it."""
 
-    batch: Batch
+    batch: EncoderBatch
     run: EncoderRun
     wall_s: float
 
@@ -38,8 +38,8 @@ class Sweep:
     """
 
     swept: dict[Modality, list[Swept]] = field(default_factory=dict)
-    left_out: dict[Modality, list[Batch]] = field(default_factory=dict)
-    failed: dict[Modality, list[tuple[Batch, str]]] = field(default_factory=dict)
+    left_out: dict[Modality, list[EncoderBatch]] = field(default_factory=dict)
+    failed: dict[Modality, list[tuple[EncoderBatch, str]]] = field(default_factory=dict)
     ended: str = ""
 
 
@@ -108,7 +108,11 @@ def _rates(done: Sequence[Swept]) -> tuple[float, float]:
 
 
 def _encode(
-    host: EngineHost, decision: Decision, modality: Modality, batch: Batch, expected_bytes: int
+    host: EngineHost,
+    decision: Decision,
+    modality: Modality,
+    batch: EncoderBatch,
+    expected_bytes: int,
 ) -> BatchEncoded:
     request = Encode(decision.setting, modality, batch.sized.shape, batch.items, expected_bytes)
     return host.ask(request, "sweeping the encoder")
@@ -125,7 +129,7 @@ def cap_tokens(decision: Decision, modality: Modality) -> int:
 
 def _planned(
     host: EngineHost, opened: ModelInfo, decision: Decision, modality: Modality
-) -> list[Batch]:
+) -> list[EncoderBatch]:
     """Sizes up to the cap: of vLLM's own largest item, and the corpus' costliest."""
     cap, tried = cap_tokens(decision, modality), []
     if heaviest := decision.table.heaviest(modality):
@@ -193,5 +197,5 @@ def _by_items(modality: Modality, swept: Sequence[Swept]) -> Iterator[str]:
         )
 
 
-def _tokens(several: Sequence[Batch]) -> str:
+def _tokens(several: Sequence[EncoderBatch]) -> str:
     return ", ".join(f"{b.items} × {b.sized.embeds:,}" for b in several) + " tokens"

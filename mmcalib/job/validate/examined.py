@@ -8,7 +8,7 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.judge import option_traps
 from mmcalib.checks.trap import Taken
 from mmcalib.job.memory.checks import known_in_bytes
-from mmcalib.job.read import Corpus
+from mmcalib.job.read import ReadCorpus
 from mmcalib.job.validate.findings import findings
 from mmcalib.job.validate.items import measured, probed
 from mmcalib.job.validate.memory import ServedMemory, figures, with_own_items, with_worst_steps
@@ -26,14 +26,17 @@ class Examined:
     """
 
     subject: Subject
-    corpus: Corpus | None
+    corpus: ReadCorpus | None
     memory: ServedMemory | None
     taken: tuple[Taken, ...]
     checks: tuple[Check, ...]
 
 
 def examine(
-    session: ValidateSession, config: ReadableConfig, opened: OpenedConfig, corpus: Corpus | None
+    session: ValidateSession,
+    config: ReadableConfig,
+    opened: OpenedConfig,
+    corpus: ReadCorpus | None,
 ) -> Examined:
     subject, memory, asks = opened.subject, opened.memory, opened.asks
     if memory is not None:

@@ -14,13 +14,13 @@ from mmcalib.checks.rule import CheckStage
 from mmcalib.derive.cache_floor import CacheFloor, cache_floor, within_context
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Budget
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.validate.memory import ServedMemory, gain, room
 from mmcalib.job.validate.subject import Subject, accepts, takes_context
 
 
 def findings(
-    subject: Subject, asks: Budgets, memory: ServedMemory | None, *, has_data: bool
+    subject: Subject, asks: BudgetSource, memory: ServedMemory | None, *, has_data: bool
 ) -> Iterator[Check]:
     """In the order in which they would hurt. What real items decide is left to them."""
     args = subject.engine_args
@@ -72,13 +72,13 @@ def fullest(subject: Subject, largest: Mapping[str, int], *, own: bool) -> Fulle
     return Fullest(prompts.fullest(subject.counts, subject.engine_args, largest), own)
 
 
-def takes_fullest(subject: Subject, asks: Budgets, prompt: Fullest) -> bool:
+def takes_fullest(subject: Subject, asks: BudgetSource, prompt: Fullest) -> bool:
     """Whether the model takes a longer context than the configuration has, which holds it."""
     total = prompts.needed(prompt.most, TEXT_RESERVE_TOKENS)
     return total > subject.budget.max_model_len and takes_context(asks, subject.engine_args, total)
 
 
-def _cures(subject: Subject, asks: Budgets) -> list[str]:
+def _cures(subject: Subject, asks: BudgetSource) -> list[str]:
     """Remedies of R4 in tokens that vLLM's own budget was asked about."""
     args = subject.engine_args
     if reserve.embeddings_alone(subject.budget) is not None:
@@ -97,7 +97,7 @@ def _cures(subject: Subject, asks: Budgets) -> list[str]:
     return tried
 
 
-def _mended(cure: reserve.Cure, subject: Subject, asks: Budgets) -> str:
+def _mended(cure: reserve.Cure, subject: Subject, asks: BudgetSource) -> str:
     """The lines of a cure, with a batch of whole items where it takes one, since the profile rounds
     down to them; empty where it does not help.
     """
@@ -119,7 +119,7 @@ def _mended(cure: reserve.Cure, subject: Subject, asks: Budgets) -> str:
     return ""
 
 
-def _without(subject: Subject, asks: Budgets) -> Budget | None:
+def _without(subject: Subject, asks: BudgetSource) -> Budget | None:
     """The budget if the modality that sets it, and that nobody limits, were switched off."""
     args, worst = subject.engine_args, subject.budget.profiled_modality
     written = args.get(limits.LIMIT) or {}

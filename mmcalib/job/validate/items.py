@@ -17,11 +17,11 @@ from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.engine.host import EngineHost
 from mmcalib.job.corpus_facts import requests_over
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.fits import longest_prompt
 from mmcalib.job.decision.measure import measure
 from mmcalib.job.decision.texts import Texts
-from mmcalib.job.read import Corpus, files_of, read
+from mmcalib.job.read import ReadCorpus, files_of, read
 from mmcalib.job.spec import cache_dir
 from mmcalib.job.validate.findings import fullest, takes_fullest
 from mmcalib.job.validate.made_up import minute_of_video, write_requests
@@ -31,7 +31,7 @@ from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.progress import Progress
 
 
-def read_media(media: Media, progress: Progress) -> Corpus:
+def read_media(media: Media, progress: Progress) -> ReadCorpus:
     """The user's corpus. Raises CorpusError and UsageError as `mmcalib run` does."""
     return read(
         media.data,
@@ -43,7 +43,7 @@ def read_media(media: Media, progress: Progress) -> Corpus:
 
 
 def measured(
-    corpus: Corpus, subject: Subject, asks: Budgets, progress: Progress
+    corpus: ReadCorpus, subject: Subject, asks: BudgetSource, progress: Progress
 ) -> tuple[Subject, list[Check]]:
     """The subject with the costs of the corpus, and what of the corpus will be rejected."""
     served, left_out = _served(corpus, subject)
@@ -74,7 +74,9 @@ def measured(
     return subject, list(checks)
 
 
-def _longest(corpus: Corpus, subject: Subject, asks: Budgets) -> tuple[Fit | Fullest | None, bool]:
+def _longest(
+    corpus: ReadCorpus, subject: Subject, asks: BudgetSource
+) -> tuple[Fit | Fullest | None, bool]:
     """R5 on the corpus' own prompts, and whether the model takes a context that holds them; without
     requests on its largest items, as many as the limits name.
     """
@@ -106,7 +108,7 @@ def _longest(corpus: Corpus, subject: Subject, asks: Budgets) -> tuple[Fit | Ful
     return fit, longer
 
 
-def _served(corpus: Corpus, subject: Subject) -> tuple[Corpus, dict[str, str]]:
+def _served(corpus: ReadCorpus, subject: Subject) -> tuple[ReadCorpus, dict[str, str]]:
     """The corpus without what the configuration rejects as a whole, and the words for that."""
     served = {m for m, count in subject.counts.items() if count.value}
     gone = [m for m in corpus.census.modalities() if m not in served]
@@ -140,7 +142,7 @@ def probed(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[C
 
 def made_up(
     subject: Subject, host: EngineHost, folder: Path, progress: Progress
-) -> tuple[Subject, Corpus] | None:
+) -> tuple[Subject, ReadCorpus] | None:
     """A corpus of the largest items that the configuration admits, and the subject with its costs;
     None where it admits none.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.corpus.parts import text_part, url_part
+from mmcalib.corpus.content_parts import text_part, url_part
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Dummy
 from mmcalib.domain.cost import Cost

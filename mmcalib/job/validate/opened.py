@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mmcalib.checks.check import Check
 from mmcalib.errors import EngineDied
 from mmcalib.geometry import ResolvedModel, resolve
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.memory.prediction import MemoryPrediction
 from mmcalib.job.memory.rehearse import Rehearsals, on_gpu
 from mmcalib.job.spec import cache_dir
@@ -25,7 +25,7 @@ class OpenedConfig:
 
     resolved: ResolvedModel
     subject: Subject
-    asks: Budgets
+    asks: BudgetSource
     memory: ServedMemory | None
     checks: tuple[Check, ...]
 

@@ -21,7 +21,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.geometry import ResolvedModel
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.opening import LISTS_MODELS, open_model, takes_no_media
 from mmcalib.job.validate.words import refusal
 from mmcalib.progress import Progress
@@ -104,19 +104,19 @@ def opened_as(
     return opened
 
 
-def accepts(asks: Budgets, args: Mapping[str, Any]) -> Budget | None:
+def accepts(asks: BudgetSource, args: Mapping[str, Any]) -> Budget | None:
     """vLLM's budget of these arguments, with its dummies; None where it refuses them."""
     found = _asked(asks, args, whole=False)
     return None if isinstance(found, str) else found
 
 
-def takes_context(asks: Budgets, args: Mapping[str, Any], tokens: int) -> bool:
+def takes_context(asks: BudgetSource, args: Mapping[str, Any], tokens: int) -> bool:
     """Whether the model takes a context of so many tokens."""
     return accepts(asks, {**args, "max_model_len": tokens}) is not None
 
 
 def budgeted(
-    asks: Budgets, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
+    asks: BudgetSource, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
 ) -> tuple[Subject | None, list[Check]]:
     """vLLM's budgets under the configuration. Where vLLM refuses it for a batch that is smaller
     than an item, the rest is judged with a batch that is not.
@@ -150,7 +150,7 @@ def budgeted(
     return Subject(resolved, asks.opened, args, counts, budget, plain, default, adequacy), checks
 
 
-def _asked(asks: Budgets, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
+def _asked(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
     """The budget with its dummies, or vLLM's refusal; as a GPU server would have it, which forces
     what `whole` says.
     """
@@ -163,7 +163,7 @@ def _asked(asks: Budgets, args: Mapping[str, Any], *, whole: bool) -> Budget | s
         return refusal(error)
 
 
-def _roomy(asks: Budgets, args: Mapping[str, Any]) -> int | None:
+def _roomy(asks: BudgetSource, args: Mapping[str, Any]) -> int | None:
     """The least max_num_batched_tokens that holds an item, None where that is not what is wrong."""
     try:
         budget = asks.roomy(here(args, asks.opened.device))
@@ -174,5 +174,5 @@ def _roomy(asks: Budgets, args: Mapping[str, Any]) -> int | None:
     return max(budget.max_tokens_per_item.values(), default=0) or None
 
 
-def asking(host: EngineHost, opened: ModelInfo, resolved: ResolvedModel) -> Budgets:
-    return Budgets(host, opened, resolved.path, Policy())
+def asking(host: EngineHost, opened: ModelInfo, resolved: ResolvedModel) -> BudgetSource:
+    return BudgetSource(host, opened, resolved.path, Policy())

@@ -12,7 +12,7 @@ from mmcalib.checks.catalogue.file import ROUND_TRIP
 from mmcalib.checks.check import Check
 from mmcalib.job.proof.prove import Proof, ReplaySource, prove
 from mmcalib.job.proof.startup import Launch
-from mmcalib.job.read import Corpus, files_of
+from mmcalib.job.read import ReadCorpus, files_of
 from mmcalib.job.validate.examined import Examined
 from mmcalib.job.validate.items import made_up
 from mmcalib.job.validate.spec import ValidateSession
@@ -24,7 +24,7 @@ class TriedConfig:
     """`subject` has the costs of `corpus`, whose `items` it was tried with."""
 
     subject: Subject
-    corpus: Corpus | None
+    corpus: ReadCorpus | None
     items: Literal["none", "corpus", "made up"]
     checks: tuple[Check, ...]
     proof: Proof = field(default_factory=Proof)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from mmcalib.census.executors.executor import Named, Order
+from mmcalib.census.executors.executor import Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.locations.location import Location
@@ -35,7 +35,7 @@ def pictures(items: Sequence[Item]) -> dict[Item, str]:
     with LocalPool(
         _THUMBNAIL, workers=workers, timeout_s=_PATIENCE_S, memory_bytes=_MEMORY_BYTES
     ) as pool:
-        tickets = [pool.submit([Order(item)]) for item in drawn]
+        tickets = [pool.submit([ProbeTask(item)]) for item in drawn]
         for item, ticket in zip(drawn, tickets, strict=True):
             if time.monotonic() > until_s:
                 break

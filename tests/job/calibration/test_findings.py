@@ -12,7 +12,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.job.calibration.evidence import evidence
 from mmcalib.job.calibration.findings import findings
-from mmcalib.job.read import Corpus
+from mmcalib.job.read import ReadCorpus
 
 A, B = ImageShape(280, 280), ImageShape(560, 280)
 CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
@@ -23,7 +23,7 @@ ANY_PIXEL = 10**9
 
 
 def checks(
-    read: Corpus,
+    read: ReadCorpus,
     policy: Policy | None = None,
     model: ModelInfo | None = None,
     files: dict[str, Any] | None = None,

@@ -8,7 +8,7 @@ import pytest
 from corpora import corpus, decide
 
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.encoder_sizes import Batch, Sized
+from mmcalib.derive.encoder_sizes import EncoderBatch, Sized
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.engine.messages import EngineStarted
@@ -29,7 +29,7 @@ def table() -> CostTable:
 
 def swept(shape: Shape = PAGE) -> Sweep:
     def one(items: int, seconds: float) -> Swept:
-        batch = Batch(Sized(shape, 8000), items)
+        batch = EncoderBatch(Sized(shape, 8000), items)
         return Swept(batch, EncoderRun(8000, 1, 1, 1, seconds), seconds)
 
     return Sweep(swept={"image": [one(1, ENCODER_S), one(2, ENCODER_S)]})

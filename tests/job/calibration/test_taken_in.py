@@ -12,7 +12,7 @@ from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import AudioShape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.job.calibration.taken_in import environment, server_checks, taken_in
-from mmcalib.job.read import Corpus
+from mmcalib.job.read import ReadCorpus
 
 SERVER = Server(
     limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
@@ -23,12 +23,12 @@ CLIP = VideoShape(100, 25.0, 4.0, 640, 360)
 FITS, AV1 = Encoding(codec="h264"), Encoding(codec="av1")
 
 
-def corpus(*items: tuple[AudioShape | VideoShape, str, Encoding]) -> Corpus:
+def corpus(*items: tuple[AudioShape | VideoShape, str, Encoding]) -> ReadCorpus:
     census, prompts = Census(), PromptCensus()
     for shape, path, encoding in items:
         census.add(shape, path, encoding=encoding)
         prompts.add([shape], Prompt(f"of {path}", (), "words", []))
-    return Corpus(census, prompts, (), len(items), True)
+    return ReadCorpus(census, prompts, (), len(items), True)
 
 
 def test_items_that_the_server_refuses_are_left_out() -> None:

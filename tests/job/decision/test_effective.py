@@ -22,11 +22,11 @@ from mmcalib.engine.messages import AskBudget, BudgetFound, Measure, Measured
 from mmcalib.errors import EngineError
 from mmcalib.job.calibration.evidence import evidence, with_effects
 from mmcalib.job.calibration.findings import findings
-from mmcalib.job.decision.budgets import Budgets
+from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.effects import effective, effects
 from mmcalib.job.decision.footprints import Footprints, witnesses
-from mmcalib.job.read import Corpus
+from mmcalib.job.read import ReadCorpus
 from mmcalib.progress import Silent
 
 PAGE, CLIP = ImageShape(1316, 756), VideoShape(240, 30.0, 8.0, 280, 280)
@@ -35,13 +35,13 @@ FRAMES_KEPT = "media_io_kwargs.video.num_frames"
 
 
 def calibrated(
-    read: Corpus,
+    read: ReadCorpus,
     policy: Policy | None = None,
     model: ModelInfo | None = None,
     host: type[FakeHost] = FakeHost,
 ) -> Decision:
     policy, model = policy or Policy(), model or opened()
-    budgets = Budgets(host(model), model, "/models/pretend", policy)  # type: ignore[arg-type]
+    budgets = BudgetSource(host(model), model, "/models/pretend", policy)  # type: ignore[arg-type]
     return effective(decide(read, policy, model), budgets, Silent())
 
 
@@ -201,7 +201,7 @@ def test_what_goes_is_asked_for_together_once_more() -> None:
     policy = Policy(media_io_kwargs={"video": {"this": 1, "that": 1}})
     decided = decide(corpus([PAGE, CLIP]), policy, host=EitherHost)
     host = EitherHost(opened())
-    budgets = Budgets(host, opened(), "/m", policy)  # type: ignore[arg-type]
+    budgets = BudgetSource(host, opened(), "/m", policy)  # type: ignore[arg-type]
     decision = effective(decided, budgets, Silent())
     assert decision.engine_args == decided.engine_args
     found = by_name(decision.effects)

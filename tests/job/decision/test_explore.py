@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
-from mmcalib.engine.messages import Count, Counted, Measure, Measured
+from mmcalib.engine.messages import Counted, CountEmbeds, Measure, Measured
 from mmcalib.errors import EngineError
 
 SHAPES = [ImageShape(200 + 37 * n, 3000 - 61 * n) for n in range(40)]
@@ -24,12 +24,12 @@ PHOTOS = st.lists(st.builds(ImageShape, EDGES, EDGES), min_size=9, max_size=20, 
 class Uncounted(FakeHost):
     """Of a model for which vLLM has no count."""
 
-    def count(self, request: Count) -> Counted:
+    def count(self, request: CountEmbeds) -> Counted:
         return Counted((None,) * len(request.subjects), ((),) * len(request.subjects))
 
 
 class Unable(FakeHost):
-    def count(self, request: Count) -> Counted:
+    def count(self, request: CountEmbeds) -> Counted:
         raise EngineError("no such method")
 
 

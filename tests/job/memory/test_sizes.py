@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mmcalib.checks.check import Check
-from mmcalib.derive.encoder_sizes import Batch, Sized
+from mmcalib.derive.encoder_sizes import EncoderBatch, Sized
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.job.memory.sizes import sizes_check
@@ -14,7 +14,7 @@ def judged(*points: tuple[int, float], items: int = 1) -> Check | None:
     """Of images of so many tokens, each rehearsed at a share of what was measured."""
     rehearsed, swept = {}, []
     for tokens, share in points:
-        batch = Batch(Sized(ImageShape(tokens, 784), tokens), items)
+        batch = EncoderBatch(Sized(ImageShape(tokens, 784), tokens), items)
         swept.append(Swept(batch, EncoderRun(tokens, 0, 1000 * tokens, 9000 * tokens, 0.1), 0.1))
         rehearsed["image", batch] = round(10_000 * tokens * share)
     return sizes_check(rehearsed, Sweep({"image": swept}))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 from corpora import pretended
 from fake_host import FakeHost, opened
 
-from mmcalib.domain.processed import Form, Processed
+from mmcalib.domain.processed import Processed, TensorSpec
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.engine.messages import CompareDevices, DevicesCompared
@@ -32,7 +32,7 @@ NO_DEVICE = {"audio": "it takes no device"}
 
 
 def processed(tokens: int, seconds: float, peak: int | None = None) -> Processed:
-    return Processed(tokens, tokens, (Form("pixels", "uint8", (tokens, 4)),), seconds, peak)
+    return Processed(tokens, tokens, (TensorSpec("pixels", "uint8", (tokens, 4)),), seconds, peak)
 
 
 class Gpu(FakeHost):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from mmcalib.census.accesses import Accesses, AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
-from mmcalib.census.counter import Counter
+from mmcalib.census.counter import CorpusCounter
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.shard import Part
+from mmcalib.corpus.shard import ShardPart
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes
 from mmcalib.errors import CorpusError
@@ -26,7 +26,7 @@ _FULL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CorpusCount:
     """A corpus after one reading of its headers; `files` are the distinct paths in it, and so many
     items differ in content where `repeats` were asked for.
     """
@@ -39,15 +39,15 @@ class Taken:
     distinct: int | None = None
 
 
-def take(
+def count_corpus(
     sources: Iterable[Source],
     prober: Prober,
     *,
     progress: Progress | None = None,
-    part: Part | None = None,
+    part: ShardPart | None = None,
     in_order: bool = True,
     repeats: bool = False,
-) -> Taken:
+) -> CorpusCount:
     """Look at every file once and count; `prober` says what each is.
 
     An item counts once per mention in a usable prompt, so that traffic weighs. Every other file
@@ -67,7 +67,7 @@ def take(
     """
     sources = list(sources)
     contents = Contents() if repeats else None
-    counter = Counter(prober, part, AccessLog() if in_order else None, contents)
+    counter = CorpusCounter(prober, part, AccessLog() if in_order else None, contents)
     with (progress or Silent()).step("reading the corpus") as task:
         for source in sources:
             for prompts, lines in prober.each(_wanted(counter, source)):
@@ -82,11 +82,11 @@ def take(
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())
     distinct = contents.distinct(progress) if contents else None
-    return Taken(counter.census, counter.prompts, skipped, counter.files, accesses, distinct)
+    return CorpusCount(counter.census, counter.prompts, skipped, counter.files, accesses, distinct)
 
 
 def _wanted(
-    counter: Counter, source: Source
+    counter: CorpusCounter, source: Source
 ) -> Iterator[tuple[tuple[_Prompts, list[Item]], list[Item]]]:
     """Prompts in groups, each with those of their items that must be looked at."""
     prompts: _Prompts = []
@@ -104,7 +104,7 @@ def _wanted(
     yield (prompts, items), items
 
 
-def _unseen(counter: Counter, source: Source) -> Iterator[tuple[list[Item], list[Item]]]:
+def _unseen(counter: CorpusCounter, source: Source) -> Iterator[tuple[list[Item], list[Item]]]:
     """The files that are still to be looked at, in groups."""
     items: list[Item] = []
     carried = 0
@@ -121,7 +121,7 @@ def _unseen(counter: Counter, source: Source) -> Iterator[tuple[list[Item], list
     yield items, items
 
 
-def _nothing(counter: Counter) -> CorpusError:
+def _nothing(counter: CorpusCounter) -> CorpusError:
     first = next(iter(counter.skipped.values()), None)
     why = f"; {one_line(first.path)}: {first.reason}" if first else ""
     return CorpusError(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.costs import ItemCost
-from mmcalib.derive.spread import quantile, spread
+from mmcalib.derive.percentiles import quantile, spread
 from mmcalib.domain.shapes import ImageShape
 
 WEIGHTED = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=12)

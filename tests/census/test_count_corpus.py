@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.census import Census
-from mmcalib.census.executors.executor import Inline, Order, Ticket
+from mmcalib.census.count_corpus import CorpusCount
+from mmcalib.census.count_corpus import count_corpus as take_with
+from mmcalib.census.executors.executor import Inline, ProbeFuture, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.take import Taken
-from mmcalib.census.take import take as take_with
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.requests import RequestsSource
-from mmcalib.corpus.shard import Part, Shard
-from mmcalib.domain.items import Held, Item, Prompt, Skipped
+from mmcalib.corpus.shard import Shard, ShardPart
+from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
 
 
-def take(sources, look=probe, **options) -> Taken:
+def count_corpus(sources, look=probe, **options) -> CorpusCount:
     return take_with(sources, Prober(Inline(look)), **options)
 
 
@@ -58,13 +58,15 @@ def images(*names: str) -> list[tuple[str, str]]:
     return [("image_url", f"{name}.png") for name in names]
 
 
-def counts(taken: Taken) -> dict[object, int]:
+def counts(taken: CorpusCount) -> dict[object, int]:
     return {entry.shape: entry.count for entry in taken.census.shapes()}
 
 
 def test_a_folder_counts_every_file_once(folder: Path) -> None:
     (folder / "words.txt").write_text("words")
-    taken = take([FolderSource(folder), FolderSource(folder / "a.png"), FolderSource(folder)])
+    taken = count_corpus(
+        [FolderSource(folder), FolderSource(folder / "a.png"), FolderSource(folder)]
+    )
     assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
     assert taken.prompts.prompts() == 0
     assert taken.files == 5
@@ -77,7 +79,7 @@ def test_a_folder_counts_every_file_once(folder: Path) -> None:
 def test_items_of_requests_weigh_as_often_as_they_are_named(folder, requests_first) -> None:
     lines = requests(folder, images("a", "a", "b"), images("a"), [])
     sources = [lines, FolderSource(folder)]
-    taken = take(sources if requests_first else sources[::-1])
+    taken = count_corpus(sources if requests_first else sources[::-1])
     assert counts(taken) == {A: 3, B: 1, C: 1, D: 1}
     assert taken.prompts.prompts() == 3
     assert taken.prompts.items_per_prompt("image") == 3
@@ -86,14 +88,14 @@ def test_items_of_requests_weigh_as_often_as_they_are_named(folder, requests_fir
 
 def test_a_file_that_requests_name_by_a_link_is_the_same_file(folder: Path) -> None:
     (folder / "link.png").symlink_to("a.png")
-    taken = take([requests(folder, images("link", "link")), FolderSource(folder)])
+    taken = count_corpus([requests(folder, images("link", "link")), FolderSource(folder)])
     assert counts(taken)[A] == 2
 
 
 def test_a_request_with_an_unreadable_item_is_skipped_but_its_good_files_count(folder) -> None:
     (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     lines = requests(folder, images("a", "bad"), images("a"), images("b", "bad"), images("none"))
-    taken = take([lines])
+    taken = count_corpus([lines])
     assert counts(taken) == {A: 1, B: 1}
     assert taken.prompts.prompts() == 1
     paths = [skipped.path for skipped in taken.skipped]
@@ -110,24 +112,24 @@ def test_a_request_with_an_unreadable_item_is_skipped_but_its_good_files_count(f
 
 def test_a_wrongly_declared_file_counts_only_where_a_folder_has_it(folder: Path) -> None:
     wrong = requests(folder, [("video_url", "a.png")], images("b"))
-    taken = take([wrong])
+    taken = count_corpus([wrong])
     assert counts(taken) == {B: 1}
     assert taken.skipped[0] == Skipped(str(folder / "a.png"), "declared video, is image")
-    taken = take([wrong, FolderSource(folder)])
+    taken = count_corpus([wrong, FolderSource(folder)])
     assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
     assert [skipped.path for skipped in taken.skipped] == ["requests.jsonl:1"]
 
 
 def test_the_same_corpus_gives_the_same_census(folder: Path) -> None:
     lines = requests(folder, images("d", "a"), images("b", "bad"))
-    first, second = (take([lines, FolderSource(folder)]) for _ in range(2))
+    first, second = (count_corpus([lines, FolderSource(folder)]) for _ in range(2))
     assert first == second
 
 
 def test_shards_add_up(folder: Path) -> None:
     soundfile.write(folder / "s.wav", [0.0] * 80, 8000)
-    parts = [take([FolderSource(path)]).census for path in sorted(folder.iterdir())]
-    whole = take([FolderSource(folder)]).census
+    parts = [count_corpus([FolderSource(path)]).census for path in sorted(folder.iterdir())]
+    whole = count_corpus([FolderSource(folder)]).census
     merged = parts[0]
     for part in parts[1:]:
         merged = merged.merge(part)
@@ -139,8 +141,8 @@ def test_shards_add_up(folder: Path) -> None:
 def test_nothing_to_measure(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(CorpusError, match=r"nothing to measure: .* in 1 files; .*a.txt: not an"):
-        take([FolderSource(tmp_path)])
-    taken = take([FolderSource(tmp_path)], part=Part(Shard(1, 1), [tmp_path]))
+        count_corpus([FolderSource(tmp_path)])
+    taken = count_corpus([FolderSource(tmp_path)], part=ShardPart(Shard(1, 1), [tmp_path]))
     assert taken.census.items() == 0
     assert len(taken.skipped) == 1
 
@@ -164,7 +166,7 @@ class Counting(Silent):
 def test_every_file_is_probed_once(folder: Path) -> None:
     progress = Counting()
     lines = requests(folder, images("a", "b"), images("b", "a"))
-    take([lines, FolderSource(folder)], progress=progress)
+    count_corpus([lines, FolderSource(folder)], progress=progress)
     assert progress.titles == ["reading the corpus"]
     assert progress.done == 4
 
@@ -179,7 +181,7 @@ def test_an_interrupt_passes(folder: Path) -> None:
             yield from ()
 
     with pytest.raises(KeyboardInterrupt):
-        take([Interrupted()])
+        count_corpus([Interrupted()])
 
 
 class Carried:
@@ -190,7 +192,7 @@ class Carried:
 
     def items(self) -> Iterator[Item | Skipped]:
         for number in range(6):
-            held = Held("1", len(self.data), data=self.data)
+            held = ByteSource("1", len(self.data), data=self.data)
             yield Item(f"tar://{number}.png::/a.tgz", held=held)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
@@ -201,7 +203,7 @@ class Carried:
 @pytest.mark.parametrize(("size_bytes", "together"), [(1, 6), (6 << 20, 3), (20 << 20, 1)])
 def test_few_large_items_are_under_way_at_once(size_bytes: int, together: int) -> None:
     class Noting(Inline):
-        def submit(self, orders: Sequence[Order]) -> Ticket:
+        def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
             sizes.append(len(orders))
             return super().submit(orders)
 
@@ -212,7 +214,7 @@ def test_few_large_items_are_under_way_at_once(size_bytes: int, together: int) -
 
 def test_pipes_do_not_hang(folder: Path) -> None:
     os.mkfifo(folder / "pipe.png")
-    taken = take([requests(folder, images("a"), images("pipe")), FolderSource(folder)])
+    taken = count_corpus([requests(folder, images("a"), images("pipe")), FolderSource(folder)])
     assert Skipped(str(folder / "pipe.png"), "not a regular file") in taken.skipped
     assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
 
@@ -264,9 +266,11 @@ def look(item: Item) -> Shape | Skipped:
 @given(ASKED, st.lists(NAMED, unique=True), st.integers(1, 4))
 def test_the_parts_of_any_corpus_add_up(asked, paths: list[str], of: int) -> None:
     sources = [Asked(asked), Folder(paths), Folder([p for p in paths if p.startswith("/x/y")])]
-    whole = take(sources, look=look, part=Part(Shard(1, 1), ["/x"]), in_order=False)
+    whole = count_corpus(sources, look=look, part=ShardPart(Shard(1, 1), ["/x"]), in_order=False)
     parts = [
-        take(sources, look=look, part=Part(Shard(of, n), ["/x", "/x/y"]), in_order=False)
+        count_corpus(
+            sources, look=look, part=ShardPart(Shard(of, n), ["/x", "/x/y"]), in_order=False
+        )
         for n in range(1, of + 1)
     ]
     census, prompts = Census(), PromptCensus()
@@ -281,7 +285,7 @@ def test_the_parts_of_any_corpus_add_up(asked, paths: list[str], of: int) -> Non
 
 @given(ASKED, st.lists(NAMED, unique=True))
 def test_every_file_is_counted_or_listed_and_never_both(asked, paths: list[str]) -> None:
-    taken = take([Asked(asked), Folder(paths)], look=look, part=Part(Shard(1, 1), []))
+    taken = count_corpus([Asked(asked), Folder(paths)], look=look, part=ShardPart(Shard(1, 1), []))
     listed = {skipped.path for skipped in taken.skipped if skipped.path.startswith("/")}
     named = {*paths, *(item.path for items in asked for item in items)}
     assert taken.files == len(named)
@@ -292,4 +296,6 @@ def test_every_file_is_counted_or_listed_and_never_both(asked, paths: list[str])
 
 def test_a_whole_is_one_part() -> None:
     sources = [Asked([[Item("/x/a", "image")], [Item("/x/bad", "image")]]), Folder(["/x/b"])]
-    assert take(sources, look=look) == take(sources, look=look, part=Part(Shard(1, 1), []))
+    assert count_corpus(sources, look=look) == count_corpus(
+        sources, look=look, part=ShardPart(Shard(1, 1), [])
+    )

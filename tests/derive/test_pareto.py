@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive import frontier
-from mmcalib.derive.dominance import Rated, dominated
 from mmcalib.derive.frontier import Point
+from mmcalib.derive.pareto import Rated, dominated
 from mmcalib.domain.knobs import Knob
 
 
