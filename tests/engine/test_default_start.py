@@ -8,7 +8,8 @@ import pytest
 
 from mmcalib.domain.budget import Budget
 from mmcalib.geometry import resolve
-from mmcalib.job.proof import prove
+from mmcalib.job.proof import default
+from mmcalib.job.proof.startup import Launch
 from mmcalib.progress import Silent
 
 pytestmark = pytest.mark.engine
@@ -20,16 +21,18 @@ def test_a_default_that_starts_slower_than_estimated_is_broken_off(
     tmp_path: Path, engine_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is real; it has not even imported vLLM when it is given up."""
-    monkeypatch.setattr(prove, "_START_S", 0.5)
-    figures = SimpleNamespace(gpu=None, encoder_seconds_per_token=0.0)
-    known: Any = SimpleNamespace(
-        started=SimpleNamespace(figures=figures),
-        decision=SimpleNamespace(default_error="", default_budget=DEFAULT),
-        opened=SimpleNamespace(max_model_len=4096, device="cpu"),
-        resolved=resolve("Qwen/Qwen2.5-VL-3B-Instruct", cache_dir=engine_cache),
+    monkeypatch.setattr(default, "_START_S", 0.5)
+    launch = Launch(
+        Path(resolve("Qwen/Qwen2.5-VL-3B-Instruct", cache_dir=engine_cache).path),
+        {"max_model_len": 4096},
+        DEFAULT,
+        device="cpu",
+        scratch=tmp_path,
+        budget_s=0.0,
     )
-    job: Any = SimpleNamespace(startup_budget_s=0.0)
-    check = prove.start_default(job, known, tmp_path, Silent())
+    started: Any = SimpleNamespace(figures=SimpleNamespace(gpu=None, encoder_seconds_per_token=0.0))
+    decision: Any = SimpleNamespace(default_error="", default_budget=DEFAULT)
+    check = default.start_default(launch, started, decision, Silent()).check
     assert (check.name, check.status) == ("default for comparison", "skip")
     assert "broken off after 0 s" in check.detail
     assert check.remedy.startswith("--startup-budget")
