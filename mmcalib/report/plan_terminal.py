@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
-from mmcalib.derive.fixes import COSTS
+from mmcalib.derive.fix import COSTS
 from mmcalib.report import words
 from mmcalib.report.memory import memory_rows
 from mmcalib.result.check_result import CheckResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from mmcalib.derive.fixes import Cost
+from mmcalib.derive.fix import Cost
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import DocumentPart

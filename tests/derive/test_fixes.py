@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.engine_fixes import HOST_ONLY, engine_fixes
+from mmcalib.derive.every_fix import every_fix, every_rule
 from mmcalib.derive.facts import Facts
+from mmcalib.derive.fix import COSTS, Fix, Outcome, changed, effective, spelled
 from mmcalib.derive.fix_search import Found, cheapest
-from mmcalib.derive.fixes import COSTS, Fix, Outcome, changed, effective, spelled
+from mmcalib.derive.fixes.host import HOST_ONLY
 from mmcalib.derive.goal import Goal, parse_goal
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import FrameSampling
@@ -195,9 +196,9 @@ def test_flags_are_what_a_shell_takes() -> None:
 
 
 def test_every_fix_of_the_guides_is_there() -> None:
-    fixes = engine_fixes({}, FACTS, Goal())
+    fixes = every_fix({}, FACTS, Goal())
     changes = {name for one in fixes for name in one.changes}
-    assert changes == {
+    assert changes >= {
         *("tensor_parallel_size", "quantization", "max_model_len", "max_num_seqs"),
         *("max_num_batched_tokens", "max_cudagraph_capture_size", "enforce_eager"),
         *("gpu_memory_utilization", "kv_cache_dtype", "cpu_offload_gb", "mm_processor_cache_gb"),
@@ -223,14 +224,14 @@ def test_what_is_set_already_is_not_proposed() -> None:
         "limit_mm_per_prompt": {"image": 1, "video": 1},
     }
     facts = replace(FACTS, max_model_len=4_096, max_num_seqs=16, tensor_parallel_size=8)
-    fixes = {f.name: f for f in engine_fixes(args, facts, Goal())}
+    fixes = {f.name: f for f in every_fix(args, facts, Goal())}
     assert not {name for name in fixes if name.startswith(("max_model_len", "max_num_seqs"))}
     assert not fixes.keys() & {*args, "tensor_parallel_size=2", "one item of each modality"}
     assert not fixes["no video"].combines
 
 
 def test_caps_are_scoped_and_a_goal_of_many_requests_keeps_room_for_them() -> None:
-    fixes = {f.name: f for f in engine_fixes({}, FACTS, Goal("concurrency", 64))}
+    fixes = {f.name: f for f in every_fix({}, FACTS, Goal("concurrency", 64))}
     cap = fixes["images_kwargs.size.longest_edge=1003520"]
     assert cap.changes == {
         "mm_processor_kwargs": {
@@ -244,14 +245,19 @@ def test_caps_are_scoped_and_a_goal_of_many_requests_keeps_room_for_them() -> No
 
 def test_a_model_that_cannot_split_an_item_keeps_room_for_one() -> None:
     facts = replace(FACTS, chunks_mm_input=False, max_num_batched_tokens=131_072)
-    (batched,) = [f for f in engine_fixes({}, facts, Goal()) if f.knob == "max_num_batched_tokens"]
+    (batched,) = [f for f in every_fix({}, facts, Goal()) if f.knob == "max_num_batched_tokens"]
     assert batched.changes == {"max_num_batched_tokens": 114_688}
 
 
 def test_ranks_share_the_heads() -> None:
     ranks = [
         f.changes["tensor_parallel_size"]
-        for f in engine_fixes({}, FACTS, Goal())
+        for f in every_fix({}, FACTS, Goal())
         if f.knob == "tensor_parallel_size"
     ]
     assert ranks == [2, 4]
+
+
+def test_no_two_rules_stand_at_one_place() -> None:
+    places = [rule.place for rule in every_rule()]
+    assert places == sorted(set(places))

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from mmcalib.derive.every_fix import every_fix
 from mmcalib.derive.facts import Facts
-from mmcalib.derive.fixes import Fix
-from mmcalib.derive.media_fixes import media_fixes
+from mmcalib.derive.fix import Fix
+from mmcalib.derive.goal import Goal
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap
 
@@ -56,7 +57,8 @@ FACTS = Facts(
 
 def caps(knob: Knob) -> list[Fix]:
     """The fixes of one knob, mildest first."""
-    return [f for f in media_fixes({}, replace(FACTS, knobs=(knob,))) if f.knob == knob.name]
+    facts = replace(FACTS, knobs=(knob,))
+    return [f for f in every_fix({}, facts, Goal()) if f.knob == knob.name]
 
 
 def said(knob: Knob) -> dict[Any, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.derive.fixes import Fix, Outcome, changed
+from mmcalib.derive.fix import Fix, Outcome, changed
 from mmcalib.derive.goal import Goal
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import EngineError, MmcalibError

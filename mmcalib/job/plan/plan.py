@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.derive.engine_fixes import engine_fixes
 from mmcalib.derive.facts import Facts
-from mmcalib.derive.fix_search import Found, cheapest
-from mmcalib.derive.fixes import Fix, Outcome
+from mmcalib.derive.fix import Fix
+from mmcalib.derive.fix_search import Found
 from mmcalib.derive.goal import parse_goal
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
@@ -26,13 +25,12 @@ from mmcalib.job.plan import from_log
 from mmcalib.job.plan.bench import Bench
 from mmcalib.job.plan.planned import combination, reserved, tried
 from mmcalib.job.plan.reserving import judged, settled
+from mmcalib.job.plan.searching import searched
 from mmcalib.job.spec import cache_dir
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.plan import Plan
 from mmcalib.version import __version__
 
-# About two seconds each; a minute is what people wait for. Worst steps come on top.
-MOST_REHEARSALS: Final = 25
 _NO_CORPUS: Final = (
     "no item takes more than vLLM's own largest of as many tokens; of padded or tiled ones, and of "
     "cached outputs that keep their batch, `mmcalib validate --data DIR` knows"
@@ -72,7 +70,7 @@ def plan(
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
         outcome = bench.outcome(())
-        fixes, found = _search(bench, base, outcome, resolved, progress)
+        fixes, found = _search(bench, base, resolved, progress)
         with progress.step(f"rehearsing worst steps on {device.name}"):
             found_so = settled(bench, found, device)
             as_it_is = reserved(judged(bench, (), device)) if outcome.reached else None
@@ -100,21 +98,12 @@ def plan(
 
 
 def _search(
-    bench: Bench, base: Rehearsed, outcome: Outcome, resolved: ResolvedModel, progress: Progress
+    bench: Bench, base: Rehearsed, resolved: ResolvedModel, progress: Progress
 ) -> tuple[list[Fix], Found]:
     """All fixes there are, and what came of them; none where the goal is reached already."""
-    if outcome.reached:
+    if bench.outcome(()).reached:
         return [], Found({}, (), reached=True, proven=True)
-    facts = _facts(base, _opened(resolved, progress), resolved)
-    fixes = engine_fixes(bench.engine_args, facts, bench.goal)
-    left = MOST_REHEARSALS - bench.prediction.count
-    with progress.step("rehearsing fixes", left) as task:
-
-        def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
-            task.advance()
-            return bench.outcome(chosen)
-
-        return fixes, cheapest(fixes, outcome, evaluate, left)
+    return searched(bench, _facts(base, _opened(resolved, progress), resolved), progress)
 
 
 def _gpu(gpu: str | Gpu | None, read: from_log.ServerLog | None) -> Gpu:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mmcalib.derive.fix import Fix, spelled
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.fixes import Fix, spelled
-from mmcalib.derive.media_fixes import SIZE_HINT
+from mmcalib.derive.fixes.size_hint import SIZE_HINT
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu

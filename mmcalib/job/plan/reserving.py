@@ -15,8 +15,8 @@ from mmcalib.checks.configuration import Configured
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import Shortfall
+from mmcalib.derive.fix import COSTS, Cost, Fix
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.fixes import COSTS, Cost, Fix
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed

@@ -8,8 +8,8 @@ from typing import Any
 
 from rehearsals import GIB, deepstack, limits
 
+from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.fixes import Fix
 from mmcalib.derive.goal import Goal
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import EngineError

@@ -6,13 +6,16 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from mmcalib.derive.nested import merged
 
 # What a fix costs the user, the least first.
 Cost = Literal["nothing", "requests", "speed", "quality", "most of the speed", "hardware"]
 COSTS: tuple[Cost, ...] = get_args(Cost)
+
+# Severity after every length of the context, and after every cap.
+LAST: Final = 4
 
 _LIMIT = "limit_mm_per_prompt"
 

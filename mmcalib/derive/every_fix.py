@@ -1,0 +1,30 @@
+"""The fixes of all modules in `fixes`, each at its place, for one configuration."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from mmcalib.derive import fixes
+from mmcalib.derive.facts import Facts
+from mmcalib.derive.fix import Fix
+from mmcalib.derive.fix_rule import FixRule, Unfixed
+from mmcalib.derive.goal import Goal
+
+
+def every_fix(engine_args: Mapping[str, Any], facts: Facts, goal: Goal) -> list[Fix]:
+    """Fixes that would change these engine arguments, the mildest level of each knob first."""
+    unfixed = Unfixed(engine_args, facts, goal)
+    return [fix for rule in every_rule() if rule.needs(unfixed) for fix in rule.propose(unfixed)]
+
+
+@cache
+def every_rule() -> tuple[FixRule, ...]:
+    """A module of `fixes` has its rules in `RULES`; there is no list of modules."""
+    names = sorted(module.name for module in pkgutil.iter_modules(fixes.__path__))
+    modules = [importlib.import_module(f"{fixes.__name__}.{name}") for name in names]
+    found: list[FixRule] = [rule for module in modules for rule in module.RULES]
+    return tuple(sorted(found, key=lambda rule: rule.place))
