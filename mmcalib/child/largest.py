@@ -56,7 +56,7 @@ def _most_frames(under: Processor) -> int | None:
     for frames, fps in _LONG:
         shape = VideoShape(frames, fps, frames / fps, _SIDE_PX, _SIDE_PX)
         try:
-            kept.add(load(Blank("video", shape), under)[1][0])
+            kept.add(load(Blank(shape), under)[1][0])
         except Exception:  # noqa: BLE001 - a loader that refuses it says nothing of its most
             return None
     return kept.pop() if len(kept) == 1 else None

@@ -22,7 +22,7 @@ def encode(model: OpenedModel, llm: Any, request: Encode) -> BatchEncoded:
     try:
         if platforms.current().is_cpu():
             require_host_memory(request.expected_bytes)
-        blank = Blank(request.modality, request.shape)
+        blank = Blank(request.shape)
         media, _ = load(blank, model.under(request.setting))
         args = (request.modality, media, request.items)
         found = llm.collective_rpc("mmcalib_encode_batch", args=args)[0]

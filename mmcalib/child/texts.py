@@ -70,7 +70,7 @@ class TextRenderer:
 
     def _small(self, modality: Modality) -> Any:
         if modality not in self._media:
-            blank = Blank(modality, _SMALL[modality])
+            blank = Blank(_SMALL[modality])
             self._media[modality], _ = load(blank, self._model.under(DEFAULT))
         return self._media[modality]
 

@@ -129,7 +129,7 @@ def test_no_image_is_admitted_that_the_engine_would_reject(
 ) -> None:
     found = calibrated(model_id)
     gate = replace(found.gate, budget_tokens=budget)
-    for shape, cost in zip(shapes, found.truth(*(Blank("image", s) for s in shapes)), strict=True):
+    for shape, cost in zip(shapes, found.truth(*(Blank(s) for s in shapes)), strict=True):
         hold(gate, shape, cost)
 
 
@@ -141,7 +141,7 @@ def test_no_video_is_admitted_that_the_engine_would_reject(
 ) -> None:
     found = calibrated(model_id)
     gate = replace(found.gate, budget_tokens=budget)
-    for shape, cost in zip(shapes, found.truth(*(Blank("video", s) for s in shapes)), strict=True):
+    for shape, cost in zip(shapes, found.truth(*(Blank(s) for s in shapes)), strict=True):
         hold(gate, shape, cost)
 
 
@@ -152,7 +152,7 @@ def test_no_sound_is_admitted_that_the_engine_would_reject(
 ) -> None:
     found = calibrated(QWEN_AUDIO)
     gate = replace(found.gate, budget_tokens=budget)
-    for shape, cost in zip(shapes, found.truth(*(Blank("audio", s) for s in shapes)), strict=True):
+    for shape, cost in zip(shapes, found.truth(*(Blank(s) for s in shapes)), strict=True):
         hold(gate, shape, cost)
 
 
@@ -174,7 +174,7 @@ def test_most_photos_that_the_engine_admits_are_admitted(
 ) -> None:
     found = calibrated(model_id)
     photos = _photos(60)
-    costs_ = found.truth(*(Blank("image", shape) for shape in photos))
+    costs_ = found.truth(*(Blank(shape) for shape in photos))
     good = [s for s, c in zip(photos, costs_, strict=True) if not rejected(found.gate, c)]
     rate = sum(admit(found.gate, shape).fits for shape in good) / len(good)
     print(f"{model_id}: {rate:.0%} of {len(good)} photos")

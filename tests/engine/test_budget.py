@@ -63,7 +63,7 @@ def _heaviest(qwen: Lab):  # type: ignore[no-untyped-def]
     from mmcalib.engine.messages import Blank
 
     shape = ImageShape(4032, 3024)
-    cost = qwen.cost(Blank("image", shape))
+    cost = qwen.cost(Blank(shape))
     return ItemCost(
         shape, 1, "a.jpg", cost.tokens, cost.embeds, cost.tensor_bytes, 0.1, cost.sampled, "blank"
     )

@@ -79,7 +79,7 @@ def test_the_installed_vllm_names_its_option(qwen: Lab) -> None:
 
 
 def test_trying_a_device_moves_nothing_that_is_measured_later(qwen: Lab) -> None:
-    image = Blank("image", ImageShape(1300, 876))
+    image = Blank(ImageShape(1300, 876))
     before = qwen.cost(image)
     tried(qwen, "image", "video")
     after = qwen.cost(image)
@@ -87,7 +87,7 @@ def test_trying_a_device_moves_nothing_that_is_measured_later(qwen: Lab) -> None
 
 
 def test_an_item_is_described_field_by_field(qwen: Lab) -> None:
-    found = both(qwen, Blank("image", ImageShape(280, 280)))
+    found = both(qwen, Blank(ImageShape(280, 280)))
     assert found.cpu is not None
     assert found.device is not None
     assert (found.cpu.tokens, found.cpu.embeds) == (100, 100)
@@ -121,21 +121,21 @@ def test_a_model_that_cannot_be_opened_again_breaks_off(tmp_path: Path) -> None:
 
 def test_the_setting_holds_on_the_device_too(qwen: Lab) -> None:
     cap = Setting({"images_kwargs": {"size": {"longest_edge": 512 * 784, "shortest_edge": 3136}}})
-    found = both(qwen, Blank("image", ImageShape(4032, 3024)), setting=cap)
+    found = both(qwen, Blank(ImageShape(4032, 3024)), setting=cap)
     assert found.cpu is not None
     assert found.device is not None
     assert found.cpu.tokens == found.device.tokens <= 512
 
 
 def test_what_the_cpu_refuses_has_no_result_at_all(qwen: Lab) -> None:
-    found = both(qwen, Blank("image", ImageShape(1, 300)))
+    found = both(qwen, Blank(ImageShape(1, 300)))
     assert (found.cpu, found.device) == (None, None)
     assert "aspect ratio" in found.refusal
 
 
 def test_what_the_device_alone_refuses_keeps_the_result_of_the_cpu(lab: Open) -> None:
     # Values are wanted back from a device that holds none.
-    audio = Blank("audio", AudioShape(32_000, 16_000))
+    audio = Blank(AudioShape(32_000, 16_000))
     found = both(lab("Qwen/Qwen2-Audio-7B-Instruct"), audio, "meta")
     assert found.cpu is not None
     assert found.device is None
@@ -143,7 +143,7 @@ def test_what_the_device_alone_refuses_keeps_the_result_of_the_cpu(lab: Open) ->
 
 
 def test_a_device_that_is_not_there_is_a_refusal(qwen: Lab) -> None:
-    found = both(qwen, Blank("image", ImageShape(280, 280)), "cuda")
+    found = both(qwen, Blank(ImageShape(280, 280)), "cuda")
     assert found.cpu is not None
     assert found.device is None
     assert found.refusal

@@ -84,7 +84,7 @@ def test_one_that_has_died_is_begun_again_with_its_model(
     tmp_path: Path, engine_cache: Path
 ) -> None:
     model = resolve(QWEN, cache_dir=engine_cache)
-    request = Measure(DEFAULT, (Blank("image", ImageShape(280, 280)),))
+    request = Measure(DEFAULT, (Blank(ImageShape(280, 280)),))
     with EngineHost() as host:
         host.ask(OpenModel(model.path, tries=False), "opening the model")
         (before,) = host.measure(request, "measuring")
@@ -159,7 +159,7 @@ def test_vllm_s_own_words_come_through_and_the_host_lives_on(host: EngineHost) -
 
 def test_measuring_before_opening_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
     with EngineHost(log=tmp_path / "log") as host:
-        subject = Blank("image", ImageShape(10, 10))
+        subject = Blank(ImageShape(10, 10))
         with pytest.raises(EngineError, match="no model is open"):
             list(host.measure(Measure(DEFAULT, (subject,)), "measuring"))
 

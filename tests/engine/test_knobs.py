@@ -28,8 +28,8 @@ pytestmark = pytest.mark.engine
 
 INTERNVL, GEMMA = "OpenGVLab/InternVL2-2B", "google/gemma-3-4b-it"
 LLAVA, QWEN_AUDIO = "llava-hf/llava-v1.6-mistral-7b-hf", "Qwen/Qwen2-Audio-7B-Instruct"
-PHOTO = Blank("image", ImageShape(2400, 900))
-CLIP = Blank("video", VideoShape(300, 30.0, 10.0, 640, 360))
+PHOTO = Blank(ImageShape(2400, 900))
+CLIP = Blank(VideoShape(300, 30.0, 10.0, 640, 360))
 SIZES = [(640, 480), (900, 2400), (1024, 1024), (333, 1111), (61, 47), (1920, 1080), (1530, 509)]
 
 
@@ -59,7 +59,7 @@ def moved(lab: Lab, knob: Knob, value: float) -> tuple[bool, bool, bool]:
 
 
 def counts_like_the_processor(lab: Lab, setting: Setting, *more: Blank) -> bool:
-    blanks = (*(Blank("image", ImageShape(w, h)) for w, h in SIZES), *more)
+    blanks = (*(Blank(ImageShape(w, h)) for w, h in SIZES), *more)
     answer = lab.host.ask(CountEmbeds(setting, blanks), "counting")
     costs = lab.costs(*blanks, setting=setting)
     assert all(isinstance(cost, Cost) for cost in costs), costs
@@ -141,7 +141,7 @@ def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
     """
     opened = lab(QWEN_AUDIO)
     assert found(opened) == {}
-    minute = Blank("audio", AudioShape(60 * 16_000, 16_000))
+    minute = Blank(AudioShape(60 * 16_000, 16_000))
     assert embeds(opened, minute, Setting({"chunk_length": 10})) == 250
     assert embeds(opened, minute, Setting({"audio_kwargs": {"truncation": False}})) == 750
 

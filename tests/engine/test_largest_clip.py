@@ -66,7 +66,7 @@ def test_vllm_s_processor_makes_as_much_of_it(
     assert clip is not None
     frames = clip.num_frames
     shape = VideoShape(frames, 2.0, frames / 2, clip.width_px, clip.height_px)
-    assert opened.cost(Blank("video", shape), **kwargs, **few).embeds == clip.embeds
+    assert opened.cost(Blank(shape), **kwargs, **few).embeds == clip.embeds
 
 
 def test_a_loader_that_keeps_every_frame_leaves_the_budget_as_the_bound(

@@ -22,7 +22,7 @@ CAP_512 = {"images_kwargs": {"size": {"longest_edge": 512 * 784, "shortest_edge"
 
 
 def image(width: int, height: int) -> Blank:
-    return Blank("image", ImageShape(width, height))
+    return Blank(ImageShape(width, height))
 
 
 def test_the_model_is_described_as_vllm_sees_it(qwen: Lab) -> None:
@@ -58,7 +58,7 @@ def test_a_refused_item_is_answered_with_the_inmost_reason(qwen: Lab) -> None:
 
 
 def test_a_scoped_cap_moves_images_and_leaves_videos(qwen: Lab) -> None:
-    video = Blank("video", VideoShape(100, 25.0, 4.0, 1280, 720))
+    video = Blank(VideoShape(100, 25.0, 4.0, 1280, 720))
     before = qwen.costs(image(4032, 3024), video)
     after = qwen.costs(image(4032, 3024), video, setting=Setting(CAP_512))
     assert [cost.tokens for cost in before] == [15_552, 8 // 2 * 46 * 26]  # type: ignore[union-attr]
@@ -67,7 +67,7 @@ def test_a_scoped_cap_moves_images_and_leaves_videos(qwen: Lab) -> None:
 
 
 def test_frames_are_sampled_as_the_server_samples_them(qwen: Lab) -> None:
-    video = Blank("video", VideoShape(250, 25.0, 10.0, 640, 272))
+    video = Blank(VideoShape(250, 25.0, 10.0, 640, 272))
     at_two, at_one = (
         qwen.cost(video),
         qwen.cost(video, media_io_kwargs={"video": {"fps": 1}}),
@@ -85,7 +85,7 @@ def test_real_items_of_the_corpus_cost_what_blanks_of_their_shape_cost(
     ]
     shapes = [probe(Item(str(path))) for path in paths]
     files = [File(s.modality, str(p)) for s, p in zip(shapes, paths, strict=True)]  # type: ignore[union-attr]
-    blanks = [Blank(s.modality, s) for s in shapes]  # type: ignore[union-attr]
+    blanks = [Blank(s) for s in shapes]
     real, blank = qwen.costs(*files), qwen.costs(*blanks)
     differing = {
         path.name: (r, b)
@@ -102,9 +102,7 @@ def test_audio_is_resampled_and_costed(lab: Callable[[str], Lab], seconds: float
     audio = lab("Qwen/Qwen2-Audio-7B-Instruct")
     assert audio.opened.modalities == {"audio": None}
     assert audio.opened.audio_rate_hz == 16_000
-    clips = [
-        Blank("audio", AudioShape(round(seconds * rate), rate)) for rate in (8_000, 16_000, 44_100)
-    ]
+    clips = [Blank(AudioShape(round(seconds * rate), rate)) for rate in (8_000, 16_000, 44_100)]
     costs = audio.costs(*clips)
     assert all(isinstance(cost, Cost) for cost in costs), costs
     tokens = {cost.tokens for cost in costs if isinstance(cost, Cost)}
@@ -122,7 +120,7 @@ def test_settings_do_not_leak_into_each_other(qwen: Lab) -> None:
 
 def test_a_video_larger_than_memory_is_refused_and_the_host_lives_on(qwen: Lab) -> None:
     """768 sampled frames of 16384×16384 pixels are 618 GB before they are copied once."""
-    monster = Blank("video", VideoShape(60_000, 25.0, 2400.0, 16_384, 16_384))
+    monster = Blank(VideoShape(60_000, 25.0, 2400.0, 16_384, 16_384))
     refused, fine = qwen.costs(monster, image(300, 300))
     assert isinstance(refused, str)
     assert "GiB of host memory" in refused
@@ -137,6 +135,6 @@ def test_the_frame_knob_is_the_one_that_the_model_s_loader_heeds(qwen: Lab) -> N
         2,
         (0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2),
     )
-    video = Blank("video", VideoShape(250, 25.0, 10.0, 640, 272))
+    video = Blank(VideoShape(250, 25.0, 10.0, 640, 272))
     assert qwen.cost(video, media_io_kwargs={"video": {"num_frames": 8}}).sampled[0] == 20
     assert qwen.cost(video, media_io_kwargs={"video": {"fps": 0.5}}).sampled[0] == 4

@@ -93,7 +93,7 @@ def test_a_video_of_llava_onevision_is_196_tokens_a_frame(lab: Callable[[str], L
     """As vLLM's own test of the 0.5B asserts: 32 frames and one token more, whatever the size."""
     onevision = lab("llava-hf/llava-onevision-qwen2-7b-ov-hf")
     for shape in (VideoShape(100, 25.0, 4.0, 1280, 720), VideoShape(120, 30.0, 4.0, 176, 144)):
-        cost = onevision.cost(Blank("video", shape))
+        cost = onevision.cost(Blank(shape))
         assert (cost.sampled[0], cost.embeds) == (32, 32 * 196 + 1)
 
 
@@ -121,7 +121,7 @@ def _measured(lab: Lab, fact: dict[str, Any]) -> int:
 
 
 def _blank(fact: dict[str, Any]) -> Blank:
-    return Blank("image", ImageShape(fact["media"]["width"], fact["media"]["height"]))
+    return Blank(ImageShape(fact["media"]["width"], fact["media"]["height"]))
 
 
 def _kwargs(fact: dict[str, Any]) -> dict[str, Any]:

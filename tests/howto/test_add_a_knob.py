@@ -120,7 +120,7 @@ def test_gemma_s_soft_tokens(host: EngineHost, engine_cache: Path) -> None:
     opened = Lab(host, materialise(gemma4.geometry(), engine_cache / "gemma4"))
     (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))
     assert (knob.path, knob.value) == (("images_kwargs", "max_soft_tokens"), 280)
-    photo, found = Blank("image", ImageShape(3072, 2048)), []
+    photo, found = Blank(ImageShape(3072, 2048)), []
     for value in knob.steps:
         (cost,) = opened.costs(photo, setting=frontier.at(knob, value))
         assert isinstance(cost, Cost), cost

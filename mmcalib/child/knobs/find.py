@@ -109,7 +109,7 @@ def _frames(trial: Trial) -> Iterator[Knob]:
 
 
 def _sampled_frames(processor: Processor) -> int:
-    return load(Blank("video", _CLIP), processor)[1][0]
+    return load(Blank(_CLIP), processor)[1][0]
 
 
 def _whole(value: float) -> int | float:

@@ -70,7 +70,7 @@ class Trial:
         key = setting.key, modality
         if key not in self._known:
             try:
-                found = cost(Blank(modality, _PROBES[modality]), self.under(setting))
+                found = cost(Blank(_PROBES[modality]), self.under(setting))
                 self._known[key] = found.tokens, found.embeds
             except Exception:  # noqa: BLE001 - an option that is refused is the answer
                 self._known[key] = None

@@ -79,7 +79,7 @@ def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -
     modality, model_config = step.shape.modality, config.model_config
     loading = Setting(media_io_kwargs=model_config.multimodal_config.media_io_kwargs)
     under = Processor(model_config, worker_budget(brought.worker).processor, loading)
-    media, _ = load(Blank(modality, step.shape), under)
+    media, _ = load(Blank(step.shape), under)
     # As the profile counts, whose kernels' workspaces stay.
     with ledger.phase("encoder", since=brought.profile) as phase:
         batches, _ = encoder_batches(brought.worker, modality, media, step.items)

@@ -35,8 +35,11 @@ class OpenModel(Request[ModelOpened]):
 class Blank:
     """A blank stand-in of this shape, sampled as the server would sample a real one."""
 
-    modality: Modality
     shape: Shape
+
+    @property
+    def modality(self) -> Modality:
+        return self.shape.modality
 
 
 @dataclass(frozen=True, slots=True)

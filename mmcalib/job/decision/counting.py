@@ -64,7 +64,7 @@ class EmbedCounter:
 
 def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts | None:
     """By vLLM's code; None unless it counts every shape."""
-    blanks = tuple(Blank(shape.modality, shape) for shape in shapes)
+    blanks = tuple(Blank(shape) for shape in shapes)
     try:
         answer = host.ask(CountEmbeds(setting, blanks), "counting")
     except EngineDied:

@@ -99,7 +99,7 @@ class Footprints:
     def _taken(self, setting: Setting, shape: Shape) -> ItemOutcome:
         key = setting.key, shape
         if key not in self._items:
-            blank = Blank(shape.modality, shape)
+            blank = Blank(shape)
             try:
                 (answer,) = self.host.measure(Measure(setting, (blank,)), "switching a setting off")
             except EngineDied:

@@ -40,7 +40,7 @@ def measure(
     is returned as skipped.
     """
     counts = shapes_of(census)
-    blanks = [Blank(shape.modality, shape) for shape in counts]
+    blanks = [Blank(shape) for shape in counts]
     with progress.step("measuring costs", len(blanks) + len(sample)) as task:
         by_shape = dict(zip(counts, _ask(host, setting, blanks, task), strict=True))
         safe = [(shape, path) for shape, path in sample if not _too_large(by_shape[shape])]
@@ -132,7 +132,7 @@ def remeasure(
 ) -> CostTable:
     """The default's table with the shapes that a cap may change measured anew, by stand-ins."""
     shapes = [shape for shape in default.costs if shape in set(changed)]
-    subjects = tuple(Blank(shape.modality, shape) for shape in shapes)
+    subjects = tuple(Blank(shape) for shape in shapes)
     answers = host.measure(Measure(setting, subjects), "measuring a setting") if shapes else ()
     costs = {shape: replace(cost, basis="unchanged") for shape, cost in default.costs.items()}
     refusals = list(default.refusals)

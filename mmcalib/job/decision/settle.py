@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
@@ -13,7 +14,7 @@ from mmcalib.derive.choice import choose
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import Count
+from mmcalib.derive.limits import Count, Hint
 from mmcalib.derive.policy import FIT
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.items import Skipped
@@ -22,7 +23,6 @@ from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.explore import Explored, moves
 from mmcalib.job.decision.fits import longest_prompt, smallest_context
-from mmcalib.job.decision.hints import hints
 from mmcalib.job.decision.measure import Sample, measure
 from mmcalib.job.decision.texts import Texts
 from mmcalib.progress import Progress
@@ -71,7 +71,7 @@ class DecisionBuilder:
             budget = budgets.of(engine_args, build_dummy=True)
             longest = self._longest(table, budget)
         unhinted = budget
-        found, refused = hints(engine_args, self.counts, table, budgets)
+        found, refused = _hints(engine_args, self.counts, table, budgets)
         if found:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
             engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, table)
@@ -108,3 +108,35 @@ class DecisionBuilder:
             self.texts,
             encoder_decoder=self.budgets.opened.encoder_decoder,
         )
+
+
+def _hints(
+    args: Mapping[str, Any],
+    counts: Mapping[Modality, Count],
+    table: CostTable,
+    budgets: BudgetSource,
+) -> tuple[dict[Modality, Hint], dict[Modality, str]]:
+    """Per modality the first hint whose dummy, as vLLM builds it, costs what may come, or why there
+    is none (R3).
+    """
+    found: dict[Modality, Hint] = {}
+    refused: dict[Modality, str] = {}
+    for modality in table.modalities():
+        heaviest = table.heaviest(modality)
+        if heaviest is None or counts[modality].value == 0:
+            continue
+        why = "it has no size that a hint could name"
+        for hint in limits.hint_candidates(heaviest, budgets.opened.audio_rate_hz):
+            tried = limits.limit_mm_per_prompt(counts, {**found, modality: hint})
+            budget = budgets.of({**args, "limit_mm_per_prompt": tried}, build_dummy=True)
+            if limits.hint_is_honest(modality, budget, heaviest):
+                found[modality] = hint
+                break
+            dummy = budget.dummies.get(modality)
+            most = max(heaviest.embeds, budget.max_tokens_per_item.get(modality, 0))
+            why = "vLLM profiles no item of its own for it"
+            if dummy is not None:
+                why = f"vLLM would profile {dummy.embeds} tokens where one item may take {most}"
+        if modality not in found:
+            refused[modality] = why
+    return found, refused

@@ -100,7 +100,7 @@ class _Seeker:
 
     def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Cost | str]:
         """Blank items of these shapes. What only this machine's memory forbids is left out."""
-        subjects = tuple(Blank(self.modality, shape) for shape in shapes)
+        subjects = tuple(Blank(shape) for shape in shapes)
         answers = self.host.measure(Measure(self.setting, subjects), "bounding unseen shapes")
         return {
             shape: answer.cost or answer.refusal

@@ -150,7 +150,7 @@ def _sized(host: EngineHost, decision: Decision, shapes: Sequence[Shape]) -> lis
     counts = count(host, decision.setting, shapes)
     if counts is not None:
         return [Sized(shape, one.embeds) for shape, one in counts.items() if one.embeds]
-    blanks = tuple(Blank(shape.modality, shape) for shape in shapes)
+    blanks = tuple(Blank(shape) for shape in shapes)
     answers = host.measure(Measure(decision.setting, blanks), "measuring sizes")
     found = zip(shapes, answers, strict=True)
     return [Sized(shape, one.cost.embeds) for shape, one in found if one.cost and one.cost.embeds]

@@ -51,7 +51,7 @@ def _of_modality(
     if dummy is None or not count:
         return
     shapes = list(_shapes(modality, dummy, subject.opened.audio_rate_hz))
-    blanks = tuple(Blank(modality, shape) for shape in shapes)
+    blanks = tuple(Blank(shape) for shape in shapes)
     answers = host.measure(Measure(subject.setting, blanks), "measuring made-up items")
     step = subject.budget.encoder_budget_tokens
     room = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
@@ -98,6 +98,6 @@ def minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:
     """What a minute of 720p video costs as a server with this setting samples it; None where it
     cannot be had.
     """
-    request = Measure(setting, (Blank("video", VideoShape(1800, 30.0, 60.0, 1280, 720)),))
+    request = Measure(setting, (Blank(VideoShape(1800, 30.0, 60.0, 1280, 720)),))
     (answer,) = host.measure(request, "measuring a minute of video")
     return answer.cost
