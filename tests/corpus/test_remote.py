@@ -190,7 +190,6 @@ def test_a_missing_package_is_named_with_its_extra() -> None:
 MISSING = """
 import sys
 sys.modules["fsspec"] = sys.modules["pyarrow"] = None
-from mmcalib.census.count_corpus import take
 from mmcalib.corpus.paths import PathsSource
 from mmcalib.errors import UsageError
 from mmcalib.domain.items import Item

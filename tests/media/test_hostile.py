@@ -121,7 +121,7 @@ SKIPPED: dict[str, tuple[make.Make, str]] = {
 READ = """
 import json, sys
 from pathlib import Path
-from mmcalib.census.count_corpus import take
+from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.folder import FolderSource
 from tests.census.looking import looked, prober
 from tests.census.looking import looked
@@ -132,7 +132,7 @@ def look(item):
     seen[Path(item.path).name] = repr(found)
     return found
 
-taken = take([FolderSource(sys.argv[1])], prober(look))
+taken = count_corpus([FolderSource(sys.argv[1])], prober(look))
 peak = [line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line]
 print(json.dumps({
     "seen": seen,

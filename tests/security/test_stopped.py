@@ -112,12 +112,12 @@ def test_a_scan_goes_on_when_all_its_workers_are_stopped(tmp_path: Path) -> None
 
 STUCK = """
 import sys
-from mmcalib.census.executors.executor import Order
+from mmcalib.census.executors.executor import ProbeTask
 from mmcalib.census.executors.local import LocalPool
-from mmcalib.domain.items import Held, Item
+from mmcalib.domain.items import ByteSource, Item
 from tests.census.decoders import behave
 def order(name):
-    return Order(Item(f"/m/{name}", held=Held("1:1", 1 << 23, data=bytes(1 << 23))))
+    return ProbeTask(Item(f"/m/{name}", held=ByteSource("1:1", 1 << 23, data=bytes(1 << 23))))
 with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
     tickets = [pool.submit([order(f"hang{n}.png"), order(f"ok{n}.png")]) for n in range(2)]
     print(sum("skipped" in answer.line for ticket in tickets for answer in pool.result(ticket)))
