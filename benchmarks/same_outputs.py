@@ -156,7 +156,8 @@ def differences(name: str, before: Ran, now: Ran) -> Iterator[str]:
         old, new = before.texts.get(what, ""), now.texts.get(what, "")
         if old != new:
             yield from difflib.unified_diff(
-                *(text.splitlines() for text in (old, new)),
+                old.splitlines(),
+                new.splitlines(),
                 f"{name}: {what}, before",
                 f"{name}: {what}, now",
                 lineterm="",

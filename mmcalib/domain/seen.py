@@ -45,7 +45,8 @@ def decode(path: str, line: str) -> Seen:
     """The reverse, for the item at `path`. Raises ValueError or KeyError for another line."""
     kind, *fields = json.loads(line)
     if kind == _SKIPPED:
-        return Skipped(path, *fields)
+        (reason,) = fields
+        return Skipped(path, reason)
     if fields and isinstance(fields[-1], dict):
         said = tuple(sorted(fields.pop().items()))
         return Encoded(from_row(kind, fields), _encoding(said))

@@ -25,7 +25,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.roots import Roots
-from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.registry import CONFIGURATIONS, REPORTS
 from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
 from mmcalib.result_files import read_census
@@ -156,9 +156,12 @@ def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
     console = Console(file=io.StringIO(), width=100)
     report = Report(found, "vllm serve", roots=Roots())
     shapes = (ImageShape(10, 10), VideoShape(10, 1.0, 10.0, 300, 300), AudioShape(100, 16000))
-    tried = [report.markdown, lambda: summary(found, console)]
+    tried: list[Callable[[], object]] = [
+        lambda: REPORTS["md"].render(report),
+        lambda: summary(found, console),
+    ]
     tried += [lambda shape=shape: found.admits(shape) for shape in shapes]
-    tried += [report.html] if page else []
+    tried += [lambda: REPORTS["html"].render(report)] if page else []
     said = made(tried) + console.file.getvalue()  # type: ignore[attr-defined]
     code = made([lambda form=form: form.render(found) for form in CONFIGURATIONS.values()])
     return CODE.sub("", said), code + "".join(CODE.findall(said))
