@@ -29,7 +29,7 @@ from mmcalib.domain.shapes import Modality  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import File, Measure  # noqa: E402
 from mmcalib.geometry import resolve  # noqa: E402
-from mmcalib.job.calibration.served import served  # noqa: E402
+from mmcalib.job.calibration.served import served_modalities  # noqa: E402
 from mmcalib.job.decision.measure import measure  # noqa: E402
 from mmcalib.job.opening import open_model  # noqa: E402
 from mmcalib.job.read import read  # noqa: E402
@@ -71,7 +71,7 @@ def compare(model: str, folder: str) -> Iterator[Compared]:
     corpus = read([folder], [], allowed_root=None, cache=cache, progress=silent)
     with EngineHost() as host:
         opened = open_model(host, resolved, silent)
-        corpus, _ = served(corpus, opened, Policy())
+        corpus, _ = served_modalities(corpus, opened, Policy())
         # One file of each shape, so that both sides count the same files.
         census = Census()
         for entry in corpus.census.shapes():

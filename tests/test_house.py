@@ -13,6 +13,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "mmcalib"
 
@@ -158,6 +160,13 @@ def test_the_parts_of_the_job_are_in_no_cycle() -> None:
     for importer, imported in edges("mmcalib.job"):
         above.setdefault(imported, set()).add(importer)
     assert tuple(TopologicalSorter(above).static_order())
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/how-it-works.md"])
+def test_the_maps_name_every_package(page: str) -> None:
+    packages = {name.split(".")[1] for name in modules() if "." in name and is_package(name)}
+    named = set(re.findall(r"`mmcalib/(\w+)/`", (ROOT / page).read_text(encoding="utf-8")))
+    assert packages - named == set()
 
 
 def test_the_picture_of_packages_is_true() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmcalib.census.sample import choose
 from mmcalib.domain.items import Skipped
-from mmcalib.job.calibration.serving import Served
+from mmcalib.job.calibration.served import Served
 from mmcalib.job.calibration.session import Session
 from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.cache import size_cache

@@ -7,7 +7,7 @@ from mmcalib.job.calibration.decided import derive
 from mmcalib.job.calibration.memory_found import begin_memory, predict_memory
 from mmcalib.job.calibration.proven import beside_default, prove_decision
 from mmcalib.job.calibration.reviewed import review
-from mmcalib.job.calibration.serving import serve
+from mmcalib.job.calibration.served import serve
 from mmcalib.job.calibration.session import session_of
 from mmcalib.job.calibration.sources import read_sources
 from mmcalib.job.device import require_cuda

@@ -1,14 +1,77 @@
-"""The corpus as far as the opened model will serve it."""
+"""Second stage: the model opened in vLLM, and what of the corpus it will serve."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
-from mmcalib.errors import CorpusError
-from mmcalib.job.read import ReadCorpus
+from mmcalib.errors import CorpusError, EngineDied, EngineError, ModelError
+from mmcalib.geometry import ResolvedModel
+from mmcalib.job.calibration.session import Session
+from mmcalib.job.calibration.sources import Sources
+from mmcalib.job.calibration.taken_in import LeftOut, taken_in
+from mmcalib.job.device import Beside, beside
+from mmcalib.job.media_files import Files
+from mmcalib.job.memory.explored import as_served
+from mmcalib.job.opening import open_model, takes_no_media
+from mmcalib.job.read import ReadCorpus, files_of
 
 
-def served(
+@dataclass(frozen=True, slots=True)
+class Served:
+    """`corpus` is what is left of `items` without those that are `refused` and modalities that are
+    `left_out`, each with its reason; `files` hands its media to vLLM.
+    """
+
+    resolved: ResolvedModel
+    opened: ModelInfo
+    corpus: ReadCorpus
+    items: int
+    refused: tuple[LeftOut, ...]
+    left_out: Mapping[str, str]
+    files: Files
+    beside: Beside | None
+
+
+def serve(session: Session, sources: Sources) -> Served:
+    """Raises CorpusError where nothing is left to measure."""
+    job, opened = session.job, _open(session, sources.resolved)
+    taken, refused = taken_in(sources.corpus, opened.server)
+    corpus, left_out = served_modalities(taken, opened, job.policy)
+    return Served(
+        resolved=sources.resolved,
+        opened=opened,
+        corpus=corpus,
+        items=sources.corpus.census.items(),
+        refused=tuple(refused),
+        left_out=left_out,
+        files=files_of(corpus, job.probe.item_timeout_s),
+        beside=beside(job.device, session.host, opened, list(corpus.census.modalities())),
+    )
+
+
+def _open(session: Session, resolved: ResolvedModel) -> ModelInfo:
+    """As it will be served. Raises ModelError where vLLM refuses it, or it is text-only."""
+    try:
+        opened = open_model(
+            session.host,
+            resolved,
+            session.progress,
+            context_tokens=session.job.policy.context_tokens,
+            text_only=takes_no_media(resolved, ": there is nothing to calibrate"),
+        )
+    except EngineDied:
+        raise
+    except EngineError as error:
+        raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
+    if session.prediction is None:
+        return opened
+    return as_served(opened, session.default_args, session.prediction)
+
+
+def served_modalities(
     corpus: ReadCorpus, opened: ModelInfo, policy: Policy
 ) -> tuple[ReadCorpus, dict[str, str]]:
     """The corpus without modalities that will not be served, and why each of those is left out."""
