@@ -191,9 +191,6 @@ class EngineHost(Closing):
             how = f"ended with exit code {code}"
         self._tail.follow()
         last = last_line(self._log.path)
-        if _without_vllm(last):
-            self.close()
-            return _not_installed()
         hint = f"its log: {self._log.kept()}"
         self.close()
         return EngineDied(
@@ -209,10 +206,6 @@ class EngineHost(Closing):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_TERM_GRACE_S)
         self._log.close()
-
-
-def _without_vllm(said: str) -> bool:
-    return any(f"No module named '{name}'" in said for name in ("vllm", "torch"))
 
 
 def _not_installed() -> EngineDied:

@@ -68,9 +68,23 @@ def test_a_python_without_the_project_names_the_reason(tmp_path: Path) -> None:
         host.ask(OpenModel("nowhere"), "opening")
 
 
+# The child in a Python that finds no vLLM.
+WITHOUT_VLLM = """
+import runpy, sys
+class Missing:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "vllm":
+            raise ModuleNotFoundError("No module named 'vllm'", name="vllm")
+sys.meta_path.insert(0, Missing)
+runpy.run_module("mmcalib.child", run_name="__main__")
+"""
+
+
 def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(WITHOUT_VLLM)
     bare = tmp_path / "python"
-    bare.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'vllm'\" >&2\nexit 1\n")
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -P {tmp_path}/child.py "$4"\n')
     bare.chmod(0o755)
     with (
         EngineHost(log=tmp_path / "log", python=str(bare)) as host,
