@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 from mmcalib.derive import nested
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.percentiles import quantile
-from mmcalib.derive.quality_floor import least_frames, least_pixels
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import Knob, thinned
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import ImageShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +107,27 @@ def _retention(now: ItemCost | None, before: ItemCost) -> float:
     if now is None:
         return 0.0
     return now.tokens / before.tokens if now.tokens < before.tokens else 1.0
+
+
+def least_pixels(table: CostTable, default: CostTable) -> int | None:
+    """The smallest picture that is made of an image by downscaling it, in pixels of the image: its
+    own times the share of tokens that it keeps. None where no image is downscaled.
+    """
+    left = [
+        before.shape.width_px * before.shape.height_px * _kept(table.costs.get(shape), before)
+        for shape, before in default.costs.items()
+        if isinstance(before.shape, ImageShape)
+    ]
+    return min((math.floor(pixels) for pixels in left if pixels >= 0), default=None)
+
+
+def least_frames(table: CostTable) -> int | None:
+    """The fewest frames that the loader keeps of a video that has more; None without any."""
+    return min((cost.sampled[0] for cost in thinned(table.of("video"))), default=None)
+
+
+def _kept(now: ItemCost | None, before: ItemCost) -> float:
+    """Negative where nothing is taken away."""
+    if now is None:
+        return 0.0
+    return now.tokens / before.tokens if now.tokens < before.tokens else -1.0

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from mmcalib.child.rehearsal import serving
 from mmcalib.child.rehearsal.device.ledger import LedgerPhase
-from mmcalib.child.rehearsal.graphs import Graphs, estimate
 from mmcalib.child.rehearsal.install import Stage
-from mmcalib.child.rehearsal.kv_cache import lay_out
 from mmcalib.child.rehearsal.overhead import non_torch_bytes
 from mmcalib.child.rehearsal.startup import Brought, brought_up
 from mmcalib.domain.budget import Budget, Clip
 from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
 from mmcalib.engine.messages import Rehearse
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.releases import backends, compilation, memory
+from mmcalib.releases import backends, compilation, kv_cache, memory
 from mmcalib.releases.budget import read_budget
+from mmcalib.releases.compilation import graph_mode
 from mmcalib.releases.configs import served_config
 from mmcalib.releases.environment import subtracts_graphs
 from mmcalib.releases.release import TRIED, installed
@@ -160,3 +160,63 @@ def _assumptions(
     profiled = {phase.name for phase in brought.phases}
     if config.model_config.is_multimodal_model and "encoder" not in profiled:
         yield "vLLM profiles no encoder here: nothing is reserved for it"
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """`tokens` and `concurrency` are None where vLLM would not start; `problem` is its reason."""
+
+    bytes_per_token: int
+    tokens: int | None
+    concurrency: float | None
+    problem: str = ""
+
+
+def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
+    """Divide the available bytes as vLLM's engine core would."""
+    specs = worker.get_kv_cache_spec()
+    per_token = round(sum(spec.page_size_bytes / spec.block_size for spec in specs.values()))
+    if not specs:
+        return KvCache(0, 0, None, "this model keeps no KV cache")
+    kv_cache.resolve_layout(config, worker, list(specs.values()))
+    try:
+        layout = kv_cache.kv_cache_config(config, specs, available_bytes)
+    except ValueError as error:
+        return KvCache(per_token, None, None, " ".join(str(error).split()))
+    tokens, concurrency = kv_cache.kv_cache_tokens(config, layout)
+    return KvCache(per_token, tokens, concurrency)
+
+
+MIB: Final = 1 << 20
+# A least-squares line through six public estimates for dense decoders since 0.19, 13 to 86 graphs
+# (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.
+PER_GRAPH_BYTES: Final = 6.2 * MIB
+FIRST_GRAPH_BYTES: Final = 52 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """`count` graphs would be captured; `nbytes` is what startup subtracts for them."""
+
+    count: int
+    nbytes: int
+
+
+def estimate(config: Any, max_num_reqs: int, subtracted: bool) -> Graphs:
+    """By the configuration's capture sizes and modes; zero where graphs are off.
+
+    `config` is the engine config as the user has it, not the eager one that is rehearsed. Where
+    startup does not subtract them they are counted, and cost nothing.
+    """
+    mode = graph_mode(config)
+    if mode == "NONE":
+        return Graphs(0, 0)
+    sizes = config.compilation_config.cudagraph_capture_sizes or []
+    count = 0
+    if "PIECEWISE" in mode:
+        count += len(sizes)
+    if "FULL" in mode:
+        count += sum(size <= max_num_reqs for size in sizes)
+    if not count or not subtracted:
+        return Graphs(count, 0)
+    return Graphs(count, round(FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES))

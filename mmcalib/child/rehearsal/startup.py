@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules import module as hooks
 
 from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.install import Stage
-from mmcalib.child.rehearsal.modules import named_modules
 from mmcalib.child.rehearsal.overhead import CONTEXT_BYTES
 from mmcalib.child.rehearsal.patches import processes
 from mmcalib.releases import memory, models
@@ -94,3 +95,26 @@ def _watched(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator[list
 
     with watched_phases(runner, runner.model, watching):
         yield found
+
+
+@contextmanager
+def named_modules(model: nn.Module, ledger: Ledger) -> Iterator[None]:
+    """While open, the ledger knows in which of the model's modules an operation runs."""
+    names = {id(module): name for name, module in model.named_modules()}
+    stack: list[str] = []
+
+    def enter(module: nn.Module, args: Any) -> None:
+        stack.append(ledger.module)
+        ledger.module = names.get(id(module), ledger.module)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        ledger.module = stack.pop() if stack else ""
+
+    before = hooks.register_module_forward_pre_hook(enter)
+    after = hooks.register_module_forward_hook(leave, always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+        ledger.module = ""

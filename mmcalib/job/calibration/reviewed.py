@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mmcalib.checks.check import Check
+from mmcalib.checks.dialect import Dialect
+from mmcalib.checks.facts import CheckFacts, CorpusFacts
+from mmcalib.checks.judge import judge
+from mmcalib.checks.rule import CheckStage
+from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import Modality
+from mmcalib.job.calibration.cache import cache_checks
 from mmcalib.job.calibration.decided import Decided
-from mmcalib.job.calibration.findings import findings
 from mmcalib.job.calibration.session import Session
 from mmcalib.job.calibration.taken_in import environment, server_checks
+from mmcalib.job.corpus_facts import requests_over
+from mmcalib.job.decision.decision import Decision
 from mmcalib.job.gate.rules import ProvenRule, prove_rules
 from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
 from mmcalib.job.proof.processor_device import Comparison, compare_apart, compared_check
+from mmcalib.job.read import ReadCorpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +67,24 @@ def _compared(session: Session, decided: Decided) -> Comparison | None:
         session.progress,
         served.files,
     )
+
+
+def findings(
+    corpus: ReadCorpus, left_out: dict[str, str], decision: Decision, policy: Policy
+) -> list[Check]:
+    """In the order in which they would hurt; `left_out` says why a modality is not served."""
+    facts = CheckFacts(
+        dialect=Dialect.FLAGS,
+        configuration=decision,
+        policy=policy,
+        prompt=decision.longest,
+        given_corpus=CorpusFacts(
+            files=corpus.files,
+            skipped=corpus.skipped,
+            table=decision.default_table,
+            left_out=left_out,
+            over=requests_over(corpus.prompts, decision.counts),
+        ),
+        given_decision=decision,
+    )
+    return [*judge(CheckStage.DECIDED, facts), *cache_checks(decision, policy)]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mmcalib.checks.catalogue import kwargs as traps
+from mmcalib.checks.catalogue.effects import SETTINGS_EFFECT, effect_checks
 from mmcalib.checks.check import Check
 from mmcalib.checks.judge import option_traps
 from mmcalib.checks.trap import Taken
+from mmcalib.derive.effects import settings
+from mmcalib.domain.shapes import Modality
+from mmcalib.engine.host import EngineHost
+from mmcalib.errors import EngineDied, EngineError
+from mmcalib.job.decision.effects import effects
+from mmcalib.job.decision.footprints import Footprints, witnesses
 from mmcalib.job.memory.checks import known_in_bytes
 from mmcalib.job.read import ReadCorpus
 from mmcalib.job.validate.findings import findings
@@ -14,9 +23,9 @@ from mmcalib.job.validate.items import measured, probed
 from mmcalib.job.validate.memory import ServedMemory, figures, with_own_items, with_worst_steps
 from mmcalib.job.validate.opened import OpenedConfig
 from mmcalib.job.validate.reading import ReadableConfig
-from mmcalib.job.validate.settings import setting_checks
 from mmcalib.job.validate.spec import ValidateSession
-from mmcalib.job.validate.subject import Subject
+from mmcalib.job.validate.subject import Subject, here
+from mmcalib.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +65,39 @@ def examine(
     checks += setting_checks(subject, session.host, session.progress)
     taken = tuple(trap.taken for trap in traps if trap.taken)
     return Examined(subject, corpus, memory, taken, tuple(checks))
+
+
+def setting_checks(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[Check]:
+    """Each setting switched off once; flat processor options tried on every served modality."""
+    served = [m for m, count in subject.counts.items() if count.value]
+    defaults, shown = subject.opened.serve_defaults, witnesses(served, (subject.table,))
+    asked = Footprints(host, subject.resolved.path, defaults, shown)
+    args = here(subject.engine_args, subject.opened.device)
+    with progress.step("switching each setting off once", len(settings(args))) as task:
+        yield from _bleeding(args, served, asked)
+        try:
+            found, _ = effects(args, asked, task)
+        except EngineDied:
+            raise
+        except EngineError as error:
+            yield Check(SETTINGS_EFFECT, "skip", f"not asked: {error.message}")
+            return
+    yield from effect_checks(found)
+
+
+def _bleeding(
+    args: dict[str, object], served: list[Modality], asked: Footprints
+) -> Iterator[Check]:
+    for name in traps.flat(args):
+        with_ = asked.items(args, asked.witnesses)
+        less = asked.items(traps.without(args, name), asked.witnesses)
+        moved = traps.changed(with_, less)
+        remedies = {}
+        for modality in moved:
+            tried = traps.scoped(args, name, modality)
+            alone = traps.changed(asked.items(tried, asked.witnesses), less)
+            if alone == {modality: moved[modality]}:
+                remedies[modality] = tried
+        check = traps.bleeding(name, moved, remedies)
+        if check is not None:
+            yield check

@@ -11,7 +11,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.job.calibration.evidence import evidence
-from mmcalib.job.calibration.findings import findings
+from mmcalib.job.calibration.reviewed import findings
 from mmcalib.job.read import ReadCorpus
 
 A, B = ImageShape(280, 280), ImageShape(560, 280)

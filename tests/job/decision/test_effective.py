@@ -21,7 +21,7 @@ from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import AskBudget, BudgetFound, Measure, Measured
 from mmcalib.errors import EngineError
 from mmcalib.job.calibration.evidence import evidence, with_effects
-from mmcalib.job.calibration.findings import findings
+from mmcalib.job.calibration.reviewed import findings
 from mmcalib.job.decision.budgets import BudgetSource
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.effects import effective, effects

@@ -16,7 +16,7 @@ from mmcalib.derive.adequacy import ADEQUATE
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
-from mmcalib.job.calibration.findings import findings
+from mmcalib.job.calibration.reviewed import findings
 from mmcalib.job.decision.decision import Decision
 
 SIDES = st.integers(28, 3600)

@@ -27,7 +27,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality
 from mmcalib.errors import EngineError
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
-from mmcalib.job.calibration.reserving import in_bytes
+from mmcalib.job.calibration.memory_found import in_bytes
 from mmcalib.job.memory.checks import known_in_bytes, predicted_shortfall, reserved_check
 from mmcalib.job.memory.cured import Ask, cured
 from mmcalib.job.memory.figures import rehearsal
