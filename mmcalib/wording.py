@@ -25,6 +25,11 @@ def first_sentence(text: str) -> str:
     return text.partition(". ")[0]
 
 
+def without_particulars(reason: str) -> str:
+    """A reason without what it says of one file, which follows its first colon."""
+    return reason.partition(":")[0]
+
+
 def one_line(text: str) -> str:
     """`text` with every run of whitespace and control characters as one space, cut to 200."""
     printable = "".join(char if char.isprintable() else " " for char in text)

@@ -408,3 +408,44 @@ def _children_s() -> float:
     """What processes that have ended took."""
     times = os.times()
     return times.children_user + times.children_system
+
+
+# What a sentence for people is called, and how one would look into it.
+SENTENCES = {"detail", "error", "hint", "message", "reason", "refusal", "remedy", "why"}
+LOOKED_INTO = {
+    "endswith",
+    "find",
+    "partition",
+    "removeprefix",
+    "replace",
+    "rpartition",
+    "startswith",
+}
+
+
+def test_no_meaning_is_read_from_a_sentence() -> None:
+    """What failed, or who refuses, has a kind; `wording` may shorten words for people."""
+
+    def sentence(node: ast.AST) -> bool:
+        if isinstance(node, ast.Name):
+            # By itself that is a message of a chat.
+            return node.id in SENTENCES - {"message"}
+        return isinstance(node, ast.Attribute) and node.attr in SENTENCES
+
+    found = []
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in LOOKED_INTO:
+                    looked = sentence(value)
+                case ast.Compare(
+                    left=ast.Constant(value=str()),
+                    ops=[ast.In() | ast.NotIn()],
+                    comparators=[other],
+                ):
+                    looked = sentence(other)
+                case _:
+                    continue
+            if looked and name != "mmcalib.wording":
+                found.append(f"{name}:{node.lineno}")
+    assert found == []

@@ -73,7 +73,7 @@ def _size(shape: Shape) -> float:
 
 def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int]]:
     """The most frequent ones, without what each says of its own file."""
-    counts = Counter(entry.reason.partition(":")[0] for entry in skipped)
+    counts = Counter(wording.without_particulars(entry.reason) for entry in skipped)
     ordered = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     others = sum(count for _, count in ordered[TOP_REASONS:])
     return [*ordered[:TOP_REASONS], *([("other reasons", others)] if others else [])]
