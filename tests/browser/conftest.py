@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-# Where the example calibration lives.
-sys.path.insert(0, str(ROOT / "tests" / "report"))
 
 Open = Callable[..., Any]
 

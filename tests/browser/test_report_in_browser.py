@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example import SERVE, calibration
-from hostile import NAMES, named
-from huge import huge
 
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.pages.html import html
 from mmcalib.report.report import Report
+from tests.report.example import SERVE, calibration
+from tests.report.hostile import NAMES, named
+from tests.report.huge import huge
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OVERLAP = (Path(__file__).parent / "overlap.js").read_text(encoding="utf-8")

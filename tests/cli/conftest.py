@@ -13,9 +13,6 @@ from PIL import Image
 
 from mmcalib.cli import main
 
-# Where the example calibration lives.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "report"))
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:

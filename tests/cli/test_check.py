@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from example import calibration
 from PIL import Image
 
 from mmcalib import Calibration
@@ -18,6 +17,7 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 from mmcalib.job.gate.check import check
 from mmcalib.result.checked import Checked
+from tests.report.example import calibration
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from example import calibration
 from rich.console import Console
 
 from mmcalib.cli.choices import none_of
@@ -15,6 +14,7 @@ from mmcalib.job.spec import RunSoFar
 from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.server import ServerPart
+from tests.report.example import calibration
 
 FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from example import calibration
-from hostile import NAMES, named
 from rich.console import Console
 
 from mmcalib.cli.output import FILES, claim, finish, save
@@ -21,6 +19,8 @@ from mmcalib.errors import UsageError, VerdictError
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.job.spec import RunSoFar
 from mmcalib.result.server import ServerPart
+from tests.report.example import calibration
+from tests.report.hostile import NAMES, named
 
 
 def leave(found: Calibration, out: Path, **how: Any) -> str:

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from example import calibration
 
 from mmcalib.cli.choices import none_of
 from mmcalib.report.registry import REPORTS
+from tests.report.example import calibration
 
 
 @pytest.fixture

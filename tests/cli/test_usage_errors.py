@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from example import calibration
 from PIL import Image
 
 from mmcalib.cli.choices import none_of
 from mmcalib.cli.usage_errors import unexpected
 from mmcalib.report.registry import REPORTS
+from tests.report.example import calibration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"

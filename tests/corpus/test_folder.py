@@ -5,11 +5,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from tars import png, tar
 
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
+from tests.corpus.tars import png, tar
 
 
 def paths(root: Path) -> list[str]:

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from tars import png, tar
 
 from mmcalib.corpus.glob import GlobSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
+from tests.corpus.tars import png, tar
 
 NAMES = ("a.jpg", "a.png", "b/c.jpg", "b/d/e.jpg", "b/d/.f.jpg", "b2/c.jpg", ".g/h.jpg", "[1].jpg")
 

@@ -10,13 +10,13 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tars import END, blocks, member, png, samples, tar
 
 from mmcalib.census.count_corpus import CorpusCount, count_corpus
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.webdataset import WebDatasetSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from tests.census.looking import looked, prober
+from tests.corpus.tars import END, blocks, member, png, samples, tar
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from tars import png, tar
 
 from mmcalib.corpus.paths import ListFile, PathsSource, StreamLines
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
+from tests.corpus.tars import png, tar
 
 
 def test_a_path_on_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

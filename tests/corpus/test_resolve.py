@@ -6,11 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tars import png, tar
 
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.domain.items import Item
 from mmcalib.errors import CorpusError, UsageError
+from tests.corpus.tars import png, tar
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tars import png, tar
 
 from mmcalib.locations.tarball import Damaged, Tar
+from tests.corpus.tars import png, tar
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

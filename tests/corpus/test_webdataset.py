@@ -9,7 +9,6 @@ from pathlib import Path
 import av
 import pytest
 import soundfile
-from tars import png, samples, tar
 
 from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.webdataset import WebDatasetSource
@@ -18,6 +17,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.locations.opening import local_copy, open_item
 from mmcalib.media.probe import probe
 from tests.census.looking import prober
+from tests.corpus.tars import png, samples, tar
 
 CLIP = ImageShape(9, 8)
 

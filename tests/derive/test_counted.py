@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costed import sized, table
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.counted import SPOTS, VllmCount, changed, filled, reproduces, spots
 from mmcalib.domain.shapes import ImageShape, Shape
+from tests.derive.costed import sized, table
 
 SIDES = st.integers(28, 4000)
 CORPORA = st.lists(st.tuples(SIDES, SIDES), min_size=SPOTS + 1, max_size=40, unique=True)

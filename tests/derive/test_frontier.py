@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from costed import AREA, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 from hypothesis import given
 
 from mmcalib.derive import frontier
@@ -13,6 +12,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob, TileCap
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import ImageShape, VideoShape
+from tests.derive.costed import AREA, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
 
 def test_a_setting_nests_the_value_beside_its_companions() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costed import AREA, CAPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from tests.derive.costed import AREA, CAPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
 
 def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:

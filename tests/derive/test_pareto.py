@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costed import AREA, CROPS, FRAMES, UNIT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ from mmcalib.derive import frontier
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.pareto import Rated, dominated
 from mmcalib.domain.knobs import Knob
+from tests.derive.costed import AREA, CROPS, FRAMES, UNIT
 
 
 def point(

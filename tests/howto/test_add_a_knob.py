@@ -63,8 +63,6 @@ LAST = "    assert_never(kind)\n"
 
 # What its own test says: how it is written, tried, chosen and said, and that it crosses the pipe.
 TEST = """
-from costed import cost, table
-
 from mmcalib.checks.dialect import line_of
 from mmcalib.derive import frontier
 from mmcalib.derive.choice import choose
@@ -73,6 +71,8 @@ from mmcalib.domain.knobs import KNOBS, Knob, TokenCap
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import ImageShape
 from pydantic import TypeAdapter
+
+from tests.derive.costed import cost, table
 
 PHOTO = ImageShape(4000, 3000)
 GEMMA4 = TokenCap(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fake_host import FakeHost, opened
-
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
@@ -23,6 +21,7 @@ from mmcalib.job.decision.decision import Decision
 from mmcalib.job.decision.texts import Texts
 from mmcalib.job.read import ReadCorpus
 from mmcalib.progress import Silent
+from tests.job.fake_host import FakeHost, opened
 
 
 def path_of(shape: Shape) -> str:

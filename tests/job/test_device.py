@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_host import FakeHost, opened
 
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
@@ -16,6 +15,7 @@ from mmcalib.errors import UsageError
 from mmcalib.job.calibration.calibrate import calibrate
 from mmcalib.job.device import Beside, beside, cpu_build, require_cuda
 from mmcalib.options.run import Device
+from tests.job.fake_host import FakeHost, opened
 
 ON_GPU = replace(opened(), device="cuda", versions={**opened().versions, "vllm": "0.32.0"})
 OPTION = "--mm-processor-device"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from example import calibration
-
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.throughput import Throughput
+from tests.report.example import calibration
 
 NAMES = {
     "newline": "a\nallowed-local-media-path: /",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-from example import calibration
-
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.result.costs import KnownCost
+from tests.report.example import calibration
 
 
 def huge(shapes: int) -> Calibration:

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from example import calibration
-from golden import check_golden
-from hostile import NAMES, named
 
 from mmcalib.errors import UsageError
 from mmcalib.job.gate.calibration import Calibration
+from tests.report.example import calibration
+from tests.report.golden import check_golden
+from tests.report.hostile import NAMES, named
 
 
 def test_golden(tmp_path: Path) -> None:

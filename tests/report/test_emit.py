@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from example import calibration
-from golden import check_golden
-from hostile import NAMES, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +19,9 @@ from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.server import ServerPart
+from tests.report.example import calibration
+from tests.report.golden import check_golden
+from tests.report.hostile import NAMES, named
 
 NASTY = ["it's", 'a "b"', "$(HOME) `id` $$", "a b", "ü/ö", "*", "a\\b", "#x", "null", "1", "-a.b"]
 

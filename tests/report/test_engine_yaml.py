@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import yaml
-from example import SERVE, calibration
-from golden import check_golden
-from hostile import NAMES, named
 
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.result.engine_yaml import engine_yaml
+from tests.report.example import SERVE, calibration
+from tests.report.golden import check_golden
+from tests.report.hostile import NAMES, named
 
 
 def with_config(config: dict[str, Any]) -> Calibration:

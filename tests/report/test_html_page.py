@@ -5,16 +5,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from example import SERVE, calibration
-from golden import check_golden
-from hostile import NAMES, named
-from huge import huge
 
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.cache import cache as cache_figure
 from mmcalib.report.pages.html import html
 from mmcalib.report.report import Report
 from mmcalib.result.memory import Memory
+from tests.report.example import SERVE, calibration
+from tests.report.golden import check_golden
+from tests.report.hostile import NAMES, named
+from tests.report.huge import huge
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "docs" / "example" / "calibration.json"

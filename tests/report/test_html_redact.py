@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from example import SERVE, calibration
-from hostile import NAMES, named
 
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.redact import WITHHELD, redacted
@@ -10,6 +8,8 @@ from mmcalib.report.pages.html import html
 from mmcalib.report.pages.md import md
 from mmcalib.report.report import Report
 from mmcalib.result.check_result import CheckResult
+from tests.report.example import SERVE, calibration
+from tests.report.hostile import NAMES, named
 
 
 def said(detail: str) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import av
 import pytest
-from example import SERVE, calibration
 from PIL import Image
 
 from mmcalib.domain.items import Item
@@ -16,6 +15,7 @@ from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.costly import pictures
 from mmcalib.report.pages.html import html
 from mmcalib.report.report import Report
+from tests.report.example import SERVE, calibration
 
 PREFIX = "data:image/jpeg;base64,"
 

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from example import SERVE, calibration
-from golden import check_golden
-from hostile import NAMES, named
 
 from mmcalib.report.markdown import markdown
+from tests.report.example import SERVE, calibration
+from tests.report.golden import check_golden
+from tests.report.hostile import NAMES, named
 
 FENCE = re.compile(r"^ {0,3}```")
 BORDER = re.compile(r"(?<!\\)(?:\\\\)*\|")

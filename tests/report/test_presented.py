@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example import calibration
 from PIL import Image
 
 from mmcalib.derive.admission import Gate, admit
@@ -20,6 +19,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.domain.text_bound import TextBound
 from mmcalib.job.gate.presented import admitted
 from tests.odd_media import frames_url, gif, silence
+from tests.report.example import calibration
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 GATE = Gate(

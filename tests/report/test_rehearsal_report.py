@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import sys
 from pathlib import Path
 
-from golden import check_golden
 from rich.console import Console
 
 from mmcalib.geometry import find, materialise, resolve
@@ -14,9 +12,8 @@ from mmcalib.gpus import catalogue
 from mmcalib.job.memory.figures import rehearsal
 from mmcalib.report.memory import comparison
 from mmcalib.result.rehearsal import Rehearsal
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "job"))
-from rehearsals import GIB, rehearsed
+from tests.job.rehearsals import GIB, rehearsed
+from tests.report.golden import check_golden
 
 
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:

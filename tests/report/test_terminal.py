@@ -3,14 +3,14 @@ from __future__ import annotations
 import io
 
 import pytest
-from example import calibration
-from golden import check_golden
-from hostile import NAMES, named
 from rich.cells import cell_len
 from rich.console import Console
 
 from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.terminal import summary
+from tests.report.example import calibration
+from tests.report.golden import check_golden
+from tests.report.hostile import NAMES, named
 
 SCREEN = 53
 

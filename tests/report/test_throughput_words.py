@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from example import calibration
-
 from mmcalib.report import throughput_words as said
 from mmcalib.result.throughput import Rates, Throughput
+from tests.report.example import calibration
 
 
 def example() -> Throughput:

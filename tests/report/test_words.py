@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from example import calibration
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib import wording
 from mmcalib.report import words
 from mmcalib.result.evidence import grouped
+from tests.report.example import calibration
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example import calibration
 from PIL import Image
 from rich.console import Console
 
@@ -30,6 +29,7 @@ from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
 from mmcalib.result_files import read_census
 from tests.cli.conftest import Cli
+from tests.report.example import calibration
 
 PICTURE = "data:image/"
 

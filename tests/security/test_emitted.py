@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from example import calibration
 from rich.console import Console
 
 from mmcalib.cli.output import finish
@@ -20,6 +19,7 @@ from mmcalib.report.pages.md import md
 from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.report.report import Report
 from tests.cli.conftest import Cli
+from tests.report.example import calibration
 
 HIDDEN = {
     "right to left": "\u202e",

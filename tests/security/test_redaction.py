@@ -8,8 +8,6 @@ import unicodedata
 from typing import Any
 
 import pytest
-from example import calibration
-from hostile import named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +20,8 @@ from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.report.report import Report
 from mmcalib.result.check_result import CheckResult
 from mmcalib.wording import one_line, plain
+from tests.report.example import calibration
+from tests.report.hostile import named
 
 T = "UNDISCLOSED"
 NAMES = {

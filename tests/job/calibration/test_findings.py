@@ -3,8 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from corpora import corpus, decide, path_of
-from fake_host import INERT, KNOBS, opened
 
 from mmcalib.checks.check import Check, verdict
 from mmcalib.derive.policy import Policy
@@ -13,6 +11,8 @@ from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.job.calibration.evidence import evidence
 from mmcalib.job.calibration.reviewed import findings
 from mmcalib.job.read import ReadCorpus
+from tests.job.corpora import corpus, decide, path_of
+from tests.job.fake_host import INERT, KNOBS, opened
 
 A, B = ImageShape(280, 280), ImageShape(560, 280)
 CLIP = VideoShape(8, 8.0, 1.0, 280, 280)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from corpora import corpus, decide
 
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.encoder_sizes import EncoderBatch, Sized
@@ -15,6 +14,7 @@ from mmcalib.engine.messages import EngineStarted
 from mmcalib.job.calibration.throughput import throughput
 from mmcalib.job.proof.startup import Started
 from mmcalib.job.proof.sweep import Sweep, Swept
+from tests.job.corpora import corpus, decide
 
 PAGE = ImageShape(2800, 2240)  # 8,000 tokens
 CPU_S, ENCODER_S = 0.5, 0.02

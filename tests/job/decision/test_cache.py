@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from corpora import corpus, decide, path_of
-from fake_host import UNIT, budget, cost, opened
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -20,6 +18,8 @@ from mmcalib.job.calibration.cache import cache_checks, cache_evidence, cache_re
 from mmcalib.job.decision.cache import SizedCache
 from mmcalib.job.decision.decision import Decision
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+from tests.job.corpora import corpus, decide, path_of
+from tests.job.fake_host import UNIT, budget, cost, opened
 
 A, B, C = ImageShape(2800, 2800), ImageShape(2800, 1400), ImageShape(1400, 1400)
 CLIP = VideoShape(8, 8.0, 1.0, 280, 280)

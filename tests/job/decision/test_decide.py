@@ -6,8 +6,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from corpora import corpus, decide
-from fake_host import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.job.decision.decision import Decision
+from tests.job.corpora import corpus, decide
+from tests.job.fake_host import (
     AUDIO_TOKENS,
     INERT,
     KNOBS,
@@ -18,12 +24,6 @@ from fake_host import (
     budget,
     opened,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from mmcalib.derive.policy import Policy
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.job.decision.decision import Decision
 
 EDGES = st.integers(1, 4200)
 # vLLM's Qwen code refuses pictures more than 200 times as wide as high.

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from corpora import corpus, decide
-from fake_host import FRAMES, FakeHost, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +26,8 @@ from mmcalib.job.decision.effects import effective, effects
 from mmcalib.job.decision.footprints import Footprints, witnesses
 from mmcalib.job.read import ReadCorpus
 from mmcalib.progress import Silent
+from tests.job.corpora import corpus, decide
+from tests.job.fake_host import FRAMES, FakeHost, opened
 
 PAGE, CLIP = ImageShape(1316, 756), VideoShape(240, 30.0, 8.0, 280, 280)
 SIZE = "mm_processor_kwargs.images_kwargs.size"

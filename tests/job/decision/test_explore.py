@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from corpora import corpus, decide
-from fake_host import KNOBS, FakeHost, Miscounting, VolumeHost, area_knob, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Counted, CountEmbeds, Measure, Measured
 from mmcalib.errors import EngineError
+from tests.job.corpora import corpus, decide
+from tests.job.fake_host import KNOBS, FakeHost, Miscounting, VolumeHost, area_knob, opened
 
 SHAPES = [ImageShape(200 + 37 * n, 3000 - 61 * n) for n in range(40)]
 CLIPS = [VideoShape(60 + n, 30.0, 2.0 + n / 30, 300 + 29 * n, 240) for n in range(40)]

@@ -7,8 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from corpora import corpus, decide
-from fake_host import UNIT, VolumeHost, area_knob, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +16,8 @@ from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.job.calibration.reviewed import findings
 from mmcalib.job.decision.decision import Decision
+from tests.job.corpora import corpus, decide
+from tests.job.fake_host import UNIT, VolumeHost, area_knob, opened
 
 SIDES = st.integers(28, 3600)
 ITEMS = st.builds(ImageShape, SIDES, SIDES) | st.builds(

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
-from corpora import corpus, path_of, pretended
-from fake_host import FakeHost, opened
 
 from mmcalib.census.sample import choose
 from mmcalib.domain.items import Skipped
@@ -17,6 +15,8 @@ from mmcalib.engine.messages import File, Measure, Measured
 from mmcalib.errors import EngineDied
 from mmcalib.job.decision.measure import measure
 from mmcalib.progress import Silent
+from tests.job.corpora import corpus, path_of, pretended
+from tests.job.fake_host import FakeHost, opened
 
 PAGE, STAMP, CLIP = ImageShape(800, 600), ImageShape(60, 50), VideoShape(50, 25.0, 2.0, 320, 180)
 

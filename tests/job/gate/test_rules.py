@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from corpora import corpus, decide, path_of
-from fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
 
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.policy import Policy
@@ -20,6 +18,8 @@ from mmcalib.errors import EngineDied, EngineError
 from mmcalib.job.gate.costs import costs
 from mmcalib.job.gate.rules import ProvenRule, prove_rules
 from mmcalib.progress import Silent
+from tests.job.corpora import corpus, decide, path_of
+from tests.job.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
 
 A, B = ImageShape(280, 280), ImageShape(560, 280)
 CLIP = VideoShape(100, 10.0, 10.0, 280, 280)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from rehearsals import GIB, rehearsed
 
 from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.messages import EngineStarted
@@ -13,6 +12,7 @@ from mmcalib.job.memory.checks import memory_checks
 from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.proof.figures import measured_memory
 from mmcalib.job.proof.startup import Started, _gpu_check
+from tests.job.rehearsals import GIB, rehearsed
 
 FOUND = rehearsed()
 

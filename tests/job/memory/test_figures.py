@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import BUDGET, GIB, rehearsed
 
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.errors import EngineError
@@ -17,6 +16,7 @@ from mmcalib.job.memory.fallback import by_formula
 from mmcalib.job.memory.figures import memory
 from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.proof.startup import Started
+from tests.job.rehearsals import BUDGET, GIB, rehearsed
 
 L4 = catalogue.find("L4")
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from rehearsals import rehearsed
 
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import EngineDied, EngineError
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.prediction import MemoryPrediction
+from tests.job.rehearsals import rehearsed
 
 STEPS = (EncoderStep(ImageShape(28, 28), 2),)
 

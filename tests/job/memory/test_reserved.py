@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
@@ -35,6 +34,7 @@ from mmcalib.job.memory.predicted import Predicted
 from mmcalib.job.memory.retained import views_check
 from mmcalib.job.memory.tokens_alone import in_tokens, no_gpu
 from mmcalib.job.memory.worst_steps import encoder_steps
+from tests.job.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
 GPU = catalogue.find("L4")
 MIB = 1 << 20

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rehearsals import GIB, deepstack, limits
-
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.goal import Goal
@@ -21,6 +19,7 @@ from mmcalib.job.memory.prediction import MemoryPrediction
 from mmcalib.job.plan.bench import Bench
 from mmcalib.job.plan.planned import combination, tried
 from mmcalib.job.plan.reserving import Judged, judged, settled
+from tests.job.rehearsals import GIB, deepstack, limits
 
 GPU = catalogue.find("H100-80G")
 ROOMY = {"model": "/m", "max_num_seqs": 256, "max_num_batched_tokens": 16_384}

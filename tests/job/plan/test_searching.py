@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rehearsals import BUDGET, GIB, rehearsed
-
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
@@ -18,6 +16,7 @@ from mmcalib.job.memory.prediction import MemoryPrediction
 from mmcalib.job.plan.bench import Bench
 from mmcalib.job.plan.searching import MOST_REHEARSALS, searched
 from mmcalib.progress import Silent
+from tests.job.rehearsals import BUDGET, GIB, rehearsed
 
 FACTS = Facts(
     largest_items=BUDGET.max_tokens_per_item,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from corpora import corpus, decide
-
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
 from mmcalib.job.proof.burst import Burst, burst
 from mmcalib.job.proof.fill import filled
 from mmcalib.job.proof.replay import replay_check
+from tests.job.corpora import corpus, decide
 
 LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)  # 8,000 and 100 tokens
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from corpora import pretended
-from fake_host import FakeHost, opened
 
 from mmcalib.domain.processed import Processed, TensorSpec
 from mmcalib.domain.setting import DEFAULT
@@ -21,6 +19,8 @@ from mmcalib.job.proof.processor_device import (
     processor_device,
 )
 from mmcalib.progress import Silent
+from tests.job.corpora import pretended
+from tests.job.fake_host import FakeHost, opened
 
 MIB = 1 << 20
 IMAGE = ImageShape(280, 280)

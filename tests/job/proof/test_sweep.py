@@ -6,9 +6,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from corpora import corpus, decide
-from fake_host import FakeHost, cost, opened
-
 from mmcalib.domain.budget import Dummy
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.domain.shapes import ImageShape
@@ -19,6 +16,8 @@ from mmcalib.job.calibration.encoder_sweep import encoder_sweep
 from mmcalib.job.decision.decision import Decision
 from mmcalib.job.proof.sweep import Sweep, sweep, sweep_check
 from mmcalib.progress import Silent
+from tests.job.corpora import corpus, decide
+from tests.job.fake_host import FakeHost, cost, opened
 
 LARGE = ImageShape(2800, 2240)  # 8,000 tokens
 WIDTH_BYTES, PEAK_BYTES, INPUT_BYTES = 4096, 150_000, 4704

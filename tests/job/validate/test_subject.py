@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rehearsals import BUDGET, GIB, rehearsed
-
 from mmcalib.checks.catalogue import reserve
 from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
 from mmcalib.checks.catalogue.size_hints import SIZE_HINT
@@ -20,6 +18,7 @@ from mmcalib.job.memory.rehearse import on_gpu
 from mmcalib.job.memory.worst_steps import configurations
 from mmcalib.job.validate.concluded import in_bytes
 from mmcalib.job.validate.subject import Subject, here
+from tests.job.rehearsals import BUDGET, GIB, rehearsed
 
 OPENED = ModelInfo(
     architecture="PretendVL",
