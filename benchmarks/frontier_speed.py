@@ -68,7 +68,8 @@ class Phase:
 
 def corpus(images: int) -> Census:
     """Photos of 0.002 to 36 megapixels, a million pixels in the middle, and a few clips."""
-    chance, census, seen = random.Random(7), Census(), set()
+    chance, census = random.Random(7), Census()
+    seen: set[ImageShape] = set()
     while len(seen) < images:
         width = min(6000, max(48, round(chance.lognormvariate(7.0, 0.7))))
         ratio = chance.choice(_RATIOS) * chance.uniform(0.9, 1.1)
@@ -78,8 +79,8 @@ def corpus(images: int) -> Census:
             census.add(shape, f"/photos/{len(seen):05}.jpg", chance.randint(1, 9))
     for width, height, seconds, fps in _CLIPS:
         frames = int(seconds * fps)
-        shape = VideoShape(frames, fps, frames / fps, width, height)
-        census.add(shape, f"/clips/{width}x{height}.mp4")
+        clip = VideoShape(frames, fps, frames / fps, width, height)
+        census.add(clip, f"/clips/{width}x{height}.mp4")
     return census
 
 

@@ -93,7 +93,7 @@ def compare_all() -> Iterator[Compared]:
     import torch
 
     # A build without CUDA refuses its name before anything is dispatched.
-    torch.cuda._lazy_init = lambda: None  # type: ignore[attr-defined]
+    torch.cuda._lazy_init = lambda: None
     torch.manual_seed(0)
     for case in CASES:
         yield Compared(case, real(case), imagined(case))

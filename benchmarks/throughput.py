@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--model", action="append")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    rows = []
+    rows: list[Compared] = []
     for model in given.model or MODELS:
         for folder in given.folders:
             rows += compare(model, folder)

@@ -66,14 +66,14 @@ class Model:
     largest: ImageShape | None = None
 
 
-_QWEN = {
+_QWEN: dict[str, Any] = {
     "hint": {"limit_mm_per_prompt": {"image": HINT, "video": 0}},
     "calibrated": {
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "mm_processor_kwargs": {"max_pixels": CAP_PX},
     },
 }
-_AUDIO = {
+_AUDIO: dict[str, Any] = {
     "hint": {"limit_mm_per_prompt": {"audio": {"count": 1, "length": 80_000}}},
     # No option caps a clip: fewer in a step is what is left.
     "calibrated": {"limit_mm_per_prompt": {"audio": 1}, "max_num_batched_tokens": 4096},

@@ -24,7 +24,6 @@ from mmcalib.engine.messages import (
     Rehearse,
     Replay,
     ReplayPrompt,
-    ServeOptions,
     StartEngine,
 )
 from mmcalib.errors import MmcalibError
@@ -182,7 +181,7 @@ class Bench:
         """
         with _card(case):
             host = self._host("engine")
-        asked = self._warming.submit(host.ask, ListServeOptions(), ServeOptions, "warming up")
+        asked = self._warming.submit(host.ask, ListServeOptions(), "warming up")
         self._warm = (case.key, host, asked)
 
     def close(self) -> None:

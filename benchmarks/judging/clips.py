@@ -44,11 +44,12 @@ def write(path: Path, clip: Clip) -> None:
     with own_priority(), av.open(str(path), "w", format=clip.container) as container:
         rate = Fraction(clip.fps)
         stream = container.add_stream(clip.codec, rate=rate)
+        assert isinstance(stream, av.VideoStream)
         stream.width, stream.height = clip.width, clip.height
         stream.pix_fmt = {"mjpeg": "yuvj420p", "gif": "rgb8", "prores": "yuv422p10le"}.get(
             clip.codec, "yuv420p"
         )
-        stream.options = clip.options
+        stream.options = {**clip.options}
         if clip.ticks:
             stream.codec_context.time_base = Fraction(1, 100)
         heard = container.add_stream("aac", rate=16_000) if clip.sound else None

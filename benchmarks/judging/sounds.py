@@ -54,6 +54,7 @@ def write(path: Path, sound: Sound) -> None:
 def _by_av(path: Path, *, codec: str, form: str, rate_hz: int, seconds: float) -> None:
     with av.open(str(path), "w", format=form) as container:
         stream = container.add_stream(codec, rate=rate_hz)
+        assert isinstance(stream, av.AudioStream)
         layout = "mono"
         tone = 0.3 * np.sin(np.arange(_s(seconds, rate_hz)) * (440 * 6.283 / rate_hz))
         frame = av.AudioFrame.from_ndarray(

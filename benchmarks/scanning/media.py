@@ -127,7 +127,8 @@ def _video(folder: Path, name: str) -> str:
     with av.open(path, "w") as container:
         stream = container.add_stream("libvpx" if name == "webm" else "mpeg4", rate=25)
         stream.width, stream.height, stream.pix_fmt = *SMALL_PX, "yuv420p"
-        frame = av.VideoFrame.from_image(_picture(SMALL_PX)).reformat(format="yuv420p")
+        frame = av.VideoFrame.from_ndarray(np.asarray(_picture(SMALL_PX)))
+        frame = frame.reformat(format="yuv420p")
         for number in range(125):
             frame.pts = number
             container.mux(stream.encode(frame))
