@@ -31,6 +31,7 @@ def paced(
     """A clip that declares a rate and shows its frames when it likes."""
     with av.open(str(path), "w", format=form, options={"live": "1"} if live else {}) as file:
         stream = file.add_stream(codec, rate=fps)
+        assert isinstance(stream, av.VideoStream)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         stream.codec_context.time_base = MS
         for number, time_ms in enumerate(times_ms):

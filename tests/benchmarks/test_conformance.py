@@ -54,7 +54,7 @@ def result(order: Order = (PICTURE,), **changes: object) -> Result:
     ],
 )
 def test_two_answers_are_one_verdict(answer: str, status: int, kind: str) -> None:
-    verdict = Verdict(answer, "why", status, "said")  # type: ignore[arg-type]
+    verdict = Verdict(answer, "why", status, "said")
     assert verdict.kind == kind
     assert verdict.disagrees == (kind in ("broken promise", "failure", "false refusal"))
 

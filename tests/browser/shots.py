@@ -8,12 +8,14 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import sync_playwright
 
+Scheme = Literal["light", "dark"]
 WIDE_PX, MOBILE_PX = 1280, 390
 # A whole page scrolls for ten screens; a picture shows what a reader sees first, and the charts.
-SHOTS = (
+SHOTS: tuple[tuple[str, int, Scheme, str | None], ...] = (
     ("light", WIDE_PX, "light", None),
     ("dark", WIDE_PX, "dark", None),
     ("mobile", MOBILE_PX, "light", None),

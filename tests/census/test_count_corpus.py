@@ -190,7 +190,7 @@ class Carried:
     def __init__(self, size_bytes: int) -> None:
         self.data = bytes(size_bytes)
 
-    def items(self) -> Iterator[Item | Skipped]:
+    def items(self) -> Iterator[Item]:
         for number in range(6):
             held = ByteSource("1", len(self.data), data=self.data)
             yield Item(f"tar://{number}.png::/a.tgz", held=held)

@@ -39,8 +39,8 @@ def test_header_and_decoding_agree_with_the_manifest(truth: dict[str, Any]) -> N
     shape = probe(Item(path, truth["kind"]))
     match shape:
         case ImageShape():
-            size = (truth["oriented_width"], truth["oriented_height"])
-            assert (shape.width_px, shape.height_px) == size
+            oriented = (truth["oriented_width"], truth["oriented_height"])
+            assert (shape.width_px, shape.height_px) == oriented
         case VideoShape():
             size = (truth["width"], truth["height"], truth["frames"])
             assert (shape.width_px, shape.height_px, shape.num_frames) == size

@@ -70,12 +70,17 @@ def test_the_quantile_covers_its_share(counts: list[int], quantile: float) -> No
     st.floats(0.01, 1),
 )
 def test_a_joint_cover_admits_its_share_and_grows_with_it(pairs, one: float, two: float) -> None:
-    taken = census([([A] * images + [CLIP] * videos, "") for images, videos in pairs])
+    taken = census([([*[A] * images, *[CLIP] * videos], "") for images, videos in pairs])
     less, more = (taken.covering(("image", "video"), share) for share in sorted((one, two)))
     assert taken.admitted(less) / len(pairs) >= min(one, two) - 1e-9
     assert all(less[modality] <= more[modality] for modality in less)
     whole = taken.covering(("image", "video"), 1.0)
     assert whole == {m: taken.items_per_prompt(m) for m in ("image", "video")}
+
+
+def width(shape: Shape) -> int:
+    assert isinstance(shape, ImageShape)
+    return shape.width_px
 
 
 def request(number: int, width: int, chars: int) -> tuple[list[Shape], Prompt]:
@@ -94,7 +99,7 @@ def test_of_many_kinds_the_heaviest_and_some_others_are_kept_whole(order, cut: i
     assert one.merge(other) == whole
     kept = {e.signature for e in whole.signatures() if e.exemplar.messages}
     assert PER_RANK <= len(kept) <= 4 * PER_RANK
-    by_width = sorted(whole.signatures(), key=lambda e: e.signature.shapes[0].width_px)
+    by_width = sorted(whole.signatures(), key=lambda e: width(e.signature.shapes[0]))
     assert all(e.signature in kept for e in by_width[-PER_RANK + 10 :])
     assert whole.prompts() == 1200
     assert all(e.exemplar.origin for e in whole.signatures())

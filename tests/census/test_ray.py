@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,6 +26,9 @@ from mmcalib.media.probe import probe
 from tests.census.decoders import behave
 from tests.census.held import held_bytes
 
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster
+
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
@@ -39,7 +43,7 @@ MARK = f"MMCALIB_TEST={uuid.uuid4().hex}"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[cluster_utils.Cluster]:
+def cluster() -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(*MARK.split("="))
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -73,7 +77,10 @@ def slow_chunks(folder: Path) -> list[list[ProbeTask]]:
 def widths(chunks: list[list[ProbeTask]]) -> list[list[ProbeResult]]:
     """What `behave` says of pictures."""
     return [
-        [ProbeResult(f'["image",{len(os.path.basename(o.item.path))},1]', o.version) for o in chunk]
+        [
+            ProbeResult(f'["image",{len(os.path.basename(o.item.path))},1]', o.version or "")
+            for o in chunk
+        ]
         for chunk in chunks
     ]
 
@@ -250,7 +257,7 @@ def test_a_cluster_that_is_not_there_is_one_error(
 
 
 def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError) as raised:
         RayExecutor(behave)
     assert raised.value.hint == "pip install 'mmcalib[ray]'"
@@ -276,9 +283,7 @@ def test_a_chunk_claims_what_leaves_room_for_the_workers(
     assert subject._share(cpus, workers) == share
 
 
-def test_chunks_are_as_long_as_items_are_quick(
-    cluster: cluster_utils.Cluster, tmp_path: Path
-) -> None:
+def test_chunks_are_as_long_as_items_are_quick(cluster: Cluster, tmp_path: Path) -> None:
     with RayExecutor(behave, address=cluster.address) as executor:
         assert executor.chunk_items == 256
         executor.result(executor.submit(slow_chunks(tmp_path)[0]))

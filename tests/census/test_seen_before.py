@@ -35,7 +35,8 @@ def order(path: Path | str, how: str = "", **held: object) -> ProbeTask:
 
 def kept(cache: Cache, *orders: ProbeTask) -> None:
     cache.keep(
-        (order, ProbeResult(f'["image",{n},1]', order.version)) for n, order in enumerate(orders, 1)
+        (order, ProbeResult(f'["image",{n},1]', order.version or ""))
+        for n, order in enumerate(orders, 1)
     )
 
 

@@ -42,11 +42,12 @@ def cli(
 
     def run(*words: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["mmcalib", *map(str, words)])
-        code = 0
+        code: str | int = 0
         try:
             main()
         except SystemExit as left:
             code = left.code or 0
+        assert isinstance(code, int), code
         said = capsys.readouterr()
         return Ended(code, said.out, said.err)
 

@@ -37,7 +37,7 @@ def corpus(tmp_path: Path) -> Path:
     soundfile.write(folder / "s.wav", [0.0] * 80, 8000)
     (folder / "notes.txt").write_text("words")
     (folder / "empty.png").touch()
-    shutil.copy(folder / "1.png", os.path.join(os.fsencode(folder), b"\xe9.png"))
+    shutil.copy(os.fsencode(folder / "1.png"), os.path.join(os.fsencode(folder), b"\xe9.png"))
     (folder / "link.png").symlink_to("3.png")
     os.link(folder / "more" / "1.jpg", folder / "hard.jpg")
     lines = [

@@ -15,6 +15,7 @@ from mmcalib.errors import CorpusError, UsageError
 from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
 from tests.census.looking import prober
+from tests.corpus.listed import items_of, prompts_of, width
 from tests.corpus.media import png
 
 datasets = pytest.importorskip("datasets")
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_of_images(folder: Path) -> None:
     source = HfDatasetSource(f"hf-dataset://imagefolder?data_dir={folder}&split=train")
-    assert [probe(item) for item in source.items()] == [
+    assert [probe(item) for item in items_of(source)] == [
         ImageShape(40, 24),
         ImageShape(41, 24),
         ImageShape(42, 24),
@@ -52,7 +53,7 @@ def test_metadata_with_words_makes_prompts(folder: Path) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "train" / "metadata.jsonl").write_text(text)
     source = HfDatasetSource(f"hf-dataset://imagefolder?data_dir={folder}")
-    first = next(source.prompts())
+    first = prompts_of(source)[0]
     assert first.text == "What is 0?"
     assert first.items == (Item(str(folder / "train" / "0.png")),)
     taken = count_corpus([source], prober())
@@ -65,9 +66,9 @@ def test_a_table_streams_its_bytes(tmp_path: Path) -> None:
     made = datasets.Dataset.from_dict({"image": images}, features=features)
     made.to_parquet(str(tmp_path / "t.parquet"))
     source = HfDatasetSource(f"hf-dataset://parquet?data_files={tmp_path}/t.parquet")
-    found = list(source.items())
+    found = items_of(source)
     assert found[1].path.startswith("hf-dataset://1/image::hf-dataset://parquet?")
-    assert [probe(item).width_px for item in found] == [40, 41, 42]
+    assert [width(item) for item in found] == [40, 41, 42]
     copy = local_copy(found[2].path, tmp_path / "copies")
     assert probe(Item(copy)) == ImageShape(42, 24)
 

@@ -30,6 +30,7 @@ def user(*urls: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": parts}]}
 
 
+NO_URLS: tuple[object, ...] = (None, 1, [], {}, True, "\ud800", "\udcff.png")
 GOOD = json.dumps(user("a.png")).encode()
 
 
@@ -84,10 +85,7 @@ def test_no_host_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch, url: st
         *(b'{"messages": [[]]}', b'{"messages": [{"role": 1}]}', b'{"body": [1]}'),
         *(b'{"messages": [{"role": "u", "content": {}}]}', b'{"messages": [{}], "messages": 7}'),
         b'{"messages": [{"role": "u", "content": "\\ud800"}]}',
-        *(
-            json.dumps(user(url)).encode()
-            for url in (None, 1, [], {}, True, "\ud800", "\udcff.png")
-        ),
+        *(json.dumps(user(url)).encode() for url in NO_URLS),
         *(json.dumps(user(url)).encode() for url in ("a.png/b", "a.png\0", ".", "data:,", "data:")),
         json.dumps(user("data:image/png;base64," + "A" * 400)).encode(),
         b'{"messages": [%s]}' % b",".join([b"{}"] * MIB),

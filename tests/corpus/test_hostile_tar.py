@@ -16,6 +16,7 @@ from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.webdataset import WebDatasetSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from tests.census.looking import looked, prober
+from tests.corpus.listed import items_of
 from tests.corpus.tars import END, blocks, member, png, samples, tar
 
 
@@ -255,5 +256,5 @@ def test_an_archive_is_not_opened_within_an_archive(shard: Path, tmp_path: Path)
 def test_members_of_a_member_s_bytes_are_bounded(shard: Path) -> None:
     """A picture that says it goes on does not reach into the next one."""
     tar(shard, ("a.png", png()[:20]), ("b.png", png()))
-    (first, _) = WebDatasetSource(str(shard)).items()
+    (first, _) = items_of(WebDatasetSource(str(shard)))
     assert isinstance(looked(first), Skipped)

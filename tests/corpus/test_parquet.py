@@ -16,6 +16,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
 from tests.census.looking import prober
+from tests.corpus.listed import held, items_of, prompts_of, reason, width
 from tests.corpus.media import png, wav
 
 pa = pytest.importorskip("pyarrow")
@@ -33,12 +34,12 @@ def cell(width: int, path: str | None = None) -> dict[str, object]:
 
 
 def shapes(path: str) -> list[object]:
-    return [probe(item) for item in ParquetSource(path).items()]
+    return [probe(item) for item in items_of(ParquetSource(path))]
 
 
 def test_a_cell_of_bytes_and_path_is_an_item(tmp_path: Path) -> None:
     path = table(tmp_path, {"id": [1, 2], "image": [cell(40, "a.png"), cell(41)]})
-    found = list(ParquetSource(path).items())
+    found = items_of(ParquetSource(path))
     assert [item.path for item in found] == [
         f"parquet://0/image::{path}",
         f"parquet://1/image::{path}",
@@ -55,7 +56,7 @@ def test_a_list_of_cells_is_an_item_each(tmp_path: Path) -> None:
         "parquet://0/images/1",
         "parquet://3/images/0",
     ]
-    assert [probe(Item(item.path)).width_px for item in found] == [40, 41, 42]
+    assert [width(Item(item.path)) for item in found] == [40, 41, 42]
 
 
 def test_a_binary_column_counts_when_its_first_value_is_media(tmp_path: Path) -> None:
@@ -111,9 +112,9 @@ def test_media_of_prompts_count_once(tmp_path: Path) -> None:
 
 def test_items_of_prompts_carry_no_bytes_and_can_be_opened(tmp_path: Path) -> None:
     path = table(tmp_path, {"text": ["a"] * 3, "image": [cell(40 + n) for n in range(3)]})
-    found = list(ParquetSource(path).items())
-    assert [item.held.data for item in found] == [None] * 3
-    assert [probe(item).width_px for item in found] == [40, 41, 42]
+    found = items_of(ParquetSource(path))
+    assert [held(item).data for item in found] == [None] * 3
+    assert [width(item) for item in found] == [40, 41, 42]
 
 
 def test_large_media_are_read_again_where_they_are_needed(
@@ -122,11 +123,11 @@ def test_large_media_are_read_again_where_they_are_needed(
     monkeypatch.setattr(rows, "MOST_SENT_BYTES", 10)
     images = [cell(40 + n) for n in range(40)]
     path = table(tmp_path, {"image": images}, row_group_size=7)
-    found = list(ParquetSource(path).items())
-    assert found[0].held.data is None
-    backwards = [probe(item).width_px for item in reversed(found)]
+    found = items_of(ParquetSource(path))
+    assert held(found[0]).data is None
+    backwards = [width(item) for item in reversed(found)]
     assert backwards == [79 - n for n in range(40)]
-    assert [probe(item).width_px for item in found] == [40 + n for n in range(40)]
+    assert [width(item) for item in found] == [40 + n for n in range(40)]
 
 
 def test_a_cell_can_be_copied_out(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_a_cell_can_be_copied_out(tmp_path: Path) -> None:
 def test_columns_of_odd_names(tmp_path: Path) -> None:
     path = table(tmp_path, {"a/0": [cell(40)], "a": [[cell(41)]], "b::c": [cell(42)]})
     found = list(ParquetSource(path).items())
-    assert [probe(Item(item.path)).width_px for item in found] == [40, 41, 42]
+    assert [width(Item(item.path)) for item in found] == [40, 41, 42]
 
 
 def test_a_path_without_bytes_is_a_file_beside_the_table(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_a_path_without_bytes_is_a_file_beside_the_table(tmp_path: Path) -> None
     path = table(tmp_path / "in", {"image": [{"bytes": None, "path": name} for name in named]})
     found = list(ParquetSource(path).items())
     assert found[0] == Item(str(tmp_path / "in" / "a.png"))
-    assert [one.reason for one in found[1:]] == [
+    assert [reason(one) for one in found[1:]] == [
         f"named by {path}: outside its folder",
         "no such file",
         f"named by {path}: not a file on this disk",
@@ -196,10 +197,10 @@ def test_a_text_that_is_none_costs_its_row(tmp_path: Path) -> None:
     texts = pa.array([b"a", b"\xed\xa0\x80", b"c"]).view(pa.string())
     path = table(tmp_path, {"text": texts, "image": [cell(40), cell(41), cell(42)]})
     source = ParquetSource(path)
-    assert [prompt.text for prompt in source.prompts()] == ["a", "c"]
+    assert [prompt.text for prompt in prompts_of(source)] == ["a", "c"]
     found = list(source.items())
     assert found[1] == Skipped(f"{path}:1", "its text is not UTF-8")
-    assert [probe(one).width_px for one in (found[0], found[2])] == [40, 42]
+    assert [width(one) for one in (found[0], found[2]) if isinstance(one, Item)] == [40, 42]
 
 
 def test_a_table_behind_a_url(tmp_path: Path) -> None:
@@ -207,5 +208,5 @@ def test_a_table_behind_a_url(tmp_path: Path) -> None:
     table(tmp_path, {"text": ["a", "b"], "image": [cell(40), cell(41)]})
     # It is read by another process, so it cannot be in the memory of this one.
     source = RemoteSource(f"file://{tmp_path}")
-    assert [prompt.text for prompt in source.prompts()] == ["a", "b"]
-    assert [probe(item).width_px for item in source.items()] == [40, 41]
+    assert [prompt.text for prompt in prompts_of(source)] == ["a", "b"]
+    assert [width(item) for item in items_of(source)] == [40, 41]

@@ -22,6 +22,7 @@ from mmcalib.errors import CorpusError, UsageError
 from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
 from tests.census.looking import prober
+from tests.corpus.listed import items_of
 from tests.corpus.media import png, wav
 from tests.corpus.tars import tar
 
@@ -57,7 +58,7 @@ def test_objects_are_items_in_the_order_of_a_folder(memory) -> None:
 
 
 def test_objects_are_measured_where_they_are(memory, tmp_path: Path) -> None:
-    found = list(RemoteSource("memory://bucket").items())
+    found = items_of(RemoteSource("memory://bucket"))
     assert [probe(item) for item in found] == [
         ImageShape(41, 24),
         AudioShape(8000, 16000),
@@ -86,7 +87,7 @@ def test_patterns(memory, pattern: str, found: list[str]) -> None:
 
 def test_what_changes_has_another_version(memory) -> None:
     def held() -> Any:
-        (item,) = RemoteSource("memory://bucket/b.png").items()
+        (item,) = items_of(RemoteSource("memory://bucket/b.png"))
         return item.held
 
     first = held()
@@ -97,7 +98,7 @@ def test_what_changes_has_another_version(memory) -> None:
 
 
 def test_an_object_that_went_away_is_skipped(memory) -> None:
-    (item,) = RemoteSource("memory://bucket/b.png").items()
+    (item,) = items_of(RemoteSource("memory://bucket/b.png"))
     memory.rm("/bucket/b.png")
     assert probe(item) == Skipped("memory:///bucket/b.png", "no such file any more")
     memory.pipe("/bucket/b.png", b"")
@@ -113,7 +114,7 @@ def test_a_zip_among_the_objects_is_read_as_what_it_holds(memory, tmp_path: Path
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("a.png", png(40, 24))
     memory.pipe("/bucket/z/a.zip", (tmp_path / "a.zip").read_bytes())
-    (item,) = RemoteSource("memory://bucket/z").items()
+    (item,) = items_of(RemoteSource("memory://bucket/z"))
     assert item.path == "zip://a.png::memory:///bucket/z/a.zip"
     assert probe(item) == probe(Item(item.path)) == ImageShape(40, 24)
 

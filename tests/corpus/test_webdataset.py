@@ -17,6 +17,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.locations.opening import local_copy, open_item
 from mmcalib.media.probe import probe
 from tests.census.looking import prober
+from tests.corpus.listed import items_of, prompts_of
 from tests.corpus.tars import png, samples, tar
 
 CLIP = ImageShape(9, 8)
@@ -28,9 +29,7 @@ def shard(tmp_path: Path) -> Path:
 
 
 def prompts(shard: Path) -> list[Prompt]:
-    found = list(WebDatasetSource(str(shard)).prompts())
-    assert all(isinstance(prompt, Prompt) for prompt in found)
-    return found  # type: ignore[return-value]
+    return prompts_of(WebDatasetSource(str(shard)))
 
 
 def names(shard: Path) -> list[str]:
@@ -193,7 +192,7 @@ def test_each_call_starts_over(shard: Path) -> None:
 def test_every_format_of_tar(shard: Path, form: int) -> None:
     folder = "d" * 90 if form == tarfile.USTAR_FORMAT else "ü" * 150
     tar(shard, (f"{folder}/a.png", png()), format=form)
-    (item,) = WebDatasetSource(str(shard)).items()
+    (item,) = items_of(WebDatasetSource(str(shard)))
     assert probe(item) == CLIP
 
 
@@ -201,7 +200,7 @@ def test_every_format_of_tar(shard: Path, form: int) -> None:
 def test_a_member_is_opened_with_and_without_what_the_source_knows(shard: Path, mode: str) -> None:
     pictures = {f"{n}.png": png(n) for n in range(1, 5)}
     tar(shard, *pictures.items(), mode=mode)
-    items = list(WebDatasetSource(str(shard)).items())
+    items = items_of(WebDatasetSource(str(shard)))
     for item, data in [*zip(items, pictures.values(), strict=True), (items[0], png(1))]:
         for known in (item, Item(item.path)):
             with open_item(known) as opened:
@@ -213,7 +212,7 @@ def test_a_member_is_opened_with_and_without_what_the_source_knows(shard: Path, 
 )
 def test_a_name_survives_its_location(shard: Path, name: str) -> None:
     tar(shard, (name, png()))
-    (item,) = WebDatasetSource(str(shard)).items()
+    (item,) = items_of(WebDatasetSource(str(shard)))
     assert probe(Item(item.path)) == CLIP
 
 
@@ -225,7 +224,7 @@ def test_a_copy_is_the_member(shard: Path, tmp_path: Path) -> None:
 
 def test_a_member_can_be_sought(shard: Path) -> None:
     tar(shard, ("a.png", b"0123456789"), ("b.png", b"x"))
-    (item, _) = WebDatasetSource(str(shard)).items()
+    (item, _) = items_of(WebDatasetSource(str(shard)))
     with open_item(item) as opened:
         assert opened.file.seek(-3, os.SEEK_END) == 7
         assert opened.file.read(99) == b"789"
@@ -239,7 +238,7 @@ def test_a_member_can_be_sought(shard: Path) -> None:
 
 def test_an_archive_that_changes_after_it_was_listed(shard: Path) -> None:
     tar(shard, ("a.png", png()), ("b.png", png()))
-    first, second = WebDatasetSource(str(shard)).items()
+    first, second = items_of(WebDatasetSource(str(shard)))
     tar(shard, ("a.png", png()))
     assert probe(first) == Skipped(
         first.path, "damaged: its archive has changed since it was listed"
@@ -254,7 +253,7 @@ def test_what_is_large_in_a_compressed_archive_is_read_in_its_order(
     monkeypatch.setattr("mmcalib.corpus.webdataset._HELD_BYTES", 10)
     padded = ((f"{n}.png", png(n) + bytes(2000)) for n in range(1, 4))
     tar(shard, *padded, mode="w:gz")
-    items = list(WebDatasetSource(str(shard)).items())
+    items = items_of(WebDatasetSource(str(shard)))
     assert all(item.held and item.held.data is None for item in items)
     assert [probe(item) for item in items] == [ImageShape(n, 8) for n in range(1, 4)]
     assert probe(items[0]) == ImageShape(1, 8)
@@ -265,7 +264,7 @@ def test_an_archive_behind_a_url(shard: Path, mode: str) -> None:
     files = pytest.importorskip("fsspec").filesystem("memory")
     files.pipe("/shards/0001.tar", tar(shard, *samples(3), mode=mode).read_bytes())
     source = WebDatasetSource("memory://shards/0001.tar")
-    items = list(source.items())
+    items = items_of(source)
     assert [item.path for item in items] == [
         f"tar://{n:06}.png::memory://shards/0001.tar" for n in range(3)
     ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,7 +40,7 @@ def remedied(gate: Gate, shape: Shape) -> Admission:
     return with_remedy(gate, shape, admit(gate, shape))
 
 
-def prompt(gate: Gate, shapes: list[Shape], text_bytes: int = 0, **asks: int) -> Admission:
+def prompt(gate: Gate, shapes: list[Shape], text_bytes: int = 0, **asks: Any) -> Admission:
     asked = Asked(text_bytes=text_bytes, **asks)
     answer = admit_prompt(gate, shapes, asked)
     return with_prompt_remedy(gate, shapes, asked, answer)

@@ -8,7 +8,7 @@ from mmcalib.derive.cache_floor import cache_floor, largest_item_bytes, parts, w
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.setting import DEFAULT
-from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
 
 TOKEN_BYTES = 4704
 LOGO, PAGE = ImageShape(100, 100), ImageShape(1000, 1000)
@@ -65,5 +65,5 @@ def test_without_dummies_the_corpus_is_all_that_is_known() -> None:
 def test_a_limit_of_999_is_no_more_than_what_begins_within_the_context() -> None:
     """32,768 tokens: two largest images fill it, so that no prompt holds more than three."""
     plain = budget(image=16_384, video=700)
-    unsaid = {"image": 999, "video": 1, "audio": 999}
+    unsaid: dict[Modality, int] = {"image": 999, "video": 1, "audio": 999}
     assert within_context(unsaid, plain, 20_000) == {"image": 3, "video": 1, "audio": 999}

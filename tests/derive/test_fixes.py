@@ -68,7 +68,7 @@ def toys(draw: st.DrawFn) -> tuple[list[Fix], Callable[[tuple[Fix, ...]], Outcom
     return fixes, lambda chosen: Outcome(lacking(chosen) == 0, lacking(chosen))
 
 
-def search(toy, most: int = PLENTY) -> tuple[Found, list[tuple[Fix, ...]]]:  # type: ignore[no-untyped-def]
+def search(toy, most: int = PLENTY) -> tuple[Found, list[tuple[Fix, ...]]]:
     fixes, evaluate = toy
     asked: list[tuple[Fix, ...]] = []
 

@@ -82,7 +82,7 @@ def test_an_item_refused_under_a_setting_keeps_nothing() -> None:
     assert (point.items, point.items_downscaled, point.worst_retention) == (2, 1, 0.0)
 
 
-def points(knob: Knob, *rows: tuple[int, int, int]) -> list[Point]:
+def points(knob: Knob, *rows: tuple[float, int, int]) -> list[Point]:
     """Of ten items each: (value, largest item's tokens, items downscaled)."""
     return [
         Point(knob, value, frontier.at(knob, value), most, most, 10, down, 0.5 if down else 1.0)
@@ -128,11 +128,11 @@ def test_a_cap_in_tokens_takes_the_largest_value_within_it(
 
 @given(SHAPES)
 def test_the_choice_is_the_same_whatever_the_order_of_the_corpus(sizes) -> None:
-    def chosen(order: list[tuple[int, int]]) -> int:
+    def chosen(order: list[tuple[int, int]]) -> float:
         default = sized(order)
         found = []
         for value in AREA.values(default.of("image"), Policy()):
-            most = value // UNIT
+            most = int(value // UNIT)
             capped = table(*(replace(c, tokens=min(c.tokens, most)) for c in default.of("image")))
             found.append(frontier.point(AREA, value, capped, default))
         return choose(found, Policy()).value

@@ -11,7 +11,7 @@ from mmcalib.derive import limits
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 
 TOKENS = st.integers(0, 200_000)
 
@@ -25,8 +25,8 @@ def count(value: int) -> Count:
 
 
 def test_every_modality_is_written_and_only_hinted_ones_are_mappings() -> None:
-    counts = {"image": count(4), "video": count(0), "audio": count(1)}
-    hints = {"image": {"width": 640, "height": 480}, "audio": {}}
+    counts: dict[Modality, Count] = {"image": count(4), "video": count(0), "audio": count(1)}
+    hints: dict[Modality, dict[str, int]] = {"image": {"width": 640, "height": 480}, "audio": {}}
     assert limits.limit_mm_per_prompt(counts, hints) == {
         "image": {"count": 4, "width": 640, "height": 480},
         "video": 0,

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -89,14 +90,16 @@ def adopt(path: Path) -> None:
     (EXAMPLE / "calibration.json").write_text(text, encoding="utf-8")
 
 
+def _filled(content: str, found: re.Match[str]) -> str:
+    return found["start"] + content + found["end"]
+
+
 def main() -> None:
     for given in sys.argv[1:]:
         adopt(Path(given))
     page = README.read_text(encoding="utf-8")
     for name, content in blocks().items():
-        page = _fenced(name).sub(
-            lambda found, new=content: found["start"] + new + found["end"], page
-        )
+        page = _fenced(name).sub(partial(_filled, content), page)
     README.write_text(page, encoding="utf-8")
     (EXAMPLE / "engine.yaml").write_text(engine_yaml(example(), SERVE), encoding="utf-8")
     (EXAMPLE / "report.md").write_text(markdown(example(), SERVE), encoding="utf-8")

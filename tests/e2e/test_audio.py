@@ -27,8 +27,8 @@ def test_clips_of_any_rate_are_calibrated_and_the_default_is_started_too(
     )
     words = ("run", "--model", "Qwen/Qwen2-Audio-7B-Instruct", "--requests", asked)
     # Time enough also on a busy machine for the default's profile, which is there to compare.
-    words += ("--startup-budget", "400")
-    done = mmcalib(engine_cache, *words, "--out", tmp_path / "out")
+    budget = ("--startup-budget", "400")
+    done = mmcalib(engine_cache, *words, *budget, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     calibration = Calibration.load(tmp_path / "out/calibration.json")
     checks = {check.name: check for check in calibration.checks}

@@ -66,7 +66,7 @@ def served(folder: Path, requests: list[dict[str, Any]]) -> list[Any]:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     (found,) = json.loads(done.stdout.splitlines()[-1])
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def test_a_long_text_fits_just_where_vllm_takes_it(calibrated: Path) -> None:
@@ -94,8 +94,8 @@ def test_another_tokenizer_is_not_trusted(calibrated: Path, tmp_path: Path) -> N
     lines = tmp_path / "requests.jsonl"
     one = json.dumps(request(calibrated, 10_000)) + "\n"
     lines.write_text(one * 2)
-    asks = ("check", "--calibration", calibrated / "out", "--requests", lines)
-    asks = (*asks, "--allowed-local-media-path", calibrated)
+    files = ("--calibration", calibrated / "out", "--requests", lines)
+    asks = ("check", *files, "--allowed-local-media-path", calibrated)
     done = mmcalib(tmp_path, *asks)
     assert done.returncode == 0, done.stderr
     path = calibrated / "model" / "tokenizer.json"

@@ -128,7 +128,7 @@ def test_the_engine_started_and_answered(images_only: Ran) -> None:
     assert replay is not None
     assert replay.prompts >= 1
     assert (replay.rejected, replay.oom, replay.token_mismatches) == (0, 0, 0)
-    assert 0 < replay.largest_encoder_step_tokens <= startup.figures["encoder_budget_tokens"]  # type: ignore[operator]
+    assert 0 < replay.largest_encoder_step_tokens <= startup.figures["encoder_budget_tokens"]
 
 
 def test_weights_scaled_to_true_depth_match_the_published_size(images_only: Ran) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mmcalib.derive.adequacy import adequacy
+from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.limits import hint_is_honest
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.engine.messages import Blank
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine
@@ -57,11 +60,7 @@ def test_a_hint_beyond_the_model_s_maximum_is_seen_as_clamped(qwen: Lab) -> None
     assert hint_is_honest("image", budget, _heaviest(qwen))
 
 
-def _heaviest(qwen: Lab):  # type: ignore[no-untyped-def]
-    from mmcalib.derive.costs import ItemCost
-    from mmcalib.domain.shapes import ImageShape
-    from mmcalib.engine.messages import Blank
-
+def _heaviest(qwen: Lab) -> ItemCost:
     shape = ImageShape(4032, 3024)
     cost = qwen.cost(Blank(shape))
     return ItemCost(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,10 @@ def moved(lab: Lab, knob: Knob, value: float) -> tuple[bool, bool, bool]:
     setting = frontier.at(knob, value)
     own, other = (PHOTO, CLIP) if knob.modality == "image" else (CLIP, PHOTO)
     item = embeds(lab, own, setting) != embeds(lab, own, Setting())
-    roomy = {"max_num_batched_tokens": lab.opened.max_model_len, "build_dummy": False}
+    roomy: dict[str, Any] = {
+        "max_num_batched_tokens": lab.opened.max_model_len,
+        "build_dummy": False,
+    }
     kwargs = {knob.argument: getattr(setting, knob.argument)}
     now, default = lab.budget(**kwargs, **roomy), lab.budget(**roomy)
     budget = [b.max_tokens_per_item[knob.modality] for b in (now, default)]

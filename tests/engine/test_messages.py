@@ -34,7 +34,8 @@ SHAPES: st.SearchStrategy[Shape] = st.one_of(
 
 @given(st.lists(SHAPES))
 def test_what_was_sent_arrives(shapes: list[Shape]) -> None:
-    subjects = (*(Blank(shape) for shape in shapes), File("image", "ü\n.png"))
+    blanks = [Blank(shape) for shape in shapes]
+    subjects: tuple[Blank | File, ...] = (*blanks, File("image", "ü\n.png"))
     sent = Measure(DEFAULT, subjects)
     arrived = decode(encode(sent))
     assert arrived == sent

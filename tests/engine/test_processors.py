@@ -9,9 +9,10 @@ import pytest
 
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.cost import Cost
-from mmcalib.domain.items import Item
+from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.setting import DEFAULT, Setting
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import probe
 from tests.engine.conftest import Lab
@@ -76,6 +77,12 @@ def test_frames_are_sampled_as_the_server_samples_them(qwen: Lab) -> None:
     assert at_two.tokens == 2 * at_one.tokens
 
 
+def readable(path: Path) -> Shape:
+    shape = probe(Item(str(path)))
+    assert not isinstance(shape, Skipped), shape
+    return shape
+
+
 def test_real_items_of_the_corpus_cost_what_blanks_of_their_shape_cost(
     qwen: Lab, shared: Path
 ) -> None:
@@ -83,8 +90,8 @@ def test_real_items_of_the_corpus_cost_what_blanks_of_their_shape_cost(
         *sorted((shared / "corpora/dev/image").iterdir()),
         *sorted((shared / "corpora/dev/video").iterdir()),
     ]
-    shapes = [probe(Item(str(path))) for path in paths]
-    files = [File(s.modality, str(p)) for s, p in zip(shapes, paths, strict=True)]  # type: ignore[union-attr]
+    shapes = [readable(path) for path in paths]
+    files = [File(s.modality, str(p)) for s, p in zip(shapes, paths, strict=True)]
     blanks = [Blank(s) for s in shapes]
     real, blank = qwen.costs(*files), qwen.costs(*blanks)
     differing = {
@@ -130,6 +137,7 @@ def test_a_video_larger_than_memory_is_refused_and_the_host_lives_on(qwen: Lab) 
 def test_the_frame_knob_is_the_one_that_the_model_s_loader_heeds(qwen: Lab) -> None:
     """Qwen2-VL's loader samples by fps and ignores num_frames, whatever a config says."""
     knob = next(k for k in qwen.opened.knobs if k.argument == "media_io_kwargs")
+    assert isinstance(knob, FrameSampling)
     assert (knob.name, knob.value, knob.steps) == (
         "video.fps",
         2,

@@ -16,6 +16,7 @@ from mmcalib.domain.cost import Cost
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item
 from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import File
 from mmcalib.media.probe import examine
 from tests.engine.conftest import QWEN, Lab
@@ -157,4 +158,5 @@ def test_pictures_of_every_format_that_vllm_opens(lab, tmp_path: Path, name: str
     (truth,) = lab(QWEN).costs(File("image", str(path)))
     assert isinstance(truth, Cost), truth
     shape = seen(path, "image").shape
+    assert isinstance(shape, ImageShape)
     assert (shape.width_px, shape.height_px) == truth.sampled

@@ -84,7 +84,7 @@ def longest(lab: Lab, found: ReadCorpus, texts: Texts, reserve_tokens: int, cont
     files = files_of(found)
     sample = choose(found.census, 1, 0)
     table, _ = measure(lab.host, found.census, DEFAULT, sample, Silent(), files)
-    counts = {"image": Count(1, "", "computed")}
+    counts: dict[Modality, Count] = {"image": Count(1, "", "computed")}
     budget = lab.budget(build_dummy=False)
     fit = longest_prompt(found.prompts, table, counts, budget, reserve_tokens, context, texts)
     assert fit is not None

@@ -145,7 +145,10 @@ def render(folder: Path, messages: list[dict[str, Any]]) -> str:
 def test_the_template_takes_strings_and_parts(tmp_path: Path) -> None:
     folder = materialise(known("Qwen2.5-VL-3B-Instruct"), tmp_path / "m")
     parts = [{"type": "image"}, {"type": "video"}, {"type": "text", "text": "Which?"}]
-    messages = [{"role": "system", "content": "Short."}, {"role": "user", "content": parts}]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Short."},
+        {"role": "user", "content": parts},
+    ]
     assert render(folder, messages) == (
         "<|im_start|>system\nShort.<|im_end|>\n"
         "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
@@ -169,7 +172,7 @@ def test_the_internvl_template_leaves_placeholders_to_vllm(tmp_path: Path) -> No
     )
 
 
-CHAT = [
+CHAT: list[dict[str, Any]] = [
     {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q?"}]},
     {"role": "assistant", "content": "A"},
     {"role": "user", "content": "B"},

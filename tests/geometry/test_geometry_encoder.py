@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mmcalib.geometry import bundled, find
 from mmcalib.geometry.encoder import Encoder, encoder_of
 
 
-def config(model: str) -> dict:
+def config(model: str) -> dict[str, Any]:
     geometry = find(model)
     assert geometry is not None
     return geometry.values("config")

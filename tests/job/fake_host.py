@@ -191,6 +191,7 @@ def grid(width: int, height: int, most_px: int) -> int:
 
 
 def cost(shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+    sampled: tuple[int, ...]
     match shape:
         case ImageShape(width_px=width, height_px=height):
             tokens, sampled = grid(width, height, cap("image", kwargs)), (width, height)
@@ -210,9 +211,11 @@ def _audio(samples: int) -> int:
 
 def budget(model: ModelInfo, args: Mapping[str, Any], *, build_dummy: bool) -> Budget:
     """vLLM's rule (vllm/multimodal/encoder_budget.py, 0.32)."""
-    limits = {m: _limit(args.get("limit_mm_per_prompt", {}).get(m)) for m in model.modalities}
+    limits: dict[str, tuple[int, Mapping[str, int]]] = {
+        m: _limit(args.get("limit_mm_per_prompt", {}).get(m)) for m in model.modalities
+    }
     kwargs = args.get("mm_processor_kwargs", {})
-    most = {m: _most(m, kwargs) for m, (count, _) in limits.items() if count}
+    most: dict[str, int] = {m: _most(m, kwargs) for m, (count, _) in limits.items() if count}
     batched = args.get("max_num_batched_tokens", model.serve_defaults["max_num_batched_tokens"])
     seqs = args.get("max_num_seqs", model.serve_defaults["max_num_seqs"])
     largest = max(most.values(), default=0)
@@ -222,7 +225,7 @@ def budget(model: ModelInfo, args: Mapping[str, Any], *, build_dummy: bool) -> B
     context = args.get("max_model_len", model.max_model_len)
     per_prompt = {m: max(1, min(limits[m][0], context // most[m])) for m in most}
     per_batch = {m: max(1, min(tokens // most[m], seqs * per_prompt[m])) for m in most}
-    profiled = max(most, key=lambda m: (most[m], m)) if most else None
+    profiled = max(most, key=lambda m: (most[m], m), default=None)
     embeds = {m: _dummy(m, kwargs, limits[m][1]) for m in most}
     dummies = {m: Dummy(n, n * TOKEN_BYTES, {}) for m, n in embeds.items()}
     return Budget(

@@ -57,7 +57,7 @@ def test_the_cpu_alone_is_the_cpu_alone_on_a_gpu_too() -> None:
 
 @pytest.mark.parametrize(("device", "asked"), [("auto", False), ("cuda", True)])
 def test_on_a_gpu_every_modality_that_can_be_is_compared(device: Device, asked: bool) -> None:
-    why = {"audio": "FeatureExtractor takes no device"}
+    why: dict[Modality, str] = {"audio": "FeatureExtractor takes no device"}
     assert found(device, why) == Beside("cuda", ("image",), why, OPTION, 2, asked)
 
 

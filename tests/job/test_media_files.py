@@ -12,7 +12,7 @@ import pytest
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.content_parts import text_part, url_part
 from mmcalib.domain.items import Prompt, Skipped
-from mmcalib.job.media_files import files, messages_of_files
+from mmcalib.job.media_files import Message, files, messages_of_files
 from mmcalib.locations.location import url_of
 from tests.corpus.tars import png, tar
 from tests.security.bombs import slow_jpeg
@@ -72,7 +72,10 @@ def test_a_file_is_not_copied(tmp_path: Path) -> None:
     path.write_bytes(png(9))
     assert files([("image", str(path))]) == [str(path)]
     part = url_part("image_url", url_of(str(path)))
-    messages = [{"role": "user", "content": [part, text_part("words")]}, {"role": "assistant"}]
+    messages: list[Message] = [
+        {"role": "user", "content": [part, text_part("words")]},
+        {"role": "assistant"},
+    ]
     assert messages_of_files([messages]) == [messages]
 
 
@@ -89,7 +92,7 @@ def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
     assert isinstance(refused, Skipped)
     assert path == str(good)
     parts = [url_part("image_url", url_of(str(one))) for one in (good, cut)]
-    requests = [[{"role": "user", "content": [part]}] for part in parts]
+    requests: list[list[Message]] = [[{"role": "user", "content": [part]}] for part in parts]
     assert messages_of_files([*requests, [{"role": "user", "content": parts}]]) == [
         requests[0],
         refused,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -19,7 +20,7 @@ MakeAudio = Callable[..., str]
 
 @pytest.fixture
 def make_image(tmp_path: Path) -> MakeImage:
-    def make(name: str, width: int, height: int, orientation: int = 1, **options: object) -> str:
+    def make(name: str, width: int, height: int, orientation: int = 1, **options: Any) -> str:
         path = tmp_path / name
         ramp = np.linspace(0, 255, width * height * 3).astype(np.uint8).reshape(height, width, 3)
         exif = Image.Exif()
@@ -41,7 +42,7 @@ def make_video(tmp_path: Path) -> MakeVideo:
         rotate: int = 0,
         sound: bool = False,
         codec: str = "mpeg4",
-        **options: object,
+        **options: Any,
     ) -> str:
         path = tmp_path / name
         with av.open(str(path), "w", **options) as container:
@@ -57,9 +58,9 @@ def make_video(tmp_path: Path) -> MakeVideo:
             container.mux(stream.encode())
             if audio is not None:
                 silence = np.zeros((1, 16000), np.float32)
-                frame = av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")
-                frame.sample_rate = 16000
-                container.mux(audio.encode(frame))
+                quiet = av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")
+                quiet.sample_rate = 16000
+                container.mux(audio.encode(quiet))
                 container.mux(audio.encode())
         return str(path)
 

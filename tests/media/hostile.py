@@ -76,6 +76,7 @@ def video(
         streams = []
         for width, height in sizes:
             stream = container.add_stream(codec, rate=Fraction(10))
+            assert isinstance(stream, av.VideoStream)
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             streams.append(stream)
         container.start_encoding()

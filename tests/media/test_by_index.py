@@ -13,6 +13,7 @@ import pytest
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import Shape, VideoShape
 from mmcalib.media import video
+from mmcalib.media.container import open_container
 from mmcalib.media.probe import probe
 from mmcalib.processes.priority import own_priority
 
@@ -49,6 +50,7 @@ def write(path: Path, form: str = "h264", pace: str = "steady", *, sound: bool =
         # The stream that is named first has its packets first.
         heard = container.add_stream("aac", rate=16_000) if sound else None
         stream = container.add_stream(codec, rate=RATE, options=options)
+        assert isinstance(stream, av.VideoStream)
         stream.width, stream.height = WIDTH, HEIGHT
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.codec_context.time_base = Fraction(1, 100)
@@ -119,7 +121,7 @@ def test_a_size_in_the_index_that_is_not_the_frames_is_not_believed(
 def test_the_index_is_enough(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.mp4", form)
     opened: list[bool] = []
-    whole = video.open_container
+    whole = open_container
 
     def noted(medium, **how):
         opened.append(how.get("whole", True))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from mmcalib.child.rehearsal.device.allocator import MIB
 from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.gpus.catalogue import find
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
 
@@ -41,11 +45,11 @@ def held(gpu: ImaginaryGpu) -> int:
     return sum(one.nbytes for one in gpu.ledger.live.values())
 
 
-def cuda(*values: int) -> torch.Tensor:
+def cuda(*values: int) -> Tensor:
     return torch.tensor(values, device=CUDA)
 
 
-def activation(*shape: int) -> torch.Tensor:
+def activation(*shape: int) -> Tensor:
     """Too large for its values to be kept, as activations are."""
     return torch.empty(*shape, dtype=torch.bfloat16, device=CUDA)
 
@@ -88,7 +92,7 @@ def test_a_tensor_is_booked_while_it_lives(gpu: ImaginaryGpu) -> None:
     ],
 )
 def test_a_view_or_an_operation_in_place_books_nothing(
-    gpu: ImaginaryGpu, view: Callable[[torch.Tensor], torch.Tensor]
+    gpu: ImaginaryGpu, view: Callable[[Tensor], Tensor]
 ) -> None:
     x = activation(512, 1024)
     assert peak_of(gpu, lambda: view(x)) == 0
@@ -167,7 +171,7 @@ def test_a_chain_of_elementwise_operations_holds_two_results_at_once(gpu: Imagin
     ],
 )
 def test_small_whole_numbers_keep_their_values(
-    gpu: ImaginaryGpu, run: Callable[[torch.Tensor], torch.Tensor], expected: object
+    gpu: ImaginaryGpu, run: Callable[[Tensor], Tensor], expected: object
 ) -> None:
     result = run(cuda(10, 20, 30, 40))
     assert result.device == torch.device(CUDA)

@@ -22,7 +22,7 @@ GIB = 1 << 30
 PUBLISHED_WEIGHTS_BYTES = round(7.1557 * GIB)
 # 36 layers of 2 heads of 128 numbers of 2 B, for keys and for values.
 KV_BYTES_PER_TOKEN = 36 * 2 * 128 * 2 * 2
-IMAGE_ONLY = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+IMAGE_ONLY: dict[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 # Three times DESIGN's 30 s and 2 s, because the machines that run this test are shared and small.
 MAX_COLD_S, MAX_FURTHER_S = 300.0, 30.0
 

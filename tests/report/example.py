@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from mmcalib.checks.check import Status
 from mmcalib.derive.bounds import Area
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.job.gate.calibration import Calibration
@@ -17,6 +20,7 @@ from mmcalib.result.encoder_sweep import (
     ModalitySweep,
     UnsweptSize,
 )
+from mmcalib.result.evidence import Evidence
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.part import Label
@@ -282,7 +286,7 @@ def _corpus() -> Corpus:
     )
 
 
-def _engine_config() -> dict[str, object]:
+def _engine_config() -> dict[str, Any]:
     return {
         "model": "Qwen/Qwen2.5-VL-3B-Instruct",
         "limit_mm_per_prompt": {
@@ -309,24 +313,52 @@ def _limits() -> Limits:
         mm_processor_kwargs=config["mm_processor_kwargs"],
         media_io_kwargs={},
         evidence=[
-            _why("limit_mm_per_prompt.image.count", 4, "computed", "most of any request, of 600")
-            | {"exemplar": "requests.jsonl:17"},
-            _why("limit_mm_per_prompt.image.width", 1316, "measured", hint)
-            | {"exemplar": page, "effect": "without it: profiled image 1,269 → 1,280 tokens"},
-            _why("limit_mm_per_prompt.image.height", 756, "measured", hint)
-            | {"exemplar": page, "effect": "without it: profiled image 1,269 → 1,080 tokens"},
-            _why("limit_mm_per_prompt.video", 1, "computed", "most of any request, of 600")
-            | {"exemplar": "requests.jsonl:30"},
+            _why(
+                "limit_mm_per_prompt.image.count",
+                4,
+                "computed",
+                "most of any request, of 600",
+                exemplar="requests.jsonl:17",
+            ),
+            _why(
+                "limit_mm_per_prompt.image.width",
+                1316,
+                "measured",
+                hint,
+                exemplar=page,
+                effect="without it: profiled image 1,269 → 1,280 tokens",
+            ),
+            _why(
+                "limit_mm_per_prompt.image.height",
+                756,
+                "measured",
+                hint,
+                exemplar=page,
+                effect="without it: profiled image 1,269 → 1,080 tokens",
+            ),
+            _why(
+                "limit_mm_per_prompt.video",
+                1,
+                "computed",
+                "most of any request, of 600",
+                exemplar="requests.jsonl:30",
+            ),
             _why("limit_mm_per_prompt.audio", 0, "computed", "no audio in the corpus"),
             _why(
                 f"mm_processor_kwargs.{AREA}",
                 1003520,
                 "measured",
                 "smallest tried that downscales no item of the corpus; default 12845056",
-            )
-            | {"exemplar": page, "effect": CAPPED},
-            _why("max_model_len", 128000, "computed", "the model's own context")
-            | {"effect": "vLLM has the same without it here"},
+                exemplar=page,
+                effect=CAPPED,
+            ),
+            _why(
+                "max_model_len",
+                128000,
+                "computed",
+                "the model's own context",
+                effect="vLLM has the same without it here",
+            ),
             _why(
                 "max_num_batched_tokens",
                 2538,
@@ -339,14 +371,14 @@ def _limits() -> Limits:
                 "computed",
                 "hits 31.4% of 1,247 items in 600 requests; any cache at most 32.0%, vLLM's 4 GiB "
                 "32.0%",
-            )
-            | {"exemplar": "/data/scan/letterhead.png"},
+                exemplar="/data/scan/letterhead.png",
+            ),
         ],
     )
 
 
-def _why(setting: str, value: float, label: Label, reason: str) -> dict[str, object]:
-    return {"setting": setting, "value": value, "label": label, "reason": reason}
+def _why(setting: str, value: float, label: Label, reason: str, **more: str) -> Evidence:
+    return Evidence(setting=setting, value=value, label=label, reason=reason, **more)
 
 
 def _budgets() -> Budgets:
@@ -497,5 +529,5 @@ def _checks() -> list[CheckResult]:
     ]
 
 
-def _check(name: str, status: str, detail: str, remedy: str = "") -> CheckResult:
+def _check(name: str, status: Status, detail: str, remedy: str = "") -> CheckResult:
     return CheckResult(name=name, status=status, detail=detail, remedy=remedy)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_names_of_any_kind_survive_and_the_file_is_utf8(name: str, tmp_path: Pat
     assert Calibration.load(path) == named(name)
 
 
-def document() -> dict[str, object]:
+def document() -> dict[str, Any]:
     return json.loads(calibration().to_json())
 
 

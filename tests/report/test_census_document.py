@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +35,7 @@ ASKED = st.tuples(
 CORPORA = st.tuples(FILES, st.lists(ASKED, max_size=4), SMALL)
 
 
-def document(*corpora: tuple, **how: list[Shard]) -> CensusDocument:
+def document(*corpora: tuple[Any, ...], shards: Iterable[Shard] = ()) -> CensusDocument:
     census, prompts = Census(), PromptCensus()
     for files, requests, _ in corpora:
         for shape, path in files:
@@ -45,7 +47,7 @@ def document(*corpora: tuple, **how: list[Shard]) -> CensusDocument:
             messages: list[dict[str, object]] = [{"role": origin, "content": [text, text[:1]]}]
             prompts.add((shape for shape, _ in items), Prompt("r:1", named, text, messages))
     skipped = sum(skipped for *_, skipped in corpora)
-    return CensusDocument.of(census, prompts, files=3 * skipped, skipped=skipped, **how)
+    return CensusDocument.of(census, prompts, files=3 * skipped, skipped=skipped, shards=shards)
 
 
 @given(CORPORA, CORPORA)
@@ -74,7 +76,11 @@ def test_what_is_written_is_read(a) -> None:
     assert read.to_json() == made.to_json()
 
 
-A: tuple = ([(ImageShape(2, 1), "/a.jpg")], [([(ImageShape(2, 1), "/a.jpg")], "why?", "user")], 1)
+A: tuple[Any, ...] = (
+    [(ImageShape(2, 1), "/a.jpg")],
+    [([(ImageShape(2, 1), "/a.jpg")], "why?", "user")],
+    1,
+)
 
 
 def test_the_text() -> None:

@@ -27,8 +27,8 @@ VOID = {"meta", "img", "br", "wbr"}
 BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def rendered(found: Calibration, **how: bool) -> str:
-    return html(Report(found, SERVE, **how))
+def rendered(found: Calibration, *, thumbnails: bool = True) -> str:
+    return html(Report(found, SERVE, thumbnails=thumbnails))
 
 
 class Elements(HTMLParser):
@@ -84,9 +84,10 @@ def test_no_element_has_a_handler_of_its_own(page: str) -> None:
 
 def test_every_id_is_one_elements_and_every_reference_finds_it(page: str) -> None:
     found = Elements(page).found
-    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    ids = [attributes["id"] or "" for _, attributes in found if "id" in attributes]
     assert sorted(ids) == sorted(set(ids))
-    asked = [a["href"][1:] for _, a in found if (a.get("href") or "").startswith("#")]
+    links = [a.get("href") or "" for _, a in found]
+    asked: list[str | None] = [link[1:] for link in links if link.startswith("#")]
     asked += [a["data-copy"] for _, a in found if "data-copy" in a]
     asked += [a["aria-labelledby"] for _, a in found if "aria-labelledby" in a]
     assert set(asked) <= set(ids)

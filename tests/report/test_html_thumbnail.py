@@ -64,7 +64,9 @@ def test_what_is_transparent_lies_on_white(tmp_path: Path) -> None:
 def test_of_a_video_it_is_the_first_frame(tmp_path: Path) -> None:
     shown = picture(thumbnail(str(film(tmp_path / "a.mp4")), "video"))
     assert shown.size == (240, 120)
-    red, green, _ = shown.convert("RGB").getpixel((120, 60))
+    pixel = shown.convert("RGB").getpixel((120, 60))
+    assert isinstance(pixel, tuple)
+    red, green, _ = pixel
     assert red > 200 > 60 > green
 
 
@@ -73,7 +75,8 @@ def test_members_of_archives_are_shown_too(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(tmp_path / "a.jpg", "x/a.jpg")
         archive.add(film(tmp_path / "a.mp4"), "a.mp4")
-    for member, modality in (("x/a.jpg", "image"), ("a.mp4", "video")):
+    members: dict[str, Modality] = {"x/a.jpg": "image", "a.mp4": "video"}
+    for member, modality in members.items():
         uri = thumbnail(f"tar://{member}::{tmp_path}/a.tar", modality)
         assert picture(uri).size == (240, 120)
     assert thumbnail(f"tar://none.jpg::{tmp_path}/a.tar", "image") is None

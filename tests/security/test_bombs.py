@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def test_many_tables_are_read_by_one_process(tmp_path: Path) -> None:
 def test_a_reader_that_is_left_early_is_ended(tmp_path: Path) -> None:
     path = tables.written(tmp_path / "t.parquet", [png(40, 24)] * 200)
     items = Apart(ParquetSource(str(path)), str(path)).items()
+    assert isinstance(items, Generator)
     next(items)
     items.close()
     assert apart._IDLE == []

@@ -13,6 +13,7 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +161,10 @@ def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
         lambda: REPORTS["md"].render(report),
         lambda: summary(found, console),
     ]
-    tried += [lambda shape=shape: found.admits(shape) for shape in shapes]
+    tried += [partial(found.admits, shape) for shape in shapes]
     tried += [lambda: REPORTS["html"].render(report)] if page else []
     said = made(tried) + console.file.getvalue()  # type: ignore[attr-defined]
-    code = made([lambda form=form: form.render(found) for form in CONFIGURATIONS.values()])
+    code = made([partial(form.render, found) for form in CONFIGURATIONS.values()])
     return CODE.sub("", said), code + "".join(CODE.findall(said))
 
 

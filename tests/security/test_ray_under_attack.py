@@ -58,7 +58,9 @@ def test_items_and_processes_that_misbehave(
         os.kill(parent(looking(mark)[0]), signal.SIGSTOP)
         answers = executor.result(ticket)
         assert answers == [
-            ProbeResult(f'["image",{len(os.path.basename(order.item.path))},1]', order.version)
+            ProbeResult(
+                f'["image",{len(os.path.basename(order.item.path))},1]', order.version or ""
+            )
             for order in slow
         ]
 

@@ -96,8 +96,8 @@ def test_a_scan_goes_on_when_all_its_workers_are_stopped(tmp_path: Path) -> None
         server.hang = threading.Event()
         words = ["--data", server.put("slow.png", tars.png()), "--data", media]
         process = started(
-            *(tmp_path, "scan", *words, "--out", "out", "--json", "--quiet"),
-            *("--item-timeout", "2"),
+            tmp_path,
+            *("scan", *words, "--out", "out", "--json", "--quiet", "--item-timeout", "2"),
         )
         wait_until(lambda: server.asked)
         server.hang.set()

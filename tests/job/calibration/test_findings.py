@@ -7,7 +7,7 @@ import pytest
 from mmcalib.checks.check import Check, verdict
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.job.calibration.evidence import evidence
 from mmcalib.job.calibration.reviewed import findings
 from mmcalib.job.read import ReadCorpus
@@ -255,7 +255,8 @@ def test_a_file_that_no_request_mentions_must_fit_too() -> None:
 
 
 def test_coverage_is_of_requests_and_not_of_each_modality() -> None:
-    requests = [*[[A, CLIP]] * 8, [A, A, A, CLIP], [A, CLIP, CLIP]]
+    usual: list[Shape] = [A, CLIP]
+    requests = [*[usual] * 8, [A, A, *usual], [*usual, CLIP]]
     admitted = checks(corpus([], requests), Policy(coverage=0.9))["requests admitted"]
     assert "1 of 10 requests" in admitted.detail
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,8 @@ def swept(shape: Shape = PAGE) -> Sweep:
 
 
 def started(device: str, depth: int, true_depth: int) -> Started:
-    none = dict.fromkeys(EngineStarted.__slots__, 0)
-    figures = EngineStarted(**{**none, "device": device})  # type: ignore[arg-type]
+    none: dict[str, Any] = {figure.name: 0 for figure in fields(EngineStarted)}
+    figures = EngineStarted(**{**none, "device": device})
     return Started(figures, (2, depth), (36, true_depth))
 
 

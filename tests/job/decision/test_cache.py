@@ -101,9 +101,10 @@ def test_encoder_decoder_models_have_none() -> None:
 
 def test_a_ram_budget_is_kept_and_said() -> None:
     read = corpus([], [[A], [B], [C], [A], [B], [C], [C]])
-    policy = Policy(ram_budget_bytes=12 * GIB // 100)
+    ram_bytes = 12 * GIB // 100
+    policy = Policy(ram_budget_bytes=ram_bytes)
     decision = decide(read, policy)
-    assert sized(decision).size.total_bytes <= policy.ram_budget_bytes
+    assert sized(decision).size.total_bytes <= ram_bytes
     check = next(cache_checks(decision, policy))
     assert check.status == "warn"
     assert check.detail.startswith("0.12 GiB are allowed, at most 0.10 GiB of RAM in both")
@@ -199,7 +200,7 @@ def test_it_never_asks_for_more_than_is_known_to_be_there(
 @pytest.mark.parametrize("clips_first", [True, False])
 def test_items_are_in_the_order_in_which_vllm_merges_them(clips_first: bool) -> None:
     """Images before videos, however the request has them: so the clip is the one used last."""
-    request = [CLIP, A] if clips_first else [A, CLIP]
+    request: list[Shape] = [CLIP, A] if clips_first else [A, CLIP]
     curve = sized(decide(corpus([], [request, [CLIP], [CLIP]]))).curve
     assert curve.capacities == (tensor_bytes(CLIP),)
 
@@ -210,7 +211,7 @@ def test_a_size_holds_every_request_or_is_off(requests: list[list[Shape]]) -> No
     if isinstance(decision.cache, str):
         assert not any(requests)
         return
-    size, curve = decision.cache.size, decision.cache.curve
+    size, curve = sized(decision).size, sized(decision).curve
     assert (size.mm_processor_cache_gb == 0) == (curve.most_hits == 0)
     if curve.most_hits:
         assert size.capacity_bytes + 1 >= curve.largest_request_bytes

@@ -61,7 +61,9 @@ class FillingHost(FakeHost):
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
         for index, subject in enumerate(request.subjects):
             kwargs = request.setting.mm_processor_kwargs
-            yield Measured(index, self.cost(self._shape(subject), kwargs))
+            shape = self._shape(subject)
+            assert shape is not None
+            yield Measured(index, self.cost(shape, kwargs))
 
 
 def test_what_stands_beside_a_cap_stays_where_it_could_be_missed() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -57,7 +59,7 @@ def test_every_covered_prompt_is_admitted_or_the_verdict_is_no(requests, policy:
         assert all(cost.embeds <= decision.budget.encoder_budget_tokens for cost in costs)
         fits = sum(cost.tokens for cost in costs) + policy.text_reserve_tokens <= context
         assert fits or "prompts fit" in failed
-    share = 0.0 if isinstance(policy.coverage, dict) else policy.coverage
+    share = policy.coverage if isinstance(policy.coverage, float) else 0.0
     assert read.prompts.admitted(counts) >= share * len(requests) - 1e-9
 
 
@@ -159,7 +161,7 @@ def test_few_steps_are_tried_and_one_where_none_helps() -> None:
     steps = {e.point.max_tokens for e in decide(read).explored}
     for most in sorted(steps)[1:-1]:
         tried.clear()
-        found = decide(read, rejects=lambda decision, most=most: too_large(decision, most))
+        found = decide(read, rejects=partial(too_large, most=most))
         assert longest_media(found) == max(step for step in steps if step <= most)
         assert len(tried) <= 2 + math.ceil(math.log2(len(steps)))
 
@@ -200,7 +202,7 @@ def test_frames_are_raised_to_the_floor_and_not_chosen_otherwise() -> None:
 
 def test_coverage_may_be_of_each_modality_by_itself() -> None:
     clip = VideoShape(20, 30.0, 0.7, 280, 280)
-    requests = [*[[STAMP]] * 8, [STAMP] * 4, [clip] * 3]
+    requests: list[Sequence[Shape]] = [*[[STAMP]] * 8, [STAMP] * 4, [clip] * 3]
     counts = decide(corpus([], requests), Policy(coverage={"image": 0.9})).counts
     assert counts["image"].value == 1
     assert "covers 90.0%" in counts["image"].reason

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(materialise(geometry, tmp_path_factory.mktemp("models") / "3b"))
 
 
+def total(parts: Sequence[int | None]) -> int:
+    """All must be known."""
+    known = [part for part in parts if part is not None]
+    assert len(known) == len(parts)
+    return sum(known)
+
+
 def started(**changes: object) -> Started:
     figures = EngineStarted(
         device="cpu",
@@ -50,14 +59,15 @@ def started(**changes: object) -> Started:
 
 def test_the_entry_adds_up_and_labels_what_is_not_rehearsed() -> None:
     found = memory(rehearsed(), L4)
-    assert found.kv_cache_bytes == (
-        found.requested_bytes
-        - found.weights_bytes
-        - found.buffers_bytes
-        - found.activation_peak_bytes
-        - found.non_torch_bytes
-        - found.cudagraph_bytes
+    parts = (
+        found.weights_bytes,
+        found.buffers_bytes,
+        found.activation_peak_bytes,
+        found.non_torch_bytes,
+        found.cudagraph_bytes,
     )
+    assert found.requested_bytes is not None
+    assert found.kv_cache_bytes == found.requested_bytes - total(parts)
     assert found.label == "rehearsed"
     assert found.labels["cudagraph_bytes"] == found.labels["non_torch_bytes"] == "assumed"
     assert (found.gpu, found.encoder_peak_bytes) == ("L4", 2 * GIB)
@@ -102,7 +112,7 @@ def test_an_encoder_without_a_profile_is_a_finding(model: str) -> None:
     ],
 )
 def test_what_was_predicted_against_what_was_measured(
-    model: str, changes: dict, status: str
+    model: str, changes: dict[str, Any], status: str
 ) -> None:
     predicted = Predicted(L4, None, rehearsed(**changes))
     checks = {c.name: c for c in memory_checks(predicted, started(), model)}

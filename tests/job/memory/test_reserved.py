@@ -22,7 +22,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Outputs, Rehearsed, StepPeak
 from mmcalib.domain.setting import DEFAULT
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import EngineError
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
@@ -195,7 +195,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
 def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
     """Finding §3 of the server conformance work: one small picture pins the batch it came with."""
     stamp, page = ImageShape(32, 32), ImageShape(576, 576)
-    costs = {
+    costs: dict[Shape, ItemCost] = {
         stamp: ItemCost(stamp, 8, "/s.png", 4, 4, 1, 0.0, (), "real"),
         page: ItemCost(page, 90, "/p.png", 324, 324, 1, 0.0, (), "real"),
     }
@@ -260,7 +260,7 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
     partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, failure=other)
     for at, reason in ((failed, "no kernel"), (partly, "it asserts")):
         assert predicted_shortfall(at, FOUR) is None
-        (check,) = in_bytes([TOKENS], at, FOUR, Policy(), NOBODY, Accesses(), "mmcalib rehearse")
+        (check,) = in_bytes([TOKENS], at, FOUR, Policy(), NOBODY, Accesses(), "mmcalib rehearse")  # type: ignore[arg-type]
         assert check.status == "warn"
         assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
         assert f"{reason}; bytes are not known of" in check.detail

@@ -8,7 +8,7 @@ import pytest
 
 from mmcalib.domain.processed import Processed, TensorSpec
 from mmcalib.domain.setting import DEFAULT
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.engine.messages import CompareDevices, DevicesCompared
 from mmcalib.errors import EngineDied
 from mmcalib.job.device import Beside
@@ -28,7 +28,7 @@ SAMPLE: list[tuple[Shape, str]] = [
     *((IMAGE, f"{name}.jpg") for name in ("good", "odd", "huge", "broken", "fatal")),
     (AudioShape(16_000, 16_000), "good.wav"),
 ]
-NO_DEVICE = {"audio": "it takes no device"}
+NO_DEVICE: dict[Modality, str] = {"audio": "it takes no device"}
 
 
 def processed(tokens: int, seconds: float, peak: int | None = None) -> Processed:

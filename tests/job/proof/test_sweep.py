@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from mmcalib.domain.budget import Dummy
@@ -147,6 +147,6 @@ def _started() -> Any:
     from mmcalib.engine.messages import EngineStarted
     from mmcalib.job.proof.startup import Started
 
-    none = dict.fromkeys(EngineStarted.__slots__, 0)
+    none: dict[str, Any] = {figure.name: 0 for figure in fields(EngineStarted)}
     figures = EngineStarted(**{**none, "device": "cpu"})
     return Started(figures, (2, 2), (36, 32))

@@ -10,6 +10,8 @@ from mmcalib.checks.catalogue.size_hints import SIZE_HINT
 from mmcalib.checks.check import Check
 from mmcalib.derive.limits import Count
 from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.shapes import Modality
 from mmcalib.geometry import ResolvedModel
 from mmcalib.gpus import catalogue
 from mmcalib.job.memory.checks import reserved_check
@@ -35,7 +37,7 @@ OPENED = ModelInfo(
 
 
 def subject(**engine_args: Any) -> Subject:
-    counts = {"image": Count(1, "", "given")}
+    counts: dict[Modality, Count] = {"image": Count(1, "", "given")}
     return Subject(
         resolved=ResolvedModel("m", "/m", "local", None, ()),
         opened=OPENED,
@@ -62,7 +64,8 @@ def test_the_worst_step_has_no_hint_and_is_profiled() -> None:
 
 def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
     hinted = subject(limit_mm_per_prompt={"image": {"count": 1, "width": 512}})
-    gpu, worst = catalogue.find("L4"), {"image": rehearsed()}
+    gpu = catalogue.find("L4")
+    worst: dict[Modality, Rehearsed] = {"image": rehearsed()}
     before = [
         Check(SIZE_HINT.of("image"), "fail", "a trap", "the cure"),
         Check(RESERVED, "fail", "in tokens", "the cure"),

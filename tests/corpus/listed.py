@@ -1,0 +1,41 @@
+"""What a source lists, where a test means to see nothing skipped."""
+
+from __future__ import annotations
+
+from mmcalib.corpus.source import Source
+from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.media.probe import probe
+
+
+def items_of(source: Source) -> list[Item]:
+    found = list(source.items())
+    items = [one for one in found if isinstance(one, Item)]
+    assert items == found
+    return items
+
+
+def prompts_of(source: Source) -> list[Prompt]:
+    found = list(source.prompts())
+    prompts = [one for one in found if isinstance(one, Prompt)]
+    assert prompts == found
+    return prompts
+
+
+def held(item: Item) -> ByteSource:
+    """What the source knows of the item's bytes."""
+    assert item.held is not None
+    return item.held
+
+
+def width(item: Item) -> int:
+    """Of a picture, in pixels."""
+    shape = probe(item)
+    assert isinstance(shape, ImageShape), shape
+    return shape.width_px
+
+
+def reason(found: object) -> str:
+    """Why it is skipped."""
+    assert isinstance(found, Skipped), found
+    return found.reason
