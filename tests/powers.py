@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 # capabilities(7), capget(2), prctl(2).
@@ -57,7 +57,9 @@ def powerless() -> Iterator[None]:
         call("prctl", _PR_SET_SECUREBITS, bits, 0, 0, 0)
 
 
-def _set_effective(call: object, header: _Header, sets: object, effective: list[int]) -> None:
-    for one, value in zip(sets, effective, strict=True):  # type: ignore[call-overload]
+def _set_effective(
+    call: Callable[..., int], header: _Header, sets: ctypes.Array[_Sets], effective: list[int]
+) -> None:
+    for one, value in zip(sets, effective, strict=True):
         one.effective = value
-    call("capset", ctypes.byref(header), sets)  # type: ignore[operator]
+    call("capset", ctypes.byref(header), sets)

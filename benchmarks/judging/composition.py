@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from judging.pool import Pool
-from judging.request import EXTRAS, Item, Order, Request, Room, Turn, Via
+from judging.request import EXTRAS, Item, Order, Request, Room, Script, Turn, Via
 from judging.subject import Subject
 
 # Above what any subject is calibrated for.
@@ -107,8 +107,8 @@ class Composition:
         )
 
 
-def _user(items: list[Item], words: int, script: str) -> tuple[Turn, ...]:
-    return (Turn("user", words, tuple(items), script=script),)  # type: ignore[arg-type]
+def _user(items: list[Item], words: int, script: Script) -> tuple[Turn, ...]:
+    return (Turn("user", words, tuple(items), script=script),)
 
 
 def _request(turns: list[Turn] | tuple[Turn, ...], tools: int) -> Request:
@@ -123,7 +123,7 @@ def _knobs() -> st.SearchStrategy[str]:
     return st.sampled_from(("max_tokens", "max_completion_tokens"))
 
 
-def _scripts() -> st.SearchStrategy[str]:
+def _scripts() -> st.SearchStrategy[Script]:
     return st.sampled_from(("latin", "latin", "cyrillic", "emoji"))
 
 

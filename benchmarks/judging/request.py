@@ -14,6 +14,7 @@ from judging.pool import Medium, Pool
 # The last four are `data:` URLs as some clients write them: in lines of 76, without the padding,
 # as another type, and percent-encoded.
 Via = Literal["file", "data", "http", "input_audio", "wrapped", "unpadded", "mistyped", "percent"]
+Script = Literal["latin", "cyrillic", "emoji"]
 # What is filled up to the context's end: the text, or the answer that is asked for.
 Fill = Literal["text", "max_tokens", "max_completion_tokens"]
 AnswerKnob = Literal["max_tokens", "max_completion_tokens"]
@@ -58,7 +59,7 @@ class Turn:
     words: int = 8
     items: tuple[Item, ...] = ()
     calls: int = 0
-    script: Literal["latin", "cyrillic", "emoji"] = "latin"
+    script: Script = "latin"
 
 
 @dataclass(frozen=True, slots=True)

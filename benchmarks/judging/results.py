@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -108,17 +109,13 @@ def _read(path: Path) -> Iterator[Result]:
                 continue  # the last line of a run that was killed, or of an older form
 
 
-def _lean(example: dict[str, object]) -> dict[str, object]:
+def _lean(example: dict[str, Any]) -> dict[str, object]:
     """Without what is as a request has it by itself."""
     plain = asdict(_ORDER.validate_python([{"turns": [{}]}])[0])
     bare_turn = plain.pop("turns")[0]
-    order: list[dict[str, object]] = example["order"]  # type: ignore[assignment]
     lean = []
-    for request in order:
-        turns = [
-            {k: v for k, v in turn.items() if v != bare_turn[k]}
-            for turn in request["turns"]  # type: ignore[attr-defined]
-        ]
+    for request in example["order"]:
+        turns = [{k: v for k, v in turn.items() if v != bare_turn[k]} for turn in request["turns"]]
         kept = {k: v for k, v in request.items() if k != "turns" and v != plain[k]}
         lean.append({"turns": turns, **kept})
     return {**example, "order": lean}

@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,10 +33,10 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
     return Pool(tmp_path_factory.mktemp("pool"), [*named, *(name for some in few for name in some)])
 
 
-def result(order: Order = (PICTURE,), **changes: object) -> Result:
+def result(order: Order = (PICTURE,), **changes: Any) -> Result:
     verdicts = tuple(Verdict("fits", "64 tokens", 200, "") for _ in order)
     made = Result("qwen3-vl", "alone-1", 0, "these", order, verdicts, 0.1)
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mmcalib.domain.shapes import Modality
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from gpu.lines import append
@@ -78,10 +80,14 @@ def test_what_was_done_is_not_left_and_a_line_cut_short_is(tmp_path: Path) -> No
     append(one.results, asdict(UNFIT))
     with one.results.open("ab") as file:
         file.write(b'{"gpu": "NVIDIA')
-    items = [("image", "image/a.jpg"), ("image", "image/b.jpg"), ("audio", "audio/c.wav")]
-    assert one.left(MODELS[0], items) == [("image", "image/b.jpg")]  # type: ignore[arg-type]
-    assert one.left(MODELS[1], items) == items  # type: ignore[arg-type]
-    assert bench(tmp_path, device="cpu").left(MODELS[0], items) == items  # type: ignore[arg-type]
+    items: list[tuple[Modality, str]] = [
+        ("image", "image/a.jpg"),
+        ("image", "image/b.jpg"),
+        ("audio", "audio/c.wav"),
+    ]
+    assert one.left(MODELS[0], items) == [("image", "image/b.jpg")]
+    assert one.left(MODELS[1], items) == items
+    assert bench(tmp_path, device="cpu").left(MODELS[0], items) == items
     append(one.results, asdict(ODD))
     assert read(one.results) == [line(), UNFIT, ODD]
 

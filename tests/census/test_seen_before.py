@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def order(path: Path | str, how: str = "", **held: object) -> ProbeTask:
-    item = Item(str(path), how.rstrip("+") or None, **held)  # type: ignore[arg-type]
+def order(path: Path | str, how: str = "", **held: Any) -> ProbeTask:
+    declared: Any = how.rstrip("+") or None
+    item = Item(str(path), declared, **held)
     return ProbeTask(item, how.endswith("+"), version(item))
 
 

@@ -86,7 +86,9 @@ def test_what_it_installs_is_what_the_project_asks_for() -> None:
     wanted = {one for name, extra in extras.items() if name != "dev" for one in extra}
     for package in packages.packages():
         if package.need == "optional":
-            assert re.search(r'"(.*)"', package.install)[1] in wanted, package.name  # type: ignore[index]
+            quoted = re.search(r'"(.*)"', package.install)
+            assert quoted is not None, package.name
+            assert quoted[1] in wanted, package.name
     named = {one.partition(">")[0] for one in project["dependencies"]}
     assert {p.name for p in packages.packages() if p.need == "media"} <= named
 

@@ -24,9 +24,10 @@ from tests.report.hostile import NAMES, named
 
 
 def leave(found: Calibration, out: Path, **how: Any) -> str:
-    console = Console(file=io.StringIO(), width=80)
+    page = io.StringIO()
+    console = Console(file=page, width=80)
     finish(found, out, console, **{"as_json": False, "quiet": False, "strict": False, **how})
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    return page.getvalue()
 
 
 def failed() -> Calibration:

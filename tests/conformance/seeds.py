@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -17,14 +18,14 @@ from judging.request import Item, Order, Request, Room, Turn
 NOT_CURED: Mapping[str, str] = {}
 
 
-def one(*names: str, words: int = 8, **more: object) -> Order:
+def one(*names: str, words: int = 8, **more: Any) -> Order:
     """One request of one message."""
     return (user(*names, words=words, **more),)
 
 
-def user(*names: str, words: int = 8, **more: object) -> Request:
+def user(*names: str, words: int = 8, **more: Any) -> Request:
     items = tuple(Item(name) for name in names)
-    return Request((Turn(words=words, items=items),), **more)  # type: ignore[arg-type]
+    return Request((Turn(words=words, items=items),), **more)
 
 
 LOGO = "image-448x448.jpg"

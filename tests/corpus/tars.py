@@ -6,6 +6,7 @@ import io
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -24,9 +25,9 @@ def member(
     return info
 
 
-def tar(path: Path, *members: tuple[str, bytes], mode: str = "w", **options: object) -> Path:
+def tar(path: Path, *members: tuple[str, bytes], mode: Any = "w", **options: Any) -> Path:
     """An archive of these names and bytes, in this order; names may repeat."""
-    with tarfile.open(path, mode, **options) as archive:  # type: ignore[call-overload]
+    with tarfile.open(path, mode, **options) as archive:
         for name, data in members:
             archive.addfile(member(name, len(data)), io.BytesIO(data))
     return path

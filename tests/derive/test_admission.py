@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.admission import Admission, Gate, Known, admit, admit_prompt
+from mmcalib.derive.admission import Admission, Answer, Gate, Known, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder, Rung, Sampling
 from mmcalib.derive.remedies import (
     CALIBRATE,
@@ -263,5 +263,5 @@ def test_a_size_that_is_named_fits(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("answer", ["fits", "no", "unknown"])
-def test_only_fits_fits(answer: str) -> None:
-    assert Admission(answer, 1, 1, True, "real", "").fits == (answer == "fits")  # type: ignore[arg-type]
+def test_only_fits_fits(answer: Answer) -> None:
+    assert Admission(answer, 1, 1, True, "real", "").fits == (answer == "fits")

@@ -117,8 +117,9 @@ def test_packed_samples_count_once_per_channel() -> None:
 def test_frames_that_are_not_there_cost_nothing() -> None:
     """Finding §6 of the server conformance work: a variable rate was held for all its frames."""
     rule = GATE.rules["video"]
-    sparse = Encoded(replace(CLIP, num_frames=60, fps=30.0), Encoding(promised_frames=1742))
-    kept = Sampling("qwen2_vl", 32, 2).possible(sparse.shape, sparse.encoding)  # type: ignore[arg-type]
+    clip = replace(CLIP, num_frames=60, fps=30.0)
+    sparse = Encoded(clip, Encoding(promised_frames=1742))
+    kept = Sampling("qwen2_vl", 32, 2).possible(clip, sparse.encoding)
     assert list(kept) == [4, 5]
     assert isinstance(rule.bound(CLIP, Encoding(unpromised=True)), Refused)
     assert admit(GATE, sparse).fits

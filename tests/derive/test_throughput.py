@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import ItemCost
+from mmcalib.derive.costs import Basis, ItemCost
 from mmcalib.derive.throughput import Batch, EncoderCost, cpu_cost, cpu_line, encoder_cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 
@@ -13,8 +13,8 @@ POINTS = st.lists(st.tuples(st.integers(1, 10**8), SECONDS), min_size=1, max_siz
 
 
 def item(shape: Shape, cpu_s: float = 0.0, count: int = 1, embeds: int = 0) -> ItemCost:
-    basis = "real" if cpu_s else "blank"
-    return ItemCost(shape, count, str(shape), embeds, embeds, 0, 9.0, (), basis, cpu_s)  # type: ignore[arg-type]
+    basis: Basis = "real" if cpu_s else "blank"
+    return ItemCost(shape, count, str(shape), embeds, embeds, 0, 9.0, (), basis, cpu_s)
 
 
 def images(*sides: int) -> list[ImageShape]:

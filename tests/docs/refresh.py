@@ -73,7 +73,9 @@ def blocks() -> dict[str, str]:
 
 def shown(name: str, page: str) -> str:
     """The content of the fenced block that follows `<!-- name -->`."""
-    return _fenced(name).search(page)["content"]  # type: ignore[index]
+    found = _fenced(name).search(page)
+    assert found is not None, name
+    return found["content"]
 
 
 def _fenced(name: str) -> re.Pattern[str]:

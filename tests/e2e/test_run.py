@@ -144,7 +144,9 @@ def test_the_peak_is_measured(images_only: Ran) -> None:
     memory, startup = images_only.calibration.memory.calibrated, images_only.calibration.startup
     assert memory.labels["activation_peak_bytes"] == "measured"
     assert startup is not None
-    assert startup.figures["activation_peak_bytes"] > 10**8  # type: ignore[operator]
+    peak_bytes = startup.figures["activation_peak_bytes"]
+    assert peak_bytes is not None
+    assert peak_bytes > 10**8
 
 
 def test_every_figure_carries_a_label(images_only: Ran) -> None:

@@ -289,9 +289,9 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     assert found.corpus is not None
     assert (found.corpus.items, found.corpus.prompts) == (5, 2)
     assert found.corpus.modalities["image"].tokens.max == 609
-    console = Console(file=io.StringIO(), width=100)
-    validated(found, console)
-    said = console.file.getvalue()  # type: ignore[attr-defined]
+    page = io.StringIO()
+    validated(found, Console(file=page, width=100))
+    said = page.getvalue()
     assert "Your corpus: 5 items in 2 requests; tokens per item, measured" in said
     assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"
     assert named["prompts fit"].status == "fail"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +30,8 @@ class Lab:
         answers = self.host.measure(Measure(setting, subjects), "measuring")
         return [answer.cost or answer.refusal for answer in answers]
 
-    def cost(self, subject: Blank | File, **kwargs: object) -> Cost:
-        found = self.costs(subject, setting=Setting(**kwargs))[0]  # type: ignore[arg-type]
+    def cost(self, subject: Blank | File, **kwargs: Any) -> Cost:
+        found = self.costs(subject, setting=Setting(**kwargs))[0]
         assert isinstance(found, Cost), found
         return found
 

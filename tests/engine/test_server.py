@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from mmcalib.corpus.request_line import RequestLines
-from mmcalib.derive.bounds import Sampling
+from mmcalib.derive.bounds import Loader, Sampling
 from mmcalib.derive.server import server_refuses
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item
 from mmcalib.domain.setting import Setting
-from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import File
 from mmcalib.media.probe import examine
 from tests.engine.conftest import QWEN, Lab
@@ -28,8 +28,8 @@ QWEN_AUDIO = "Qwen/Qwen2-Audio-7B-Instruct"
 REFUSED, TAKEN = True, False
 
 
-def seen(path: Path, modality: str) -> Encoded:
-    found = examine(Item(str(path), modality))  # type: ignore[arg-type]
+def seen(path: Path, modality: Modality) -> Encoded:
+    found = examine(Item(str(path), modality))
     assert isinstance(found, Encoded), found
     return found
 
@@ -128,9 +128,14 @@ def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) ->
     """Finding §6 (variable rates, GIF) of the server conformance work."""
     path, qwen = CLIPS[name](tmp_path), lab(QWEN)
     file = seen(path, "video")
-    for loader, fps, setting in (("qwen2_vl", 2, Setting()), ("uniform", -1, uniform())):
+    assert isinstance(file.shape, VideoShape)
+    loaders: list[tuple[Loader, int, Setting]] = [
+        ("qwen2_vl", 2, Setting()),
+        ("uniform", -1, uniform()),
+    ]
+    for loader, fps, setting in loaders:
         (truth,) = qwen.costs(File("video", str(path)), setting=setting)
-        said = list(Sampling(loader, 32, fps).possible(file.shape, file.encoding))  # type: ignore[arg-type]
+        said = list(Sampling(loader, 32, fps).possible(file.shape, file.encoding))
         if isinstance(truth, Cost):
             assert truth.sampled[0] in said, (loader, truth, said)
         else:
@@ -144,9 +149,10 @@ def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
     item = reader.item(("video_url", frames_url(count)), "here")
     file, qwen = examine(item), lab(QWEN)
     assert isinstance(file, Encoded), file
+    assert isinstance(file.shape, VideoShape)
     (truth,) = qwen.costs(File("video", item.path))
     assert isinstance(truth, Cost), truth
-    said = Sampling("qwen2_vl", 32, 2).possible(file.shape, file.encoding)  # type: ignore[arg-type]
+    said = Sampling("qwen2_vl", 32, 2).possible(file.shape, file.encoding)
     assert list(said) == [truth.sampled[0]]
 
 

@@ -7,6 +7,7 @@ import io
 import pytest
 from PIL import Image
 
+from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.media.ending import cut_short, examine_whole
 
@@ -19,7 +20,8 @@ def picture(form: str) -> bytes:
 
 def examined(data: bytes) -> bool:
     seen = examine_whole(Item("memory://a", held=ByteSource("", len(data), data=data)))
-    return seen.encoding.cut_short  # type: ignore[union-attr]
+    assert isinstance(seen, Encoded), seen
+    return seen.encoding.cut_short
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])

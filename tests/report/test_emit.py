@@ -215,8 +215,8 @@ def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str
     shell('eval "words $SAID"', SAID=variable(CONFIGURATIONS["env"].render(made)))
 
 
-def with_server(**more: object) -> Calibration:
-    server = ServerPart(limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 41}, **more)  # type: ignore[arg-type]
+def with_server(**more: Any) -> Calibration:
+    server = ServerPart(limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 41}, **more)
     return calibration().model_copy(update={"server": server})
 
 

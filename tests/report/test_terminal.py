@@ -16,15 +16,16 @@ SCREEN = 53
 
 
 def shown(found: Calibration, width: int = 80, *, colour: bool = False) -> str:
+    page = io.StringIO()
     console = Console(
-        file=io.StringIO(),
+        file=page,
         width=width,
         force_terminal=colour,
         no_color=not colour,
         legacy_windows=False,
     )
     summary(found, console)
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    return page.getvalue()
 
 
 def test_golden() -> None:

@@ -154,7 +154,8 @@ def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
     """Reports and summary, and what is code: the forms and the report's blocks of it. Raises what
     is no MmcalibError.
     """
-    console = Console(file=io.StringIO(), width=100)
+    terminal = io.StringIO()
+    console = Console(file=terminal, width=100)
     report = Report(found, "vllm serve", roots=Roots())
     shapes = (ImageShape(10, 10), VideoShape(10, 1.0, 10.0, 300, 300), AudioShape(100, 16000))
     tried: list[Callable[[], object]] = [
@@ -163,7 +164,7 @@ def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
     ]
     tried += [partial(found.admits, shape) for shape in shapes]
     tried += [lambda: REPORTS["html"].render(report)] if page else []
-    said = made(tried) + console.file.getvalue()  # type: ignore[attr-defined]
+    said = made(tried) + terminal.getvalue()
     code = made([partial(form.render, found) for form in CONFIGURATIONS.values()])
     return CODE.sub("", said), code + "".join(CODE.findall(said))
 

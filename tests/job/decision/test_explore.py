@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -43,8 +44,8 @@ class Counting(FakeHost):
         return super().measure(request, doing)
 
 
-def points(shapes: list[Shape], host: type[FakeHost], **model: object) -> list[tuple[object, ...]]:
-    found = decide(corpus(shapes), model=opened(**model), host=host).explored  # type: ignore[arg-type]
+def points(shapes: list[Shape], host: type[FakeHost], **model: Any) -> list[tuple[object, ...]]:
+    found = decide(corpus(shapes), model=opened(**model), host=host).explored
     return [
         (p.knob.name, p.value, p.max_tokens, p.p99_tokens, p.p50_tokens, p.items_downscaled,
          p.mean_retention, p.worst_retention, p.max_embeds)

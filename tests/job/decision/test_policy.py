@@ -184,7 +184,8 @@ def test_no_image_is_downscaled_below_the_floor(prefer, shapes: list[Shape]) -> 
     )
     for cost in decision.table.of("image"):
         before = decision.default_table.costs[cost.shape].tokens
-        area = cost.shape.width_px * cost.shape.height_px  # type: ignore[union-attr]
+        assert isinstance(cost.shape, ImageShape)
+        area = cost.shape.width_px * cost.shape.height_px
         assert cost.tokens >= before or area * cost.tokens / before >= floor - 1
 
 

@@ -64,7 +64,8 @@ class OneSize(Refusing):
     """Makes 256 tokens of every picture that is not tiny, and two more around them."""
 
     def refusal(self, shape: Shape) -> str:
-        return "too small" if min(shape.width_px, shape.height_px) < 8 else ""  # type: ignore[union-attr]
+        assert isinstance(shape, ImageShape)
+        return "too small" if min(shape.width_px, shape.height_px) < 8 else ""
 
     def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         return Cost(258, 256, 0, 0.0, 0.0, (896, 896))

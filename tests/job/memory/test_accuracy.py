@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mmcalib.domain.worker_memory import WorkerMemory
@@ -17,9 +19,9 @@ from tests.job.rehearsals import GIB, rehearsed
 FOUND = rehearsed()
 
 
-def gpu(**changes: object) -> WorkerMemory:
+def gpu(**changes: Any) -> WorkerMemory:
     """A start that kept every promise of the rehearsal."""
-    figures = {
+    figures: dict[str, Any] = {
         "total_bytes": FOUND.total_bytes,
         "requested_bytes": FOUND.requested_bytes,
         "weights_bytes": FOUND.weights_bytes,
@@ -30,7 +32,7 @@ def gpu(**changes: object) -> WorkerMemory:
         "kv_cache_bytes": FOUND.kv_cache_bytes,
         "kv_cache_tokens": FOUND.kv_cache_tokens,
     }
-    return WorkerMemory("V1", **{**figures, **changes})  # type: ignore[arg-type]
+    return WorkerMemory("V1", **{**figures, **changes})
 
 
 def started(found: WorkerMemory) -> Started:

@@ -37,7 +37,7 @@ def total(parts: Sequence[int | None]) -> int:
     return sum(known)
 
 
-def started(**changes: object) -> Started:
+def started(**changes: Any) -> Started:
     figures = EngineStarted(
         device="cpu",
         start_s=10.0,
@@ -52,7 +52,7 @@ def started(**changes: object) -> Started:
         budget_tokens=16_384,
         profiled_modality="image",
         profiled_items=1,
-        **changes,  # type: ignore[arg-type]
+        **changes,
     )
     return Started(figures, (2, 2), (36, 32))
 

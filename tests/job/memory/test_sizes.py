@@ -5,19 +5,20 @@ import pytest
 from mmcalib.checks.check import Check
 from mmcalib.derive.encoder_sizes import EncoderBatch, Sized
 from mmcalib.domain.encoder_run import EncoderRun
-from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape, Modality
 from mmcalib.job.memory.sizes import sizes_check
 from mmcalib.job.proof.sweep import Sweep, Swept
 
 
 def judged(*points: tuple[int, float], items: int = 1) -> Check | None:
     """Of images of so many tokens, each rehearsed at a share of what was measured."""
-    rehearsed, swept = {}, []
+    rehearsed: dict[tuple[Modality, EncoderBatch], int] = {}
+    swept = []
     for tokens, share in points:
         batch = EncoderBatch(Sized(ImageShape(tokens, 784), tokens), items)
         swept.append(Swept(batch, EncoderRun(tokens, 0, 1000 * tokens, 9000 * tokens, 0.1), 0.1))
         rehearsed["image", batch] = round(10_000 * tokens * share)
-    return sizes_check(rehearsed, Sweep({"image": swept}))  # type: ignore[arg-type]
+    return sizes_check(rehearsed, Sweep({"image": swept}))
 
 
 def status(*points: tuple[int, float]) -> str:

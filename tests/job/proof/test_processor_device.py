@@ -9,7 +9,7 @@ import pytest
 from mmcalib.domain.processed import Processed, TensorSpec
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
-from mmcalib.engine.messages import CompareDevices, DevicesCompared
+from mmcalib.engine.messages import CompareDevices, DevicesCompared, File
 from mmcalib.errors import EngineDied
 from mmcalib.job.device import Beside
 from mmcalib.job.proof.processor_device import (
@@ -42,10 +42,12 @@ class Gpu(FakeHost):
         super().__init__(opened())
         self.warmed: list[bool] = []
 
-    def ask(self, request: CompareDevices, doing: str) -> Any:  # type: ignore[override]
+    def ask(self, request: Any, doing: str) -> Any:
+        assert isinstance(request, CompareDevices)
         self.warmed.append(request.warm)
         cpu = processed(100, 0.5)
-        match request.subject.path.removesuffix(".jpg"):  # type: ignore[union-attr]
+        assert isinstance(request.subject, File)
+        match request.subject.path.removesuffix(".jpg"):
             case "odd":
                 return DevicesCompared(cpu, processed(99, 0.1, 4 * MIB))
             case "huge":

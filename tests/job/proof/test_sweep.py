@@ -6,9 +6,10 @@ import time
 from dataclasses import fields, replace
 from typing import Any
 
+from mmcalib.derive.encoder_sizes import EncoderBatch
 from mmcalib.domain.budget import Dummy
 from mmcalib.domain.encoder_run import EncoderRun
-from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape, Modality
 from mmcalib.engine.messages import BatchEncoded, Encode
 from mmcalib.errors import EngineDied
 from mmcalib.gpus import catalogue
@@ -121,8 +122,8 @@ def test_an_engine_that_ends_leaves_what_was_found() -> None:
 def test_points_curve_and_rehearsed_peaks_stand_in_the_report() -> None:
     found, decision = swept(Encoder(most=7000)), decided()
     first = found.swept["image"][0].batch
-    rehearsed = {("image", first): 12345}
-    report = encoder_sweep(found, _started(), decision, rehearsed, catalogue.find("L4"))  # type: ignore[arg-type]
+    rehearsed: dict[tuple[Modality, EncoderBatch], int] = {("image", first): 12345}
+    report = encoder_sweep(found, _started(), decision, rehearsed, catalogue.find("L4"))
     assert report is not None
     image = report.modalities["image"]
     assert image.curve is not None
