@@ -37,7 +37,8 @@ FORMS = ("yaml", "args", "env", "k8s", "python")
 # What a clock says: seconds as text, in JSON and in tables, what is computed of them, and dates.
 CLOCK = (
     (re.compile(r"\d[\d.,]* (?:ms|s|min)\b"), "TIME"),
-    (re.compile(r"[\d.,]+/s\b"), "RATE"),
+    # A rate is told of what took long enough.
+    (re.compile(r", [\d.,]+/s\b"), ""),
     (re.compile(r"\b[\d,]+ cores?\b"), "CORES"),
     (re.compile(r'("[a-z_0-9]*(?:_s|seconds)": )[-\d.e]+'), r"\1TIME"),
     # Seconds of a processor in tables, and what they come to per hundred items.
@@ -45,7 +46,7 @@ CLOCK = (
     (re.compile(r"(?<=\| )\d+\.\d{3} \|"), "TIME |"),
     (re.compile(r"<bdi>\d+\.\d{3}</bdi></td><td><bdi>[\d.,]+</bdi>"), "TIME"),
     # How often progress is told depends on how long it takes.
-    (re.compile(r"^.*\d+%, RATE, about.*\n", re.M), ""),
+    (re.compile(r"^.*\d+%, about.*\n", re.M), ""),
     (re.compile(r"\b20\d\d-\d\d-\d\d(?:[T ][\d:.+Z]+)?"), "DATE"),
 )
 

@@ -18,6 +18,7 @@ from same_outputs import Ran, differences, plain  # noqa: E402
     ("one", "other"),
     [
         ("measuring costs: 62, 3.8/s, 16.3 s", "measuring costs: 62, 7.0/s, 8.9 s"),
+        ("checking: 82, 133/s, 0.6 s", "checking: 82, 0.4 s"),
         ('"process_s": 0.0123,', '"process_s": 1.2e-05,'),
         ('"cores_per_100_items_s": 9.092767,', '"cores_per_100_items_s": 9.2,'),
         ("| image | 71 | 13 | 0.091 | 9.1 |", "| image | 71 | 13 | 0.092 | 9.2 |"),
