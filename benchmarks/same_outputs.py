@@ -42,9 +42,9 @@ CLOCK = (
     (re.compile(r"\b[\d,]+ cores?\b"), "CORES"),
     (re.compile(r'("[a-z_0-9]*(?:_s|seconds)": )[-\d.e]+'), r"\1TIME"),
     # Seconds of a processor in tables, and what they come to per hundred items.
-    (re.compile(r"(?<=\| )\d+\.\d{3} \| [\d.,]+ \|"), "TIME |"),
+    (re.compile(r"(?<=\| )0\.\d{2,3} \| [\d.,]+ \|$", re.M), "TIME |"),
     (re.compile(r"(?<=\| )\d+\.\d{3} \|"), "TIME |"),
-    (re.compile(r"<bdi>\d+\.\d{3}</bdi></td><td><bdi>[\d.,]+</bdi>"), "TIME"),
+    (re.compile(r"<bdi>0\.\d{2,3}</bdi></td><td><bdi>[\d.,]+</bdi>"), "TIME"),
     # How often progress is told depends on how long it takes.
     (re.compile(r"^.*\d+%, about.*\n", re.M), ""),
     (re.compile(r"\b20\d\d-\d\d-\d\d(?:[T ][\d:.+Z]+)?"), "DATE"),
@@ -101,7 +101,7 @@ def commands(models: Sequence[str]) -> Iterator[Command]:
                 ("rehearse", "--model", model, "--gpu", GPU, *form_),
             )
         yield Command(f"plan {model}", ("plan", "--model", model, "--gpu", GPU))
-    yield Command("scan", ("scan", "media", "--out", "census", "--no-cache"))
+    yield Command("scan", ("scan", "--data", "media", "--out", "census", "--no-cache"))
     yield Command("models", ("models", "--json"))
     yield Command("run --help", ("run", "--help"))
 

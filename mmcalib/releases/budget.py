@@ -109,8 +109,8 @@ def _budget(
         encoder_cache_size=cache,
         # They come from a set, in any order.
         max_tokens_per_item=dict(sorted(most.items())),
-        max_items_per_prompt=dict(per_prompt),
-        max_items_per_batch=dict(per_batch),
+        max_items_per_prompt=dict(sorted(per_prompt.items())),
+        max_items_per_batch=dict(sorted(per_batch.items())),
         profiled_modality=modality,
         profiled_items=per_batch[modality] if modality else 0,
         dummies={},
