@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
     from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-    from mmcalib.job.calibration.calibrate import calibrate
-    from mmcalib.job.gate.calibration import Calibration
-    from mmcalib.job.memory.rehearse import rehearse
-    from mmcalib.job.validate.validate import validate
     from mmcalib.result.rehearsal import Rehearsal
     from mmcalib.result.validation import Validation
     from mmcalib.version import __version__
+    from mmcalib.workflows.calibration.calibrate import calibrate
+    from mmcalib.workflows.gate.calibration import Calibration
+    from mmcalib.workflows.memory.rehearse import rehearse
+    from mmcalib.workflows.validate.validate import validate
 
 __all__ = [
     "Admission",
@@ -44,15 +44,15 @@ __all__ = [
 _HOMES = {
     "Admission": "mmcalib.derive.admission",
     "AudioShape": "mmcalib.domain.shapes",
-    "Calibration": "mmcalib.job.gate.calibration",
+    "Calibration": "mmcalib.workflows.gate.calibration",
     "ImageShape": "mmcalib.domain.shapes",
     "Policy": "mmcalib.derive.policy",
     "Rehearsal": "mmcalib.result.rehearsal",
-    "calibrate": "mmcalib.job.calibration.calibrate",
-    "rehearse": "mmcalib.job.memory.rehearse",
+    "calibrate": "mmcalib.workflows.calibration.calibrate",
+    "rehearse": "mmcalib.workflows.memory.rehearse",
     "Validation": "mmcalib.result.validation",
     "VideoShape": "mmcalib.domain.shapes",
-    "validate": "mmcalib.job.validate.validate",
+    "validate": "mmcalib.workflows.validate.validate",
     "__version__": "mmcalib.version",
 }
 

@@ -4,8 +4,10 @@
     ├── UsageError              exit 2   the command or its arguments are wrong
     ├── CorpusError             exit 1   the media or requests cannot be used
     ├── ModelError              exit 1   the model cannot be found, or is not multimodal
-    ├── EngineError             exit 1   vLLM said no
-    │   ├── NotMultimodal       exit 1   the model takes no media
+    ├── EngineError             exit 1   vLLM gave no answer
+    │   ├── VllmRefused         exit 1   it said no
+    │   │   └── NotMultimodal   exit 1   the model takes no media
+    │   ├── VllmMoved           exit 1   what mmcalib asks it for is not there in this release
     │   └── EngineDied          exit 1   the process that ran vLLM ended
     │       └── EngineSilent    exit 1   it did not answer in time, and was ended
     ├── OutputError             exit 1   a result cannot be written
@@ -50,10 +52,20 @@ class ModelError(MmcalibError):
 
 
 class EngineError(MmcalibError):
+    """vLLM gave no answer."""
+
+
+class VllmRefused(EngineError):  # noqa: N818 - what it did
     """vLLM refused or failed at something; `reason` are its own words."""
 
 
-class NotMultimodal(EngineError):  # noqa: N818 - what the model is
+class VllmMoved(EngineError):  # noqa: N818 - what it did
+    """The installed release lacks what mmcalib reaches for, or takes it in another way: nothing
+    follows for what was asked.
+    """
+
+
+class NotMultimodal(VllmRefused):
     """The model takes no images, video or audio."""
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from mmcalib.checks import catalogue
@@ -14,6 +11,7 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.checks.trap import Figures, Trap, TrapRule
+from mmcalib.derive.discovered import modules_in
 
 
 def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
@@ -34,7 +32,7 @@ def rules(stage: CheckStage) -> tuple[Rule, ...]:
 
 @cache
 def every_rule() -> tuple[Rule, ...]:
-    return tuple(rule for module in _modules() for rule in getattr(module, "RULES", ()))
+    return tuple(rule for module in modules_in(catalogue) for rule in getattr(module, "RULES", ()))
 
 
 def option_traps(
@@ -51,11 +49,6 @@ def option_traps(
 
 @cache
 def _trap_rules() -> tuple[TrapRule, ...]:
-    found: list[TrapRule] = [rule for m in _modules() for rule in getattr(m, "TRAPS", ())]
+    modules = modules_in(catalogue)
+    found: list[TrapRule] = [rule for module in modules for rule in getattr(module, "TRAPS", ())]
     return tuple(sorted(found, key=lambda rule: rule.place))
-
-
-@cache
-def _modules() -> tuple[ModuleType, ...]:
-    names = sorted(module.name for module in pkgutil.iter_modules(catalogue.__path__))
-    return tuple(importlib.import_module(f"{catalogue.__name__}.{name}") for name in names)

@@ -11,7 +11,7 @@ from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.engine.messages import AskBudget
 from mmcalib.releases.budget import budget_of, multimodal_budget
 from mmcalib.releases.configs import served_config
-from mmcalib.releases.processors import item_bytes
+from mmcalib.releases.processors import dummy_inputs, item_bytes
 
 
 def budget(request: AskBudget) -> Budget:
@@ -28,7 +28,7 @@ def budget(request: AskBudget) -> Budget:
 
 def dummy(processor: Any, modality: str) -> Dummy:
     """The item that vLLM's dummy builder makes, clamped by the size hints as it clamps them."""
-    inputs = processor.get_dummy_mm_inputs({modality: 1})
+    inputs = dummy_inputs(processor, modality)
     placeholders = inputs["mm_placeholders"][modality]
     return Dummy(
         embeds=sum(p.get_num_embeds() for p in placeholders),

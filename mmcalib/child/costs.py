@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mmcalib.child.exception_words import root_cause
+from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
 from mmcalib.domain.cost import Cost
@@ -24,9 +24,9 @@ def measure(model: OpenedModel, request: Measure) -> Iterator[Measured]:
         try:
             yield Measured(index, cost(subject, under))
         except MemoryError as error:
-            yield Measured(index, None, refusal=root_cause(error), refused_by="host_memory")
+            yield Measured(index, None, refusal=refusal_of(error), refused_by="host_memory")
         except Exception as error:  # noqa: BLE001 - the refusal is the measurement
-            yield Measured(index, None, refusal=root_cause(error))
+            yield Measured(index, None, refusal=refusal_of(error))
 
 
 def cost(subject: Blank | File, under: Processor) -> Cost:

@@ -10,7 +10,7 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmcalib.child.exception_words import root_cause
+from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.child.peak import timed
 from mmcalib.child.processor import Processor
@@ -60,7 +60,7 @@ def _unfit(model: OpenedModel, modality: Modality) -> str:
         with watch:
             _apply(under, modality, _small(modality))
     except Exception as error:  # noqa: BLE001 - one that wants the values back fails here too
-        why = root_cause(error)
+        why = refusal_of(error)
     return "" if watch.seen else why
 
 
@@ -96,7 +96,7 @@ def compare(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
             found.append(one)
             items.append(item)
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
-        reason = root_cause(error)
+        reason = refusal_of(error)
     else:
         return DevicesCompared(found[0], found[1], largest_difference=largest_difference(*items))
     # Out here nothing holds the tensors of the failed run any more.

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from mmcalib.engine.messages.closing import FailureKind
 from mmcalib.releases.constants import NO_ROOM
+from mmcalib.releases.release import TargetMoved, installed
+
+_OURS = Path(__file__).resolve().parent.parent
 
 REFUSAL_CHARS = 300
 FAILURE_CHARS = 500
@@ -23,7 +26,31 @@ def kind_of(error: BaseException) -> FailureKind:
             return "not_multimodal"
         case ModuleNotFoundError(name="vllm" | "torch"):
             return "not_installed"
-    return "vllm"
+    return "moved" if moved(error) else "vllm"
+
+
+def refusal_of(error: Exception) -> str:
+    """Why vLLM refuses one of several things. What its release lacks is no refusal, and raised
+    again: where vLLM is reached for, since elsewhere an odd item may bring an error about.
+    """
+    if moved(error, within=_OURS / "releases"):
+        raise error
+    return root_cause(error)
+
+
+def moved(error: BaseException, within: Path = _OURS) -> bool:
+    """Whether the installed release lacks what mmcalib reached for, or takes it in another way: the
+    error came up in mmcalib's own line, and not in vLLM's code.
+    """
+    if isinstance(error, TargetMoved):
+        return True
+    if not isinstance(error, AttributeError | ImportError | TypeError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    # A class may answer for missing attributes itself, in its own line.
+    while frames and frames[-1].name == "__getattr__":
+        frames.pop()
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(within)
 
 
 def root_cause(error: BaseException) -> str:
@@ -35,6 +62,8 @@ def root_cause(error: BaseException) -> str:
 
 def what_failed(error: BaseException) -> str:
     """The outermost message, and the innermost where it says something else."""
+    if kind_of(error) == "moved":
+        return f"this is not the vLLM that mmcalib knows ({installed('vllm')}): {_line(error)}"
     outer, inner = _line(error), root_cause(error)
     if taken := NO_ROOM.search(outer) or NO_ROOM.search(inner):
         return _no_room(taken)

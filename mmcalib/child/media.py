@@ -13,6 +13,7 @@ from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.messages import Blank, File
+from mmcalib.releases import blank_video
 from mmcalib.releases import media as loaders
 
 
@@ -56,7 +57,7 @@ def _blank(subject: Blank, under: Processor) -> Any:
 def _blank_video(shape: VideoShape, under: Processor) -> Any:
     """Frames of zeros, as many as the model's own loader would sample of such a video."""
     options = dict(under.setting.media_io_kwargs.get("video", {}))
-    with loaders.blank_videos(shape, require_host_memory):
+    with blank_video.blank_videos(shape, require_host_memory):
         return loaders.video_loader(under.config, options).load_bytes(b"")
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from mmcalib.child.exception_words import NotMultimodalError
+from mmcalib.child.exception_words import NotMultimodalError, moved, what_failed
 from mmcalib.child.knobs.find import find_knobs
 from mmcalib.child.knobs.tiles import tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.child.server import server
 from mmcalib.child.texts import TextRenderer
+from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.server import Server
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.engine.messages import OpenModel
 from mmcalib.releases import configs, media, platforms, processors
+
+T = TypeVar("T")
 
 
 class OpenedModel:
@@ -39,6 +43,7 @@ class OpenedModel:
         self._processors: dict[str, Processor] = {}
         self._engine_config: Any = None
         self._texts: TextRenderer | None = None
+        self._moved: dict[str, str] = {}
         default = self.under(DEFAULT)
         self.config = default.config
         self.video_loader = media.video_loader_name(default.config)
@@ -92,7 +97,7 @@ class OpenedModel:
             architecture=self.config.architecture,
             modalities=modalities,
             max_model_len=self.config.max_model_len,
-            knobs=tuple(find_knobs(default, self.under)) if self._tries else (),
+            knobs=self._unless_moved("knobs", self._knobs, ()),
             serve_defaults={
                 "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_num_seqs": scheduler.max_num_seqs,
@@ -103,11 +108,30 @@ class OpenedModel:
             video_loader=self.video_loader,
             audio_rate_hz=processors.audio_rate_hz(default.processor),
             device=platforms.current().device_type,
+            starts_engines=platforms.starts_engines(),
             versions=dict(_versions()),
             tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,
-            server=server({}, videos=self._tries and "video" in supported),
+            server=self._unless_moved("the server's limits", self._server, Server()),
+            moved=self._moved,
         )
+
+    def _knobs(self) -> tuple[Knob, ...]:
+        return tuple(find_knobs(self.under(DEFAULT), self.under)) if self._tries else ()
+
+    def _server(self) -> Server:
+        supported = self.under(DEFAULT).info.supported_mm_limits
+        return server({}, videos=self._tries and "video" in supported)
+
+    def _unless_moved(self, part: str, ask: Callable[[], T], unknown: T) -> T:
+        """The answer, or what stands for one where this release has the part elsewhere."""
+        try:
+            return ask()
+        except Exception as error:
+            if not moved(error):
+                raise
+            self._moved[part] = what_failed(error)
+            return unknown
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from mmcalib.child.exception_words import refusal_of
 from mmcalib.engine.messages import Answered, Replay, Replayed, ReplayPrompt
 from mmcalib.releases import chat, platforms
 from mmcalib.releases.engine import RequestWatch, greedy
@@ -70,5 +71,5 @@ def _enqueue(llm: Any, prompt: ReplayPrompt) -> str:
         options = chat.enqueued(prompt.messages, prompt.fields, llm.model_config)
         llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False, **options)
     except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
-        return " ".join(str(error).split())[:300] or type(error).__name__
+        return refusal_of(error)
     return ""

@@ -35,6 +35,10 @@ class Service:
 
     def answer(self, request: m.Message) -> m.Reply:
         """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
+        if not isinstance(request, m.Look | m.Imagine | m.Rehearse):
+            from mmcalib.releases.platforms import borrow_cpu
+
+            borrow_cpu()
         match request:
             case m.Look():
                 from mmcalib.child.environment_probe import look

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mmcalib.child.exception_words import root_cause
+from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.host_memory import require_host_memory
 from mmcalib.child.media import load
 from mmcalib.domain.encoder_run import EncoderRun
@@ -28,7 +28,7 @@ def encode(model: OpenedModel, llm: Any, request: Encode) -> BatchEncoded:
         found = llm.collective_rpc("mmcalib_encode_batch", args=args)[0]
         return BatchEncoded(EncoderRun(*found))
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
-        reason = root_cause(error)
+        reason = refusal_of(error)
     # Out here nothing holds the tensors of the failed run any more.
     if platforms.current().is_cuda_alike():
         torch.cuda.empty_cache()

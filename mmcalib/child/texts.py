@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.child.exception_words import root_cause
+from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -88,7 +88,7 @@ def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
             refusals.append("")
         except Exception as error:  # noqa: BLE001 - the refusal is the answer
             tokens.append(None)
-            refusals.append(root_cause(error) or type(error).__name__)
+            refusals.append(refusal_of(error))
             continue
         if ours is not None:
             compared += 1

@@ -10,10 +10,10 @@ from rich.console import Console
 from mmcalib.cli.document import print_json
 from mmcalib.errors import VerdictError
 from mmcalib.files import write_texts
-from mmcalib.job.scan import CENSUS, SKIPPED, Scanned
 from mmcalib.report.census_terminal import surveyed
 from mmcalib.result.census import Counts, missing
 from mmcalib.result_files import skipped_jsonl
+from mmcalib.workflows.scan import CENSUS, SKIPPED, Scanned
 
 
 def leave(

@@ -55,12 +55,12 @@ def check(
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
-    from mmcalib.job.gate.calibration import Calibration
-    from mmcalib.job.gate.check import check as check_all
     from mmcalib.progress import Silent
     from mmcalib.report.check_words import offender_line, summary_line
     from mmcalib.result.check_lines import Offender, Summary
     from mmcalib.result.checked import Tally
+    from mmcalib.workflows.gate.calibration import Calibration
+    from mmcalib.workflows.gate.check import check as check_all
 
     paths = [path for path in data or [] if str(path) != "-"]
     reads = stdin or len(paths) < len(data or [])

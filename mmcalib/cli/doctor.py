@@ -11,6 +11,9 @@ from mmcalib.cli.options import Quiet
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    engine: Annotated[
+        bool, typer.Option("--engine", help="Also try all that vLLM is asked for: a minute.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Look at the installation and the machine: what works, and what to type where not.
@@ -22,13 +25,13 @@ def doctor(
     from mmcalib.cli.document import print_json
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.job.doctor.examine import examine
     from mmcalib.progress import Silent
     from mmcalib.report.doctor_terminal import diagnosed
     from mmcalib.result.check_result import first_failed
+    from mmcalib.workflows.doctor.examine import examine
 
     console = Console(stderr=True, highlight=False)
-    found = examine(progress=Silent() if quiet else Terminal(console))
+    found = examine(engine=engine, progress=Silent() if quiet else Terminal(console))
     if as_json:
         print_json(found)
     if not quiet:

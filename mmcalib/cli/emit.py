@@ -15,8 +15,8 @@ from mmcalib.options.completion import one_of
 from mmcalib.report.registry import CONFIGURATIONS
 
 if TYPE_CHECKING:
-    from mmcalib.job.gate.calibration import Calibration
     from mmcalib.result.calibration import CalibrationDocument
+    from mmcalib.workflows.gate.calibration import Calibration
 
 # `mmcalib run` writes the first in any case.
 _TOO = CONFIGURATIONS.names[1:]
@@ -80,9 +80,9 @@ def emit_again(
 ) -> None:
     """What a kept calibration says, in this form: into `out`, or to standard output."""
     from mmcalib.files import write_text
-    from mmcalib.job.gate.calibration import Calibration
     from mmcalib.report.html.redact import redacted
     from mmcalib.report.written import WrittenReport
+    from mmcalib.workflows.gate.calibration import Calibration
 
     if as_json and out is None:
         raise UsageError("--emit prints text, --json says where it is", hint="--out FILE")

@@ -21,7 +21,7 @@ def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -
 def gpu_that_serves(name: str | None) -> Gpu | None:
     """The one named, or the one that is here; None where there is none."""
     from mmcalib.gpus import present
-    from mmcalib.job.memory.rehearse import AUTO, gpu_of
+    from mmcalib.workflows.memory.rehearse import AUTO, gpu_of
 
     if name is not None:
         return gpu_of(name)

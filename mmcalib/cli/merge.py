@@ -32,7 +32,7 @@ def merge(
 
     from mmcalib.cli.census import leave
     from mmcalib.cli.output import claim
-    from mmcalib.job.scan import merge as merge_all
+    from mmcalib.workflows.scan import merge as merge_all
 
     claim(out, force=force)
     found = merge_all(censuses)

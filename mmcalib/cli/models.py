@@ -17,7 +17,7 @@ def models(
 
     Example: mmcalib models --json
     """
-    from mmcalib.geometry import bundled
+    from mmcalib.models import bundled
 
     known = bundled()
     if as_json:

@@ -13,8 +13,6 @@ from rich.console import Console
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
-from mmcalib.job.gate.calibration import Calibration
-from mmcalib.job.spec import RunSoFar
 from mmcalib.report.registry import CONFIGURATIONS, REPORTS
 from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
@@ -22,6 +20,8 @@ from mmcalib.result.check_result import first_failed
 from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.result.server import serving, with_variables
 from mmcalib.result_files import skipped_jsonl
+from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.spec import RunSoFar
 
 _REPORTS = tuple(form.file for form in REPORTS.values())
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")

@@ -57,9 +57,9 @@ def plan(
     from mmcalib.cli.gpu import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.job.plan.plan import plan as plan_for
     from mmcalib.progress import Silent
     from mmcalib.report.plan_terminal import planned
+    from mmcalib.workflows.plan.plan import plan as plan_for
 
     where = gpu_named(gpu, gpu_memory, capability)
     console = Console(stderr=True, highlight=False)

@@ -75,10 +75,10 @@ def report(
 
     from mmcalib.errors import UsageError
     from mmcalib.files import write_text
-    from mmcalib.job.gate.calibration import Calibration
     from mmcalib.report.html.roots import Roots
     from mmcalib.report.report import Report
     from mmcalib.report.written import WrittenReport
+    from mmcalib.workflows.gate.calibration import Calibration
 
     if format_ not in REPORTS:
         raise UsageError(

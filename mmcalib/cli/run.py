@@ -41,9 +41,9 @@ def run(
     from mmcalib.cli.gpu import gpu_that_serves
     from mmcalib.cli.output import claim, finish, save
     from mmcalib.cli.progress import Terminal
-    from mmcalib.job.calibration.run import run as run_job
-    from mmcalib.job.spec import Job, RunSoFar
     from mmcalib.progress import Silent
+    from mmcalib.workflows.calibration.run import run as run_job
+    from mmcalib.workflows.spec import Job, RunSoFar
 
     job = Job.of(options, gpu=gpu_that_serves(options.gpu), probe=probe)
     out = options.out

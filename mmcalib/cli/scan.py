@@ -48,8 +48,8 @@ def scan(
     from mmcalib.cli.progress import Terminal
     from mmcalib.corpus.shard import Shard
     from mmcalib.errors import UsageError
-    from mmcalib.job.scan import scan as scan_all
     from mmcalib.progress import Silent
+    from mmcalib.workflows.scan import scan as scan_all
 
     if not data and not requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")

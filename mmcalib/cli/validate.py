@@ -60,10 +60,10 @@ def validate(
     from mmcalib.cli.document import print_json
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.job.validate.validate import validate as validate_config
     from mmcalib.progress import Silent
     from mmcalib.report.validation_terminal import validated
     from mmcalib.result.check_result import first_failed
+    from mmcalib.workflows.validate.validate import validate as validate_config
 
     console = Console(stderr=True, highlight=False)
     found = validate_config(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from mmcalib.derive import fixes
+from mmcalib.derive.discovered import modules_in
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_rule import FixRule, Unfixed
@@ -24,7 +23,5 @@ def every_fix(engine_args: Mapping[str, Any], facts: Facts, goal: Goal) -> list[
 @cache
 def every_rule() -> tuple[FixRule, ...]:
     """A module of `fixes` has its rules in `RULES`; there is no list of modules."""
-    names = sorted(module.name for module in pkgutil.iter_modules(fixes.__path__))
-    modules = [importlib.import_module(f"{fixes.__name__}.{name}") for name in names]
-    found: list[FixRule] = [rule for module in modules for rule in module.RULES]
+    found: list[FixRule] = [rule for module in modules_in(fixes) for rule in module.RULES]
     return tuple(sorted(found, key=lambda rule: rule.place))

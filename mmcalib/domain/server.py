@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 # Variables of vllm/envs.py: the first three are of vllm/multimodal/media/audio.py (0.32), the
-# fourth of vllm/connections.py (0.32), the last of release 0.33.
+# fourth of vllm/connections.py (since 0.29), the last of release 0.33.
 AUDIO_FILE = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"
 AUDIO_SECONDS = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
 AUDIO_BYTES = "VLLM_MAX_AUDIO_DECODE_BYTES"

@@ -21,13 +21,19 @@ def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
     return env
 
 
-def child_environment(base: Mapping[str, str], *, offline: bool) -> dict[str, str]:
+def child_environment(
+    base: Mapping[str, str], *, offline: bool, foreign: bool = False
+) -> dict[str, str]:
     """The parent's environment with what vLLM needs to run quietly under a parent.
+
+    A `foreign` interpreter has its own packages: it gets nothing of the parent's path, on which
+    other versions of them may lie, and finds mmcalib by the shim.
 
     The engine core runs inside the child (one process to watch and to kill), logs go to stderr,
     usage statistics are off, and `offline` keeps transformers from asking a hub for local models.
     """
-    env = shimmed_environment(base)
+    own = {k: v for k, v in base.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    env = shimmed_environment(own if foreign else base)
     env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     env["VLLM_LOGGING_STREAM"] = "ext://sys.stderr"
     env["VLLM_NO_USAGE_STATS"] = "1"

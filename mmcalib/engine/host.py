@@ -29,7 +29,14 @@ from mmcalib.engine.messages import (
     decode,
     encode,
 )
-from mmcalib.errors import EngineDied, EngineError, EngineSilent, NotMultimodal
+from mmcalib.errors import (
+    EngineDied,
+    EngineError,
+    EngineSilent,
+    NotMultimodal,
+    VllmMoved,
+    VllmRefused,
+)
 from mmcalib.processes.pipe import patient_pipe
 
 R = TypeVar("R", bound=Reply)
@@ -40,12 +47,14 @@ SILENCE_S = 900.0
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
 _TERM_GRACE_S = 2.0
+_WHAT_WORKS = "mmcalib doctor --engine tries what works with this release of vLLM"
 
 
 class EngineHost(Closing):
     """One long-lived child process; ask it one thing at a time.
 
-    `on_said` hears how far a request is, `on_log` every line that the child prints.
+    `on_said` hears how far a request is, `on_log` every line that the child prints. `python` is the
+    interpreter whose vLLM is asked; another than this one needs no mmcalib of its own.
 
     Its crash, kill or silence raises `EngineDied` with the last line of its log. Closing kills the
     whole process group, so nothing that vLLM started outlives it.
@@ -78,7 +87,11 @@ class EngineHost(Closing):
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                env=child_environment(os.environ, offline=self._offline),
+                env=child_environment(
+                    os.environ,
+                    offline=self._offline,
+                    foreign=self._python != sys.executable,
+                ),
                 pass_fds=[child_end.fileno()],
                 start_new_session=True,
             )
@@ -100,7 +113,8 @@ class EngineHost(Closing):
     def ask(self, request: Request[R], doing: str) -> R:
         """Send one request and wait for its closing reply.
 
-        Raises `EngineError` with vLLM's words when it fails, `EngineDied` when the child is gone.
+        Raises `VllmRefused` with vLLM's words when it fails, `VllmMoved` where this release has no
+        such thing, `EngineDied` when the child is gone.
         """
         if isinstance(request, OpenModel):
             self._opened = request
@@ -155,8 +169,10 @@ class EngineHost(Closing):
                 return _not_installed()
             case "not_multimodal":
                 return NotMultimodal(message, reason=answer.error, hint=hint)
+            case "moved":
+                return VllmMoved(message, reason=answer.error, hint=_WHAT_WORKS)
             case "vllm":
-                return EngineError(message, reason=answer.error, hint=hint)
+                return VllmRefused(message, reason=answer.error, hint=hint)
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
         deadline = time.monotonic() + silence_s

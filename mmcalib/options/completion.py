@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 def model_ids() -> list[str]:
     """The bundled models; a folder is for the shell to offer."""
-    from mmcalib.geometry.catalogue import bundled
+    from mmcalib.models.catalogue import bundled
 
     return [geometry.id for geometry in bundled()]
 

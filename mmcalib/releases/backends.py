@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmcalib.releases.release import VLLM_0_10, VLLM_0_15, VLLM_0_23, VLLM_0_32
+from mmcalib.releases.release import VLLM_0_10, VLLM_0_13, VLLM_0_15, VLLM_0_23, VLLM_0_32
 
 
 def sampler() -> str:
@@ -19,7 +19,7 @@ def sampler() -> str:
 
 def encoder_attention(config: Any, runner: Any) -> str | None:
     """The encoder's attention backends; None where they are not known before it runs."""
-    if not config.model_config.is_multimodal_model or not VLLM_0_15.reached:
+    if not config.model_config.is_multimodal_model or not VLLM_0_13.reached:
         return None
     if VLLM_0_32.reached:
         from vllm.model_executor.layers.attention.mm_encoder_attention import MMEncoderAttention
@@ -27,6 +27,8 @@ def encoder_attention(config: Any, runner: Any) -> str | None:
         found = (one for one in runner.model.modules() if isinstance(one, MMEncoderAttention))
         names = {str(one.attn_backend.name) for one in found}
         return ", ".join(sorted(names)) or None
+    if not VLLM_0_15.reached:
+        return _towers(runner.model)
     from vllm.platforms import current_platform
 
     chosen = config.model_config.multimodal_config.mm_encoder_attn_backend
@@ -34,6 +36,17 @@ def encoder_attention(config: Any, runner: Any) -> str | None:
         return str(chosen.name)
     supported = current_platform.get_supported_vit_attn_backends()
     return str(supported[0].name) if supported else None
+
+
+def _towers(model: Any) -> str | None:
+    """Before 0.15 an encoder has no layer of its own for it everywhere; towers keep what they chose
+    beside their layers.
+    """
+    from vllm.attention.backends.registry import AttentionBackendEnum
+
+    chosen = (getattr(one, "attn_backend", None) for one in model.modules())
+    names = {one.name for one in chosen if isinstance(one, AttentionBackendEnum)}
+    return ", ".join(sorted(names)) or None
 
 
 def attention_layer() -> type:

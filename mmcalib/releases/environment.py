@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmcalib.domain.server import REQUEST_BYTES
-from mmcalib.releases.release import VLLM_0_21, VLLM_0_33
+from mmcalib.domain.server import AUDIO_BYTES, AUDIO_SECONDS, DOWNLOAD, REQUEST_BYTES
+from mmcalib.releases.release import VLLM_0_21, VLLM_0_26, VLLM_0_28, VLLM_0_29, VLLM_0_33
 
-_SINCE = {REQUEST_BYTES: VLLM_0_33}
+_SINCE = {
+    AUDIO_SECONDS: VLLM_0_26,
+    AUDIO_BYTES: VLLM_0_28,
+    DOWNLOAD: VLLM_0_29,
+    REQUEST_BYTES: VLLM_0_33,
+}
 
 
 def whole_numbers(names: Iterable[str]) -> dict[str, int]:

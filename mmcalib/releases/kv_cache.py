@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmcalib.releases.release import VLLM_0_10, VLLM_0_11, VLLM_0_23, VLLM_0_32
+from mmcalib.releases.release import VLLM_0_10, VLLM_0_11, VLLM_0_23, VLLM_0_29, VLLM_0_33
 
 
 def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
     """Choose the KV cache's layout, where that is a step of its own before sizes are known."""
-    if not VLLM_0_32.reached:
+    if not VLLM_0_29.reached:
         return
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 
@@ -19,6 +19,11 @@ def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
 
 def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) -> Any:
     """What the engine core makes of one worker's layers. Raises ValueError where nothing fits."""
+    if VLLM_0_33.reached:
+        from vllm.v1.core import kv_cache_planning as planning
+
+        groups = planning.get_global_kv_cache_groups(config, [specs])
+        return planning.get_kv_cache_configs(config, [specs], [available_bytes], groups)[0]
     from vllm.v1.core import kv_cache_utils as utils
 
     if VLLM_0_11.reached:

@@ -1,14 +1,9 @@
-"""vLLM's media loaders: real files, and videos that are blank."""
+"""vLLM's media loaders, as a server has them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-from vllm.multimodal import video as vllm_video
 from vllm.multimodal.media import MediaConnector, audio
 from vllm.multimodal.media.image import ImageMediaIO
 from vllm.multimodal.media.video import VideoMediaIO
@@ -16,13 +11,7 @@ from vllm.multimodal.video import (
     VIDEO_LOADER_REGISTRY,
     get_video_loader_backend_for_processor,
 )
-from vllm.multimodal.video_decoders import VideoSourceMetadata
 from vllm.transformers_utils.processor import get_video_processor_cls_name
-
-from mmcalib.domain.shapes import VideoShape
-
-# Frames as loaded, made contiguous, resized and cut into patches, all at once at the worst.
-_COPIES_OF_FRAMES = 4
 
 
 def connector(options: dict[str, dict[str, Any]], root: str) -> Any:
@@ -63,41 +52,3 @@ def first_frames_loader(options: dict[str, Any]) -> Any:
 def decodes_by_torchcodec() -> bool:
     """Whether the library is here with which vLLM decodes sound first."""
     return getattr(audio, "AudioDecoder", None) is not None
-
-
-@contextmanager
-def blank_videos(shape: VideoShape, allow: Callable[[int], None]) -> Iterator[None]:
-    """While open, every video that vLLM's loaders decode is a blank one of this shape.
-
-    Only the decoder is replaced: which frames are sampled stays the loader's own decision.
-    `allow` raises where so many bytes may not be taken.
-    """
-
-    def decode(
-        backend: str,
-        loader: Any,
-        data: bytes,
-        target: Any,
-        sampling_kwargs: dict[str, Any],
-        backend_kwargs: dict[str, Any],
-        *,
-        frame_recovery: bool,
-    ) -> Any:
-        duration_s = shape.num_frames / shape.fps if shape.fps > 0 else 0.0
-        source = loader._prepare_source(
-            VideoSourceMetadata(shape.num_frames, shape.fps, duration_s)
-        )
-        frames = loader.compute_frames_index_to_sample(
-            source=source, target=target, **sampling_kwargs
-        )
-        size = (len(frames), shape.height_px, shape.width_px, 3)
-        allow(math.prod(size) * _COPIES_OF_FRAMES)
-        pixels = np.zeros(size, dtype=np.uint8)
-        return pixels, source, frames, frames
-
-    original = vllm_video.decode_video
-    vllm_video.decode_video = decode
-    try:
-        yield
-    finally:
-        vllm_video.decode_video = original

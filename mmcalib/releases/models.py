@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from mmcalib.releases.release import VLLM_0_15
+from mmcalib.releases.release import VLLM_0_13
 
 
 def embeds_width(config: Any) -> int:
     """Entries of one encoder output as the decoder takes it."""
-    if VLLM_0_15.reached:
+    if VLLM_0_13.reached:
         return int(config.model_config.get_inputs_embeds_size())
     return int(config.model_config.get_hidden_size())
 
@@ -21,7 +21,7 @@ def forget_models() -> None:
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     _ROPE_DICT.clear()
-    if VLLM_0_15.reached:
+    if VLLM_0_13.reached:
         from vllm.v1.worker.workspace import reset_workspace_manager
 
         reset_workspace_manager()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 
@@ -10,6 +11,33 @@ def current() -> Any:
     from vllm.platforms import current_platform
 
     return current_platform
+
+
+def borrow_cpu() -> None:
+    """Where vLLM finds nothing to run on (a build for GPUs without one), let its processors and
+    configurations take the CPU for its platform. They compute there anyway; an engine does not.
+    """
+    import vllm.platforms
+    from vllm.platforms.interface import PlatformEnum
+
+    # `is_unspecified` is younger than some releases that are rehearsed.
+    if vllm.platforms.current_platform._enum is PlatformEnum.UNSPECIFIED:
+        vllm.platforms._current_platform = _borrowed_cpu()()
+
+
+def starts_engines() -> bool:
+    """Whether an engine can start here: not in a build without kernels for this machine."""
+    return not isinstance(current(), _borrowed_cpu())
+
+
+@cache
+def _borrowed_cpu() -> Any:
+    from vllm.platforms.cpu import CpuPlatform
+
+    class BorrowedCpu(CpuPlatform):  # type: ignore[misc] # vLLM has no stubs
+        """The CPU's, in a build without its kernels."""
+
+    return BorrowedCpu
 
 
 def cuda_base() -> Any:

@@ -11,7 +11,7 @@ from vllm.multimodal.processing.inputs import ProcessorInputs
 from vllm.utils.torch_utils import set_default_torch_num_threads
 
 from mmcalib.releases.constants import PROCESSOR_DEVICE_OPTION
-from mmcalib.releases.release import VLLM_0_32
+from mmcalib.releases.release import VLLM_0_28, VLLM_0_31
 
 
 def create_processor(config: Any) -> Any:
@@ -37,6 +37,14 @@ def processor_threads() -> int:
         return int(torch.get_num_threads())
 
 
+def dummy_inputs(processor: Any, modality: str) -> Any:
+    """One item of vLLM's dummy builder, processed as for the profile."""
+    if VLLM_0_31.reached:
+        return processor.get_dummy_mm_inputs({modality: 1})
+    config = processor.info.ctx.model_config
+    return MULTIMODAL_REGISTRY.get_dummy_mm_inputs(config, {modality: 1}, processor=processor)
+
+
 def audio_rate_hz(processor: Any) -> int | None:
     """The rate to which vLLM resamples every clip for this model, None where it takes no audio."""
     if "audio" not in processor.info.supported_mm_limits:
@@ -48,19 +56,19 @@ def audio_rate_hz(processor: Any) -> int | None:
 
 def processor_device_option() -> str:
     """vLLM's option that puts the processor on the accelerator; empty in releases before it."""
-    return PROCESSOR_DEVICE_OPTION if VLLM_0_32.reached else ""
+    return PROCESSOR_DEVICE_OPTION if VLLM_0_28.reached else ""
 
 
 def device_transport() -> dict[str, str]:
-    """The engine argument without which 0.32 copies what a processor made on a device back to the
+    """The engine argument without which vLLM copies what a processor made on a device back to the
     host (`_postprocess_output`, vllm/multimodal/processing/context.py).
     """
-    return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_32.reached else {}
+    return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_28.reached else {}
 
 
 def item_bytes(kwargs: Any) -> int:
     """Bytes of all tensors that go to the encoder together, as vLLM's caches count them."""
-    if VLLM_0_32.reached:
+    if VLLM_0_31.reached:
         from vllm.multimodal.cache.base import MultiModalCache
     else:
         from vllm.multimodal.cache import MultiModalCache

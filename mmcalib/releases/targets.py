@@ -8,6 +8,7 @@ from mmcalib.releases.release import (
     TORCH_2_11,
     TRITON_3_6,
     VLLM_0_11,
+    VLLM_0_13,
     VLLM_0_15,
     VLLM_0_23,
     VLLM_0_32,
@@ -49,7 +50,7 @@ SYSTEM_MEMORY = Target("vllm.utils.mem_utils.psutil")
 _WRAPPER = "TorchCompileWithNoGuardsWrapper"
 _WRAPPER_BEFORE = "TorchCompileWrapperWithCustomDispatcher"
 COMPILED = Target(
-    f"vllm.compilation.wrapper.{_WRAPPER if VLLM_0_15.reached else _WRAPPER_BEFORE}.__init__"
+    f"vllm.compilation.wrapper.{_WRAPPER if VLLM_0_13.reached else _WRAPPER_BEFORE}.__init__"
 )
 MAYBE_COMPILE = Target("vllm.model_executor.custom_op.CustomOp.maybe_compile", VLLM_0_15)
 
@@ -73,7 +74,7 @@ FLASH_ATTENTION = "vllm.vllm_flash_attn"
 _VIEW = (
     "get_accelerator_view_from_cpu_tensor" if VLLM_0_23.reached else "get_cuda_view_from_cpu_tensor"
 )
-_UTILS = "vllm.utils.torch_utils" if VLLM_0_15.reached else "vllm.utils"
+_UTILS = "vllm.utils.torch_utils" if VLLM_0_13.reached else "vllm.utils"
 DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")
 
 # Dummy media.

@@ -99,7 +99,8 @@ def mib(value: float) -> str:
 def _above(point: EncoderPoint) -> str:
     if point.residual_bytes is None:
         return "—"
-    return f"{mib(point.residual_bytes)} ({point.residual_bytes / point.peak_bytes:+z.1%})"
+    share = f" ({point.residual_bytes / point.peak_bytes:+z.1%})" if point.peak_bytes else ""
+    return f"{mib(point.residual_bytes)}{share}"
 
 
 def _rehearsed(point: EncoderPoint) -> str:

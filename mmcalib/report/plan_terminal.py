@@ -11,30 +11,29 @@ from rich.text import Text
 from mmcalib import wording
 from mmcalib.derive.fix import COSTS
 from mmcalib.report import words
-from mmcalib.report.memory import memory_rows
+from mmcalib.report.log_terminal import beside_the_log
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memory
-from mmcalib.result.plan import Combination, Logged, Plan, TriedFix
+from mmcalib.result.part import Label
+from mmcalib.result.plan import Combination, Plan, TriedFix
 
 
 def planned(plan: Plan, console: Console) -> None:
     """Print the whole plan."""
     console.print()
     size = wording.gib(plan.memory.total_bytes)
-    title = f"{plan.model} on {plan.gpu} ({size}), vLLM {plan.vllm}, rehearsed"
+    how = "a log and rehearsals" if _by_log(plan) else "rehearsed"
+    title = f"{plan.model} on {plan.gpu} ({size}), vLLM {plan.vllm}, {how}"
     console.print(Text(wording.plain(title), style="bold"))
     for line in _as_it_is(plan):
         console.print(Text(wording.plain(line)))
     _reserved(plan.reserved, console)
     console.print()
     if plan.log is not None:
-        console.print(Text("What uses the memory", style="bold"))
-        console.print(_beside_the_log(plan.log, plan.memory))
-        for line in (*plan.log.failures, *plan.log.notes):
-            console.print(Text(f"- {wording.plain(line)}"))
-        console.print()
+        beside_the_log(plan.log, plan.memory, console)
     if plan.fixes:
-        console.print(Text("Each fix on its own", style="bold"))
+        by = ": the log's figures, plus what was rehearsed to change" if _by_log(plan) else ""
+        console.print(Text(f"Each fix on its own{by}", style="bold"))
         console.print(_fixes(plan.fixes))
         console.print()
         for line in _remarks(plan.fixes):
@@ -45,6 +44,10 @@ def planned(plan: Plan, console: Console) -> None:
         console.print(Text(f"- {wording.plain(line)}"))
     console.print()
     _conclusion(plan, console)
+
+
+def _by_log(plan: Plan) -> bool:
+    return plan.log is not None and plan.log.planned_from == "log"
 
 
 def _as_it_is(plan: Plan) -> Iterator[str]:
@@ -64,19 +67,15 @@ def capacity(memory: Memory) -> str:
     return (
         f"KV cache {wording.gib(memory.kv_cache_bytes)}, {wording.number(memory.kv_cache_tokens)} "
         f"tokens, {wording.number(memory.max_concurrency)} requests of full length at once"
+        f"{_BY.get(memory.labels.get('kv_cache_bytes'), '')}"
     )
 
 
-def _beside_the_log(log: Logged, memory: Memory) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("the log", justify="right")
-    table.add_column("rehearsed", justify="right")
-    said, found = memory_rows(log.memory), memory_rows(memory)
-    stated = {what: cell for what, cell, _ in said}
-    for what, cell, _ in found:
-        table.add_row(Text(what), Text(stated.get(what, "—")), Text(cell))
-    return table
+# Where a log decides; all else of a plan is rehearsed, as its title says.
+_BY: dict[Label | None, str] = {
+    "measured": " (measured by the log)",
+    "projected": " (log + rehearsed difference)",
+}
 
 
 def _fixes(fixes: Sequence[TriedFix]) -> Table:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from mmcalib.derive.discovered import names_in
 
 if TYPE_CHECKING:
     from mmcalib.report.configuration_format import ConfigurationFormat
@@ -27,8 +28,8 @@ class Registry(Mapping[str, R]):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        found = {module.name for module in iter_modules(import_module(self._package).__path__)}
-        return (self.default, *sorted(found - {self.default}))
+        others = [n for n in names_in(import_module(self._package)) if n != self.default]
+        return (self.default, *others)
 
     def __getitem__(self, name: str) -> R:
         if name not in self.names:

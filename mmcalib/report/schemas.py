@@ -14,6 +14,7 @@ from mmcalib.result.check_lines import Offender, Summary
 from mmcalib.result.diagnosis import Diagnosis
 from mmcalib.result.plan import Plan
 from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.result.release_comparison import ReleaseComparison
 from mmcalib.result.validation import Validation
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -25,7 +26,7 @@ _DOCUMENTS: dict[str, Any] = {
     "census": CensusDocument,
     "scan": Counts,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],
-    "rehearse": Rehearsal | list[Rehearsal],
+    "rehearse": Rehearsal | list[Rehearsal] | ReleaseComparison,
     "validate": Validation,
     "plan": Plan,
     "report": WrittenReport,

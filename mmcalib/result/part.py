@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 # measured: read from vLLM doing it. rehearsed: from vLLM's code on imaginary memory. computed:
 # follows from measured values by vLLM's own rule. assumed: nobody said otherwise. given: by the
-# user.
-Label = Literal["measured", "rehearsed", "computed", "assumed", "given"]
+# user. projected: a log's measured figure plus the difference of two rehearsals (`plan --log`).
+Label = Literal["measured", "rehearsed", "computed", "assumed", "given", "projected"]
 
 
 class DocumentPart(BaseModel):

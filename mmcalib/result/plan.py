@@ -6,15 +6,17 @@ from typing import Any, Literal
 
 from mmcalib.derive.fix import Cost
 from mmcalib.result.check_result import CheckResult
+from mmcalib.result.log_row import LogRow
+from mmcalib.result.logged import Logged
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import DocumentPart
+from mmcalib.result.part import DocumentPart, Label
 
 
 class TriedFix(DocumentPart):
     """One fix on its own. Figures are None where it was not rehearsed, and `problem` says why.
 
     `reaches`: it alone reaches the goal; `lacking_bytes` of KV cache are lacking to it. `warning`:
-    what its price does not say.
+    what its price does not say; `label` is that of its KV cache.
     """
 
     name: str
@@ -29,6 +31,7 @@ class TriedFix(DocumentPart):
     max_concurrency: float | None
     problem: str
     warning: str
+    label: Label | None = None
 
 
 class Price(DocumentPart):
@@ -57,21 +60,12 @@ class Combination(DocumentPart):
     memory: Memory
 
 
-class Logged(DocumentPart):
-    """What a server's log said; `memory` has the figures that it states."""
-
-    vllm: str
-    model: str
-    memory: Memory
-    failures: list[str]
-    notes: list[str]
-
-
 class Plan(DocumentPart):
     """Which fixes reach the goal. `verdict`: the goal is reached already, or by the combination, or
     by what may run out of memory under load (`under-reserved`), or out of reach. `lacking_bytes` is
     the KV cache that the goal needs beyond `memory`'s; `reserved` is R4 of it as it is, None where
-    the goal is not reached so.
+    the goal is not reached so. `log_row` is the log as a row of evidence, to be kept or given to
+    others.
     """
 
     goal: str
@@ -82,6 +76,7 @@ class Plan(DocumentPart):
     fixes: list[TriedFix]
     combination: Combination | None
     log: Logged | None
+    log_row: LogRow | None = None
     model: str
     source: Literal["local", "hub", "bundled"]
     config: str

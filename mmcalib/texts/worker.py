@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from mmcalib.geometry.hub import cached_snapshot
+from mmcalib.models.hub import cached_snapshot
 from mmcalib.processes.confine import belong_to_parent, confine
 from mmcalib.texts.counter import TextCounter
 from mmcalib.texts.recipe import TextRecipe, Uncounted

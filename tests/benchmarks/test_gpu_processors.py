@@ -17,7 +17,7 @@ from gpu.processed import MODELS, UNSERVED, WHOLE, Bench, Line, corpus, read
 from gpu.processors_page import render, verdict, wrong
 from gpu.report import CPU_MARK
 
-from mmcalib.geometry import find
+from mmcalib.models import find
 
 MIB = 1 << 20
 

@@ -8,8 +8,8 @@ from mmcalib.census.prober import Prober
 from mmcalib.census.versions import version
 from mmcalib.domain.items import Item
 from mmcalib.domain.seen import Seen, decode
-from mmcalib.job.read import DECODED_FILES
 from mmcalib.media.probe import probe
+from mmcalib.workflows.read import DECODED_FILES
 
 
 def prober(look: Look = probe) -> Prober:

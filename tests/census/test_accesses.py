@@ -13,16 +13,12 @@ from hypothesis import strategies as st
 
 from mmcalib.census.accesses import Accesses, AccessLog
 from mmcalib.domain.items import Item
-from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.progress import Silent, Task
+from tests.corpus.listed import width_of
 
 SHAPE = ImageShape(8, 8)
 CLIP = VideoShape(2, 1.0, 2.0, 8, 8)
-
-
-def width(shape: Shape) -> int:
-    assert isinstance(shape, ImageShape)
-    return shape.width_px
 
 
 def image(path: str | Path) -> Item:
@@ -114,5 +110,5 @@ def test_every_request_with_items_comes_back(requests: list[list[int]]) -> None:
     for request in requests:
         log.add([image(f"/gone/{n}") for n in request], [ImageShape(n + 1, 1) for n in request])
     accesses = log.accesses()
-    found = [[width(accesses.items[i][0]) - 1 for i in r] for r in accesses.requests()]
+    found = [[width_of(accesses.items[i][0]) - 1 for i in r] for r in accesses.requests()]
     assert found == [request for request in requests if request]

@@ -10,6 +10,7 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.top_k import PER_RANK
 from mmcalib.domain.items import Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from tests.corpus.listed import width_of
 
 A, B, C = ImageShape(1, 1), ImageShape(2, 1), AudioShape(5, 8000)
 CLIP = VideoShape(8, 8.0, 1.0, 64, 64)
@@ -78,11 +79,6 @@ def test_a_joint_cover_admits_its_share_and_grows_with_it(pairs, one: float, two
     assert whole == {m: taken.items_per_prompt(m) for m in ("image", "video")}
 
 
-def width(shape: Shape) -> int:
-    assert isinstance(shape, ImageShape)
-    return shape.width_px
-
-
 def request(number: int, width: int, chars: int) -> tuple[list[Shape], Prompt]:
     messages: list[dict[str, object]] = [{"role": "user", "content": f"{number}"}]
     return [ImageShape(width, 8)], Prompt(f"r:{number:05}", (), "x" * chars, messages)
@@ -99,7 +95,7 @@ def test_of_many_kinds_the_heaviest_and_some_others_are_kept_whole(order, cut: i
     assert one.merge(other) == whole
     kept = {e.signature for e in whole.signatures() if e.exemplar.messages}
     assert PER_RANK <= len(kept) <= 4 * PER_RANK
-    by_width = sorted(whole.signatures(), key=lambda e: width(e.signature.shapes[0]))
+    by_width = sorted(whole.signatures(), key=lambda e: width_of(e.signature.shapes[0]))
     assert all(e.signature in kept for e in by_width[-PER_RANK + 10 :])
     assert whole.prompts() == 1200
     assert all(e.exemplar.origin for e in whole.signatures())

@@ -62,6 +62,7 @@ OPENED = ModelInfo(
     video_loader="qwen2_vl",
     audio_rate_hz=None,
     device="cpu",
+    starts_engines=True,
     versions={},
 )
 

@@ -15,8 +15,8 @@ from PIL import Image
 from mmcalib import Calibration
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
-from mmcalib.job.gate.check import check
 from mmcalib.result.checked import Checked
+from mmcalib.workflows.gate.check import check
 from tests.report.example import calibration
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mmcalib.cli.app import COMMANDS
-from mmcalib.geometry import bundled
 from mmcalib.gpus import catalogue
+from mmcalib.models import bundled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOT_NEEDED = ("pydantic", "rich.console", "numpy", "av", "PIL", "librosa", "torch")

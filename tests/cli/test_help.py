@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from mmcalib.cli.app import app
-from mmcalib.geometry import bundled
+from mmcalib.models import bundled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ def test_the_root_has_an_example(cli) -> None:
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     from mmcalib.cli.run import run
     from mmcalib.derive.policy import Policy
-    from mmcalib.job.spec import Job
+    from mmcalib.workflows.spec import Job
 
     shown = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     job, policy = Job(model="m", data=()), Policy()

@@ -16,9 +16,9 @@ from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import UsageError, VerdictError
-from mmcalib.job.gate.calibration import Calibration
-from mmcalib.job.spec import RunSoFar
 from mmcalib.result.server import ServerPart
+from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.spec import RunSoFar
 from tests.report.example import calibration
 from tests.report.hostile import NAMES, named
 

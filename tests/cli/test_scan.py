@@ -15,9 +15,9 @@ import pytest
 import soundfile
 from PIL import Image
 
-from mmcalib.job.read import read
 from mmcalib.progress import Silent
 from mmcalib.result_files import read_census
+from mmcalib.workflows.read import read
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INLINE = (

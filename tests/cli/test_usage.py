@@ -10,10 +10,10 @@ import pytest
 from mmcalib.cli.gpu import gpu_that_serves
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS, Policy
 from mmcalib.errors import MmcalibError, UsageError
-from mmcalib.job.spec import Job
 from mmcalib.options.option import options_of
 from mmcalib.options.policy import policy_of
 from mmcalib.options.run import RunOptions
+from mmcalib.workflows.spec import Job
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 

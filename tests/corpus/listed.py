@@ -30,7 +30,11 @@ def held(item: Item) -> ByteSource:
 
 def width(item: Item) -> int:
     """Of a picture, in pixels."""
-    shape = probe(item)
+    return width_of(probe(item))
+
+
+def width_of(shape: object) -> int:
+    """The same of its shape."""
     assert isinstance(shape, ImageShape), shape
     return shape.width_px
 

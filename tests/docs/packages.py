@@ -23,8 +23,8 @@ may import (`errors`, `progress`, ...) are left out. Written by `python tests/do
 """
 
 
-_JOB = """
-## Inside the job
+_WORKFLOWS = """
+## Inside the workflows
 
 What `run`, `validate`, `plan`, `check` and `doctor` are made of; no cycle among them.
 """
@@ -32,8 +32,8 @@ What `run`, `validate`, `plan`, `check` and `doctor` are made of; no cycle among
 
 def page() -> str:
     packages = sorted(edges(), key=lambda edge: tuple(map(_place, edge)))
-    parts = sorted(edges("mmcalib.job"))
-    return "\n".join([_HEAD, *_graph(packages), _JOB, *_graph(parts), ""])
+    parts = sorted(edges("mmcalib.workflows"))
+    return "\n".join([_HEAD, *_graph(packages), _WORKFLOWS, *_graph(parts), ""])
 
 
 def _graph(arrows: Iterable[tuple[str, str]]) -> list[str]:

@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 import mmcalib
 from mmcalib.cli.app import app
-from mmcalib.geometry import bundled
-from mmcalib.job.gate.calibration import Calibration
+from mmcalib.models import bundled
 from mmcalib.options.policy_file import read_policy
 from mmcalib.result.census import CensusDocument
+from mmcalib.workflows.gate.calibration import Calibration
 
 from .pages import TEXTS, command_lines, fenced, programs
 from .refresh import EXAMPLE, ROOT, blocks, shown
@@ -114,6 +114,8 @@ def test_options_in_prose_exist() -> None:
     known |= {"--mm-processor-device", "--mm-tensor-ipc", "--trust-remote-code"}
     known |= {"--install-completion", "--show-completion"}
     known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file", "--from-file", "--dry-run"}
+    known |= {"--build-arg", "--tag", "--rm", "--shm-size", "--constraint", "--system"}
+    known |= {"--break-system-packages"}
     for page, text in TEXTS.items():
         assert set(_OPTION.findall(text)) - known == set(), page
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmcalib.geometry import find, materialise
+from mmcalib.models import find, materialise
 
 from ..corpus.tars import png, tar
 from ..e2e.media import clip, photo, requests

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.geometry import find, materialise
+from mmcalib.models import find, materialise
 from tests.e2e.command import QWEN, mmcalib, start
 from tests.e2e.media import photo
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.job.memory.rehearse import gpu_of
-from mmcalib.job.validate.spec import Media
+from mmcalib.workflows.memory.rehearse import gpu_of
+from mmcalib.workflows.validate.spec import Media
 from tests.e2e.media import sound
 from tests.e2e.test_validate import Judge, checks, judge
 

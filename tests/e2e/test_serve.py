@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from mmcalib.geometry import cut_checkpoint, find, materialise
-from mmcalib.job.gate.calibration import Calibration
+from mmcalib.models import cut_checkpoint, find, materialise
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, environment, mmcalib
 from tests.e2e.media import clip, photo

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
-from mmcalib.job.memory.rehearse import gpu_of
-from mmcalib.job.validate.spec import Media, ValidateJob
-from mmcalib.job.validate.validate import judge as judge_file
 from mmcalib.progress import Silent
 from mmcalib.report.validation_terminal import validated
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.validation import Validation
+from mmcalib.workflows.memory.rehearse import gpu_of
+from mmcalib.workflows.validate.spec import Media, ValidateJob
+from mmcalib.workflows.validate.validate import judge as judge_file
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests

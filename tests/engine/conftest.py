@@ -13,7 +13,7 @@ from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget, Blank, File, Measure, OpenModel
-from mmcalib.geometry import find, materialise
+from mmcalib.models import find, materialise
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 

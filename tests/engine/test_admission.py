@@ -19,14 +19,14 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
-from mmcalib.job.decision.budgets import BudgetSource
-from mmcalib.job.decision.decide import decide
-from mmcalib.job.gate.costs import costs
-from mmcalib.job.gate.rules import prove_rules
-from mmcalib.job.read import read
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
 from mmcalib.result.costs import gate_of
+from mmcalib.workflows.decision.budgets import BudgetSource
+from mmcalib.workflows.decision.decide import decide
+from mmcalib.workflows.gate.costs import costs
+from mmcalib.workflows.gate.rules import prove_rules
+from mmcalib.workflows.read import read
 from tests.e2e.media import clip, photo, sound
 from tests.engine.conftest import QWEN, Lab
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from mmcalib.domain.budget import Budget
-from mmcalib.geometry import resolve
-from mmcalib.job.proof import default
-from mmcalib.job.proof.startup import Launch
+from mmcalib.models import resolve
 from mmcalib.progress import Silent
+from mmcalib.workflows.proof import default
+from mmcalib.workflows.proof.startup import Launch
 
 pytestmark = pytest.mark.engine
 

@@ -22,17 +22,17 @@ from mmcalib.engine.messages import (
     File,
     TryDevice,
 )
-from mmcalib.geometry import find, materialise
-from mmcalib.job.device import Beside
-from mmcalib.job.proof.processor_device import (
-    Comparison,
+from mmcalib.media.probe import probe
+from mmcalib.models import find, materialise
+from mmcalib.progress import Silent
+from mmcalib.workflows.device import DeviceComparison
+from mmcalib.workflows.proof.processor_device import (
+    DevicePairs,
     compare,
     compare_apart,
     compared_check,
     processor_device,
 )
-from mmcalib.media.probe import probe
-from mmcalib.progress import Silent
 from tests.engine.conftest import QWEN, Lab
 
 pytestmark = pytest.mark.engine
@@ -107,14 +107,16 @@ def test_a_process_apart_finds_the_same_and_ends(engine_cache: Path, tmp_path: P
     assert geometry is not None
     folder = materialise(geometry, engine_cache / GEMMA.replace("/", "--"))
     chosen = [(ImageShape(280, 280), str(tmp_path / "a.png"))]
-    found = compare_apart(str(folder), None, Beside("cpu", ("image",)), DEFAULT, chosen, Silent())
+    found = compare_apart(
+        str(folder), None, DeviceComparison("cpu", ("image",)), DEFAULT, chosen, Silent()
+    )
     assert compared_check(found).status == "pass"
     assert [pair.cpu.embeds for pair in found.pairs["image"]] == [256]
 
 
 def test_a_model_that_cannot_be_opened_again_breaks_off(tmp_path: Path) -> None:
-    beside = Beside("cpu", ("image",))
-    found = compare_apart(str(tmp_path), None, beside, DEFAULT, [], Silent())
+    comparison = DeviceComparison("cpu", ("image",))
+    found = compare_apart(str(tmp_path), None, comparison, DEFAULT, [], Silent())
     assert found.ended
     assert compared_check(found).status == "fail"
 
@@ -164,8 +166,8 @@ def test_every_item_of_a_corpus_comes_out_the_same(
     lab: Open, shared: Path, model: str, modalities: tuple[Modality, ...]
 ) -> None:
     chosen = sample(shared, *modalities)
-    beside = Beside("cpu", modalities, option="--mm-processor-device", threads=2)
-    found = compare(lab(model).host, beside, DEFAULT, chosen, Silent())
+    comparison = DeviceComparison("cpu", modalities, option="--mm-processor-device", threads=2)
+    found = compare(lab(model).host, comparison, DEFAULT, chosen, Silent())
     check = compared_check(found)
     assert check.status == "pass", check.detail
     pairs = {m: len(several) for m, several in found.pairs.items()}
@@ -182,9 +184,9 @@ def test_a_refusal_of_the_device_alone_fails_where_it_was_asked_for(
     lab: Open, shared: Path
 ) -> None:
     chosen = sample(shared, "audio")[:2]
-    asked = compare(lab(OMNI).host, Beside("meta", ("audio",)), DEFAULT, chosen, Silent())
+    asked = compare(lab(OMNI).host, DeviceComparison("meta", ("audio",)), DEFAULT, chosen, Silent())
     check = compared_check(asked)
     assert check.status == "fail"
     assert f"{chosen[0][1]}: refused on meta alone" in check.detail
-    auto = Comparison(Beside("meta", ("audio",), asked=False), refused=asked.refused)
+    auto = DevicePairs(DeviceComparison("meta", ("audio",), asked=False), refused=asked.refused)
     assert compared_check(auto).status == "warn"

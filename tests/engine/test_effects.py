@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.effects import Effect
-from mmcalib.job.decision.effects import effects
-from mmcalib.job.decision.footprints import Footprints, witnesses
+from mmcalib.workflows.decision.effects import effects
+from mmcalib.workflows.decision.footprints import Footprints, witnesses
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine

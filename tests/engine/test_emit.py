@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
-from mmcalib.geometry import find, materialise
-from mmcalib.job.gate.calibration import Calibration
+from mmcalib.models import find, materialise
 from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.workflows.gate.calibration import Calibration
 
 pytestmark = pytest.mark.engine
 

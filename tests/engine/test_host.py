@@ -18,7 +18,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure, OpenModel
 from mmcalib.errors import EngineDied, EngineError, EngineSilent
-from mmcalib.geometry import resolve
+from mmcalib.models import resolve
 from tests.e2e.command import QWEN
 
 pytestmark = pytest.mark.engine
@@ -182,7 +182,7 @@ def test_the_parent_never_loads_torch_or_vllm(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from mmcalib.engine.host import EngineHost; "
         f"h = EngineHost(log=Path({str(tmp_path / 'log')!r})); h.close(); "
-        "import mmcalib.job.calibration.run, mmcalib.cli.run, mmcalib.cli.output; "
+        "import mmcalib.workflows.calibration.run, mmcalib.cli.run, mmcalib.cli.output; "
         "print([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -21,7 +21,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds
-from mmcalib.geometry import materialise
+from mmcalib.models import materialise
 from tests.engine import idefics3
 from tests.engine.conftest import Lab
 

@@ -76,6 +76,7 @@ def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> No
         video_loader=None,
         audio_rate_hz=None,
         device="cpu",
+        starts_engines=True,
         versions={},
     )
     arrived = decode(encode(ModelOpened(info)))

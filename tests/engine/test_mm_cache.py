@@ -27,11 +27,11 @@ from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import ParseServeConfig
-from mmcalib.job.decision.cache import SizedCache, size_cache
-from mmcalib.job.decision.measure import measure
-from mmcalib.job.read import read
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
+from mmcalib.workflows.decision.cache import SizedCache, size_cache
+from mmcalib.workflows.decision.measure import measure
+from mmcalib.workflows.read import read
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
 from tests.engine.conftest import Lab

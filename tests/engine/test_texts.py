@@ -23,11 +23,11 @@ from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import BareRequest, BoundTexts, CountTexts
-from mmcalib.job.decision.fits import longest_prompt, smallest_context
-from mmcalib.job.decision.measure import measure
-from mmcalib.job.decision.texts import Texts
-from mmcalib.job.read import ReadCorpus, files_of, read
 from mmcalib.progress import Silent
+from mmcalib.workflows.decision.fits import longest_prompt, smallest_context
+from mmcalib.workflows.decision.measure import measure
+from mmcalib.workflows.decision.texts import Texts
+from mmcalib.workflows.read import ReadCorpus, files_of, read
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine

@@ -17,7 +17,7 @@ import pytest
 
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import Blank
-from mmcalib.geometry import bundled
+from mmcalib.models import bundled
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine

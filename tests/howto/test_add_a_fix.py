@@ -65,11 +65,11 @@ def test_a_fix_is_one_file(tmp_path: Path) -> None:
     copy = copy_of(tmp_path)
     copy.write(MODULE, FIX)
     assert copy.changed() == {MODULE}
-    copy.write("tests/job/plan/test_added_fix.py", TEST)
+    copy.write("tests/workflows/plan/test_added_fix.py", TEST)
     assert copy.run("-m", "ruff", "check", MODULE).returncode == 0
     copy.passes(
-        "tests/job/plan/test_added_fix.py",
-        "tests/job/plan/test_searching.py",
+        "tests/workflows/plan/test_added_fix.py",
+        "tests/workflows/plan/test_searching.py",
         "tests/derive/test_fixes.py",
         "tests/derive/test_media_fixes.py",
         "tests/test_house.py::test_nothing_points_back_up_the_flow",

@@ -109,7 +109,7 @@ from mmcalib.domain.knobs import TokenCap
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank
-from mmcalib.geometry import materialise
+from mmcalib.models import materialise
 from tests.engine import gemma4
 from tests.engine.conftest import Lab
 

@@ -9,7 +9,7 @@ import pytest
 
 from .copy_of import copy_of
 
-FACTS = "mmcalib/geometry/facts"
+FACTS = "mmcalib/models/facts"
 ID = "example/Qwen2-VL-Tuned"
 ROW = "| `Qwen/Qwen2-VL-2B-Instruct` | image, video |"
 
@@ -22,16 +22,16 @@ def test_a_model_is_one_file_of_facts(tmp_path: Path) -> None:
     copy.write(new, json.dumps({**sibling, "id": ID}, indent=2))
     copy.edit("README.md", ROW, f"| `{ID}` | image, video |\n{ROW}")
     known = '"Qwen/Qwen2-VL-2B-Instruct"'
-    copy.edit("tests/geometry/test_geometry_facts.py", f"{known},", f'{known},\n    "{ID}",')
+    copy.edit("tests/models/test_geometry_facts.py", f"{known},", f'{known},\n    "{ID}",')
     copy.edit(
-        "tests/geometry/test_geometry_depth.py",
+        "tests/models/test_geometry_depth.py",
         f"{known}: (28, 32),",
         f'{known}: (28, 32),\n    "{ID}": (28, 32),',
     )
     assert copy.changed() == {new}
     copy.passes(
-        "tests/geometry/test_geometry_facts.py",
-        "tests/geometry/test_geometry_depth.py",
+        "tests/models/test_geometry_facts.py",
+        "tests/models/test_geometry_depth.py",
         "tests/docs/test_docs.py::test_readme_lists_the_bundled_models",
     )
     assert f"{ID} " in copy.mmcalib("models").stdout

@@ -13,9 +13,9 @@ import pytest
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
-from mmcalib.geometry import find as find_geometry
-from mmcalib.geometry import materialise
 from mmcalib.gpus.catalogue import find as find_gpu
+from mmcalib.models import find as find_geometry
+from mmcalib.models import materialise
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mmcalib.child.rehearsal.patches.patching import TargetMoved, find, replace
+from mmcalib.child.rehearsal.patches.patching import find, replace
 from mmcalib.gpus.catalogue import find as find_gpu
+from mmcalib.releases.release import TargetMoved
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from mmcalib.child.rehearsal.patches.patching import TargetMoved, find, replace
+from mmcalib.child.rehearsal.patches.patching import find, replace
 from mmcalib.engine.environment import child_environment
+from mmcalib.releases.release import TargetMoved
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = "mmcalib/child/rehearsal/patches"
@@ -135,7 +136,12 @@ def test_nothing_is_replaced_in_a_way_that_nobody_checks() -> None:
 @pytest.mark.engine
 def test_every_target_is_there_and_a_moved_one_would_be_noticed(patched: dict[str, Any]) -> None:
     assert len(patched["targets"]) > 30
-    assert {one.partition(".")[0] for one in patched["targets"]} == {"torch", "triton", "vllm"}
+    assert {one.partition(".")[0] for one in patched["targets"]} == {
+        "importlib",
+        "torch",
+        "triton",
+        "vllm",
+    }
     assert patched["not_noticed"] == []
 
 

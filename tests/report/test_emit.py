@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError
-from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.server import ServerPart
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

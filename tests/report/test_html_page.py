@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.cache import cache as cache_figure
 from mmcalib.report.pages.html import html
 from mmcalib.report.report import Report
 from mmcalib.result.memory import Memory
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

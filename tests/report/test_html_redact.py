@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.redact import WITHHELD, redacted
 from mmcalib.report.pages.html import html
 from mmcalib.report.pages.md import md
 from mmcalib.report.report import Report
 from mmcalib.result.check_result import CheckResult
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.hostile import NAMES, named
 

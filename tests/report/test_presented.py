@@ -17,7 +17,7 @@ from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.domain.text_bound import TextBound
-from mmcalib.job.gate.presented import admitted
+from mmcalib.workflows.gate.presented import admitted
 from tests.odd_media import frames_url, gif, silence
 from tests.report.example import calibration
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mmcalib.geometry import find, materialise, resolve
 from mmcalib.gpus import catalogue
-from mmcalib.job.memory.figures import rehearsal
+from mmcalib.models import find, materialise, resolve
 from mmcalib.report.memory import comparison
 from mmcalib.result.rehearsal import Rehearsal
-from tests.job.rehearsals import GIB, rehearsed
+from mmcalib.workflows.memory.figures import rehearsal
 from tests.report.golden import check_golden
+from tests.workflows.rehearsals import GIB, rehearsed
 
 
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:

@@ -16,9 +16,9 @@ from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.job.read import read
 from mmcalib.options.probe import ProbeOptions
 from mmcalib.progress import Silent
+from mmcalib.workflows.read import read
 from tests.corpus.media import png
 from tests.e2e.command import environment
 from tests.security import tables

@@ -12,8 +12,8 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.engine.reaching import reaching
 from mmcalib.errors import UsageError
-from mmcalib.job.config_file import read_config_text, trusted
-from mmcalib.job.validate.reading import _settings
+from mmcalib.workflows.config_file import read_config_text, trusted
+from mmcalib.workflows.validate.reading import _settings
 from tests.cli.conftest import Cli
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(

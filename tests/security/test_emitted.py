@@ -13,11 +13,11 @@ from rich.console import Console
 
 from mmcalib.cli.output import finish
 from mmcalib.errors import OutputError
-from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.pages.html import html
 from mmcalib.report.pages.md import md
 from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.report.report import Report
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.cli.conftest import Cli
 from tests.report.example import calibration
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.geometry import hub as subject
-from mmcalib.geometry import read_config, resolve
-from mmcalib.geometry.cut import MOST_CONFIG_BYTES
-from mmcalib.geometry.hub import HubUnavailable, HuggingFaceHub, cached_snapshot
+from mmcalib.models import hub as subject
+from mmcalib.models import read_config, resolve
+from mmcalib.models.cut import MOST_CONFIG_BYTES
+from mmcalib.models.hub import HubUnavailable, HuggingFaceHub, cached_snapshot
 from tests.security.servers import Connection, Server, server
 
 pytest.importorskip("huggingface_hub")

@@ -10,23 +10,32 @@ from pathlib import Path
 import pytest
 
 from mmcalib.derive import logs
-from mmcalib.derive.logs import arguments, causes, facts, figures, line, phases, read_log, retired
+from mmcalib.derive.logs import (
+    arguments,
+    cause_messages,
+    facts,
+    figures,
+    line,
+    phases,
+    read_log,
+    retired,
+)
 from mmcalib.errors import UsageError
-from mmcalib.job.plan import from_log
+from mmcalib.workflows.plan import from_log
 from tests.cli.conftest import Cli
 
 ARGS = b"non-default args: {'model': 'm', "
 MARKS = " ".join(
     [figure.mark for figure in figures.FIGURES]
     + [fact.mark for fact in facts.FACTS]
-    + [mark for mark, _ in causes._READERS]
+    + [mark for mark, _ in cause_messages._READERS]
 )
 FILLS = ["1", "1,111", "1.1", "( ", "a ", "'", "... ", "(a pid=1 ", "\x1b[1", "Using  ", "-", "\t"]
 
 
 def patterns() -> list[re.Pattern[str]]:
     found = [figure.pattern for figure in figures.FIGURES] + [fact.pattern for fact in facts.FACTS]
-    for module in (arguments, causes, facts, line, phases, retired):
+    for module in (arguments, cause_messages, facts, line, phases, retired):
         found += [one for one in vars(module).values() if isinstance(one, re.Pattern)]
     return found
 

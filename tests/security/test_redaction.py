@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError, UsageError
-from mmcalib.job.gate.calibration import Calibration
 from mmcalib.report.html.redact import _PATHS, redacted
 from mmcalib.report.pages.html import html
 from mmcalib.report.pages.md import md
@@ -20,6 +19,7 @@ from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.report.report import Report
 from mmcalib.result.check_result import CheckResult
 from mmcalib.wording import one_line, plain
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.hostile import named
 

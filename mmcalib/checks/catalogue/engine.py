@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
+from mmcalib.domain.model import ModelInfo
 
 CONFIGURATION_ACCEPTED = CheckId("configuration accepted")
 BATCH_HOLDS_ITEM = CheckId("batch holds an item")
@@ -18,6 +19,18 @@ SWEEP = CheckId("encoder sweep")
 PROCESSOR_ON_GPU = CheckId("processor on the GPU")
 DEFAULT_COMPARED = CheckId("default for comparison")
 RUN_FINISHED = CheckId("run finished")
+VLLM_PARTS = CheckId("parts of vLLM")
+
+
+def moved_parts(opened: ModelInfo) -> Iterator[Check]:
+    """A warning for what this release could not be asked for."""
+    for part, why in opened.moved.items():
+        detail = f"{part}: not known, and nothing is said of it: {why}"
+        yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor --engine")
+
+
+def _moved(facts: CheckFacts) -> Iterator[Check]:
+    return moved_parts(facts.model)
 
 
 def _default(facts: CheckFacts) -> Iterator[Check]:
@@ -27,5 +40,6 @@ def _default(facts: CheckFacts) -> Iterator[Check]:
 
 
 RULES = (
+    Rule((VLLM_PARTS,), {CheckStage.WRITTEN: 5}, _moved, frozenset({Need.MODEL})),
     Rule((DEFAULT_CONFIGURATION,), {CheckStage.DECIDED: 80}, _default, frozenset({Need.DECISION})),
 )

@@ -82,6 +82,7 @@ def install(gpu: Gpu) -> Stage:
         triton,
     )
 
+    platform.disown_build()
     stage = Stage(gpu)
     cuda.install(stage.machine)
     triton.install()

@@ -23,7 +23,7 @@ from mmcalib.releases.compilation import graph_mode
 from mmcalib.releases.configs import served_config
 from mmcalib.releases.environment import subtracts_graphs
 from mmcalib.releases.release import TRIED, installed
-from mmcalib.releases.runner import uses_v2_runner
+from mmcalib.releases.runner import estimates_graphs, uses_v2_runner
 
 
 def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
@@ -39,6 +39,8 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     ranks = config.parallel_config.world_size
     outside = non_torch_bytes(ranks, counts_nccl=memory.counts_nccl())
     with brought_up(stage, config, outside) as brought:
+        if not estimates_graphs(brought.worker):
+            graphs = Graphs(graphs.count, 0)
         available = brought.available_bytes
         given_bytes = memory.given_kv_bytes(config)
         if given_bytes is None:

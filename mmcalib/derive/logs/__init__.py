@@ -1,4 +1,4 @@
-"""What a vLLM server log says: versions 0.8 to 0.32, startup and out-of-memory messages.
+"""What a vLLM server log says: versions 0.8 to 0.33, startup and out-of-memory messages.
 
 `read_log` reads lines and never fails on them; what a log does not state stays None.
 """
@@ -6,6 +6,8 @@
 from mmcalib.derive.logs.causes import (
     AllocationFailed,
     Cause,
+    ExternalWeights,
+    FrontendDecoding,
     GpuOccupied,
     ItemAboveBatch,
     ItemRefused,
@@ -24,6 +26,8 @@ __all__ = [
     "RETIRED",
     "AllocationFailed",
     "Cause",
+    "ExternalWeights",
+    "FrontendDecoding",
     "GpuOccupied",
     "ItemAboveBatch",
     "ItemRefused",

@@ -51,11 +51,14 @@ FACTS = (
     _fact(
         "vllm_version", "LLM engine (v", r"Initializing an? (?:V\d )?LLM engine \(v([^)]{1,80})\)"
     ),
-    # The banner, by 0.17.
+    # The banner, by 0.17, and what stands for it with VLLM_DISABLE_LOG_LOGO.
     _fact("vllm_version", "█  version ", r"█  version (\S{1,80})"),
+    _fact("vllm_version", "vLLM server version ", r"server version ([^\s,]{1,80})"),
+    _fact("model", "vLLM server version ", r", serving model (\S.{0,300})"),
     _fact("model", "█  model ", r"█  model {2,4}(\S.{0,300})"),
     _fact("model", "Starting to load model", r"Starting to load model (\S{1,300}?)\.\.\."),
     _fact("max_model_len", "Using max model len", rf"max model len ({COUNT})", count),
+    _fact("fitted_max_model_len", "Auto-fit max_model_len: reduced", rf" to ({COUNT}) to", count),
     _fact(
         "max_num_batched_tokens",
         "Chunked prefill is enabled",
@@ -85,6 +88,8 @@ FACTS = (
     _fact(
         "max_concurrency_tokens", "Maximum concurrency for", rf"concurrency for ({COUNT})", count
     ),
+    _fact("leaves_out_graphs", "CUDA graph memory profiling is disabled", "(disabled)", bool),
+    _fact("counts_graphs", "CUDA graph memory profiling is enabled", "(enabled)", bool),
     _fact("skips_mm_profiling", "Skipping memory profiling for", "(multimodal encoder)", bool),
     _fact("model_runner", "Initializing a V0 LLM engine", "(V0)"),
     _fact("model_runner", "Using V2 Model Runner", "(V2)"),
@@ -149,4 +154,8 @@ def encoder_in(line: Line) -> tuple[int, int | None, str | None] | None:
     if not found:
         return None
     tokens, items, modality = found.groups()
-    return count(tokens), count(items) if items else None, modality
+    return (
+        count(tokens),
+        count(items) if items else None,
+        modality.lower() if modality else None,
+    )

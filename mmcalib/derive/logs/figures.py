@@ -1,4 +1,4 @@
-"""The log lines that state memory, from 0.8 to 0.32, and what they state."""
+"""The log lines that state memory, from 0.8 to 0.33, and what they state."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ Quantity = Literal[
     "non_torch",
     "consumed",
     "kv_cache",
+    "kv_cache_left",
     "cudagraph",
     "cudagraph_estimate",
     "gpu_free",
@@ -55,8 +56,20 @@ FIGURES = (
         "as specified by kv_cache_memory_bytes",
         rf"free memory (?P<gpu_free>{N}) GiB, reserved (?P<kv_cache>{N}) ?GiB memory",
     ),
+    # By 0.25: what API servers decode videos with on the GPU is taken from the pool.
+    _figure(
+        "for frontend multimodal decoding",
+        rf"KV cache memory reduced to (?P<kv_cache_left>{N}) GiB",
+    ),
+    # The CPU worker.
+    _figure(
+        "GiB for KV cache on node",
+        rf"Auto set \((?P<kv_cache>{N})/{N}\) GiB for KV cache on node [^,]{{1,9}}, with "
+        rf"(?P<requested>{N}) GiB requested",
+    ),
     _figure("Estimated CUDA graph memory:", rf"memory: (?P<cudagraph_estimate>{N}) GiB"),
-    _figure("Graph capturing finished", rf"secs, took (?P<cudagraph>{N}) (?P<unit>{UNIT})\b"),
+    # "Encoder graph capturing finished" where the instance only encodes, by 0.31.
+    _figure("raph capturing finished", rf"secs, took (?P<cudagraph>{N}) (?P<unit>{UNIT})\b"),
     _figure(
         "CUDA graph pool memory:",
         rf"(?P<cudagraph>{N}) GiB \(actual\), (?P<cudagraph_estimate>{N}) GiB \(estimated\)",
@@ -74,8 +87,8 @@ FIGURES = (
         rf"(?:peak activation|PyTorch activation peak memory), (?P<non_torch>{N}) GiB for",
         summary=True,
     ),
-    # By 0.27: weights and non-torch memory as one, and a peak that includes the graph estimate
-    # (v1/worker/gpu_worker.py of 0.32).
+    # From 0.27.0: weights and non-torch memory as one, and a peak that includes the graph estimate
+    # (v1/worker/gpu_worker.py:526 of 0.27.0, :749 of 0.33.0).
     _figure(
         "for consumed memory",
         rf"(?P<consumed>{N}) GiB for consumed memory \(weights \+ non-torch\),\s+"
@@ -108,6 +121,17 @@ FIGURES = (
         rf"non-torch forward increase memory: (?P<non_torch>{N})GiB",
         summary=True,
     ),
+    _figure(
+        "total consumed (from mem_get_info)",
+        rf"mem_get_info\): (?P<consumed>{N})GiB; weights memory: (?P<weights>{N})GiB",
+        summary=True,
+    ),
+    # By 0.32: another process holds the weights, and vLLM may use what remains.
+    _figure(
+        "Weights are held outside this process",
+        rf"externally held and (?P<requested>{N}) GiB remains",
+    ),
+    _figure("Externally held weights on device", rf"\({N}/(?P<gpu_total>{N}) GiB\) exceed"),
     # PyTorch's message, and the card's size in it.
     _figure("has a total capa", rf"total capac\w{{1,4}} of (?P<gpu_total>{N}) (?P<unit>{UNIT})\b"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Messages that a terminal or an issue tracker has wrapped are put together again from this many.
 AHEAD = 8
@@ -18,7 +18,7 @@ _PROCESS = re.compile(r"\(([A-Za-z][\w.]{0,60}(?: rank=\d{1,6})? pid=\d{1,12}[^(
 # path in the package.
 _HEAD = re.compile(
     r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})? "
-    r"(?:\[?([\w./]{1,200}\.py):\d{1,6}\] ?)?"
+    r"(?:\[?([\w./]{1,200}\.py):(\d{1,6})\] ?)?"
 )
 # Where process and head are looked for: the rest of a line can be a whole configuration.
 _FRONT_CHARS = 400
@@ -26,7 +26,8 @@ _FRONT_CHARS = 400
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`place` is the file name that logged, `process` the innermost that vLLM names.
+    """`place` is the file name that logged, `place_line` the line in it, `process` the innermost
+    that vLLM names.
 
     `ahead` are the texts of the next lines.
     """
@@ -36,6 +37,7 @@ class Line:
     process: str | None
     level: str | None
     place: str | None
+    place_line: int | None = None
     ahead: tuple[str, ...] = ()
 
     def message(self, complete: str) -> str:
@@ -56,6 +58,7 @@ def read_line(number: int, raw: str) -> Line:
         process=processes[-1].group(1) if processes else None,
         level=head.group(1) if head else None,
         place=head.group(2).rpartition("/")[2] if head and head.group(2) else None,
+        place_line=int(head.group(3)) if head and head.group(3) else None,
     )
 
 
@@ -73,4 +76,4 @@ def read_lines(raw: Iterable[str]) -> Iterator[Line]:
 def _with_next(waiting: deque[Line]) -> Line:
     line = waiting.popleft()
     ahead = tuple(after.text for after in waiting)
-    return Line(line.number, line.text, line.process, line.level, line.place, ahead)
+    return replace(line, ahead=ahead)

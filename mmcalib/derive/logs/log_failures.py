@@ -5,6 +5,8 @@ from __future__ import annotations
 from mmcalib.derive.logs.causes import (
     AllocationFailed,
     Cause,
+    ExternalWeights,
+    FrontendDecoding,
     GpuOccupied,
     ItemAboveBatch,
     ItemRefused,
@@ -51,6 +53,16 @@ def _cause(cause: Cause) -> str:
             return (
                 f"{gib(cause.requested_bytes)} were asked for and only {gib(cause.free_bytes)} "
                 "free at the start: something else runs on the GPU"
+            )
+        case ExternalWeights():
+            return (
+                f"another process holds {gib(cause.weights_bytes)} of weights, more than the "
+                f"{gib(cause.requested_bytes)} that vLLM may use"
+            )
+        case FrontendDecoding():
+            return (
+                f"decoding on the GPU reserves {gib(cause.reserved_bytes)}, and "
+                f"{gib(cause.available_bytes)} were left for the KV cache"
             )
         case ItemRefused():
             return (

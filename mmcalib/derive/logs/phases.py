@@ -23,7 +23,7 @@ Phase = Literal[
     "serving: encoder",
 ]
 
-# Function names of vllm/v1/worker and vllm/worker, 0.8 to 0.32. The first group of which a frame
+# Function names of vllm/v1/worker and vllm/worker, 0.8 to 0.33. The first group of which a frame
 # is in the traceback decides: `_initialize_kv_caches` calls the profile, `initialize_from_config`
 # (0.11) calls the warm-up, and V0 profiles through `execute_model`.
 _ENCODER = {
@@ -105,11 +105,11 @@ def phase_of_frames(frames: Sequence[str]) -> Phase | None:
 def phase_of_cause(cause: causes.Cause) -> Phase | None:
     """The phase in which alone this can happen."""
     match cause:
-        case causes.NoKvCache() | causes.KvCacheTooSmall():
+        case causes.NoKvCache() | causes.KvCacheTooSmall() | causes.FrontendDecoding():
             return "kv cache"
         case causes.SamplerOutOfMemory():
             return "profile: sampler"
-        case causes.GpuOccupied() | causes.ItemAboveBatch():
+        case causes.GpuOccupied() | causes.ItemAboveBatch() | causes.ExternalWeights():
             return "start"
         case causes.ItemRefused():
             return "serving"

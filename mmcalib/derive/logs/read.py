@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmcalib.derive.logs.arguments import Value, all_arguments_in, arguments_in, config_in
-from mmcalib.derive.logs.causes import Cause, cause_in
+from mmcalib.derive.logs.cause_messages import cause_in
+from mmcalib.derive.logs.causes import Cause
+from mmcalib.derive.logs.closure import Stated, closures
 from mmcalib.derive.logs.facts import encoder_in, facts_in
 from mmcalib.derive.logs.figures import Quantity, figures_in
 from mmcalib.derive.logs.line import Line, read_lines
+from mmcalib.derive.logs.line_numbers import RELEASES, releases_at
+from mmcalib.derive.logs.log_release import Sources, reserves_no_graphs
 from mmcalib.derive.logs.phases import (
     Phase,
     frame_in,
@@ -35,6 +39,8 @@ _STARTS = ("API server version", "non-default args: {", "Initializing a V", "Ini
 _MOST_FRAMES = 300
 # Of arguments, figures, errors and processes: far more than a start of a thousand workers prints.
 _MOST = 20_000
+# What a row of evidence quotes, of lines that can be whole configurations.
+_MOST_QUOTED, _QUOTED_CHARS = 60, 600
 
 
 def read_log(lines: Iterable[str]) -> StartupLog:
@@ -71,10 +77,14 @@ class _Draft:
     engine_config: dict[str, Value] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     stated: set[tuple[Quantity, str | None]] = field(default_factory=set)
+    quantities: set[Quantity] = field(default_factory=set)
     encoder: LoggedBudget | None = None
     sightings: dict[Cause, _Sighting] = field(default_factory=dict)
     retired: dict[RetiredKnob, None] = field(default_factory=dict)
     frames: dict[str | None, list[str]] = field(default_factory=dict)
+    sources: Sources = field(default_factory=Sources)
+    itemised: list[Stated] = field(default_factory=list)
+    quote: dict[str, None] = field(default_factory=dict)
     phase: Phase | None = None
     runner: ModelRunner | None = None
 
@@ -86,7 +96,7 @@ class _Draft:
         return over and any(mark in text for mark in _STARTS)
 
     def _states(self, quantity: Quantity) -> bool:
-        return any(stated == quantity for stated, _ in self.stated)
+        return quantity in self.quantities
 
     @property
     def told(self) -> bool:
@@ -94,12 +104,16 @@ class _Draft:
 
     def take(self, line: Line) -> None:
         self._arguments(line.text)
-        for name, value in facts_in(line.text, line.place).items():
+        self._source(line)
+        facts = facts_in(line.text, line.place)
+        for name, value in facts.items():
             self._fact(name, value)
+        if facts.keys() & _QUOTED_FACTS:
+            self._quote(line)
         self._figures(line)
         self._encoder(line)
         self.retired.update(dict.fromkeys(retired_in(line.text)))
-        self.phase = milestone_in(line) or self.phase
+        self.phase = self._milestone(line) or self.phase
         if line.place == "gpu_model_runner.py" and self.runner is None:
             self.runner = "V1"
         self._traceback(line)
@@ -117,23 +131,65 @@ class _Draft:
             for name, value in (found or {}).items() if len(self.engine_config) < _MOST else ():
                 self.engine_config.setdefault(name, value)
 
+    def _source(self, line: Line) -> None:
+        releases = releases_at(line.place, line.place_line, line.text)
+        if releases is not None and len(self.sources.found) < _MOST:
+            self.sources.take(f"{line.place}:{line.place_line}", releases)
+
+    def _quote(self, line: Line) -> None:
+        if len(self.quote) < _MOST_QUOTED:
+            self.quote[line.text[:_QUOTED_CHARS]] = None
+
+    def _milestone(self, line: Line) -> Phase | None:
+        found = milestone_in(line)
+        # By 0.29 model runner V2 captures once to see what graphs take.
+        profiled = found == "warm-up" and not self._states("kv_cache")
+        return "cuda graphs" if profiled else found
+
     def _fact(self, name: str, value: Any) -> None:
         """The first statement holds; of workers that state a capacity, the smallest."""
         known = self.facts.get(name)
-        if name in {"kv_cache_tokens", "max_concurrency"} and known is not None:
+        if name == "fitted_max_model_len":
+            self.facts["max_model_len"] = value
+        elif name in {"kv_cache_tokens", "max_concurrency"} and known is not None:
             self.facts[name] = min(known, value)
         else:
             self.facts.setdefault(name, value)
 
     def _figures(self, line: Line) -> None:
-        for quantity, nbytes, summary in figures_in(line.text):
+        found = list(figures_in(line.text))
+        if found:
+            self._quote(line)
+        for quantity, nbytes, summary in found:
+            if quantity == "kv_cache" and "Available KV cache memory:" in line.text:
+                self._forget_trial_capture(line.process)
             known = summary and (quantity, line.process) in self.stated
             if not known and len(self.readings) < _MOST:
-                self.stated.add((quantity, line.process))
+                # Summaries of several workers, copied without their prefixes, all count.
+                if not summary:
+                    self.stated.add((quantity, line.process))
+                self.quantities.add(quantity)
                 self.readings.append(Reading(quantity, nbytes, line.process, line.number))
+        figures = {quantity: nbytes for quantity, nbytes, _ in found}
+        if {"requested", "activation_peak"} <= figures.keys() and len(self.itemised) < _MOST:
+            self.itemised.append(Stated(figures, line.process, line.number))
+
+    def _forget_trial_capture(self, process: str | None) -> None:
+        """By 0.29 model runner V2 captures once before the KV cache is sized, and says so in the
+        words of the capture that stays.
+        """
+        if ("cudagraph", process) in self.stated:
+            self.stated.discard(("cudagraph", process))
+            self.readings = [
+                one
+                for one in self.readings
+                if (one.quantity, one.process) != ("cudagraph", process)
+            ]
 
     def _encoder(self, line: Line) -> None:
         found = encoder_in(line)
+        if found:
+            self._quote(line)
         if found and (self.encoder is None or self.encoder.items is None):
             self.encoder = LoggedBudget(*found)
 
@@ -147,6 +203,7 @@ class _Draft:
             del frames[:-_MOST_FRAMES]
 
     def _cause(self, cause: Cause, line: Line) -> None:
+        self._quote(line)
         phase = phase_of_cause(cause) or self._phase_of_traceback(line)
         certain = phase is not None
         seen = self.sightings.get(cause)
@@ -180,6 +237,11 @@ class _Draft:
                 if isinstance(value, values) and not isinstance(value, bool):
                     facts.setdefault(name, value)
         facts.setdefault("model_runner", self.runner)
+        order = [name for names in RELEASES for name in names]
+        counted = facts.pop("counts_graphs", False)
+        if not counted and reserves_no_graphs(facts.get("vllm_version")):
+            facts["leaves_out_graphs"] = True
+        graphs = not facts.get("leaves_out_graphs", False)
         return StartupLog(
             **facts,
             engine_args=self.engine_args,
@@ -188,11 +250,34 @@ class _Draft:
             encoder=self.encoder,
             troubles=tuple(sighting.trouble for sighting in self.sightings.values()),
             retired=tuple(self.retired),
+            release=self.sources.release(facts.get("vllm_version"), order),
+            closures=tuple(closures(self._itemised(), self._beside(), graphs=graphs)),
+            quote=tuple(self.quote),
             serves=self.phase in {"serving", "serving: encoder"},
             starts=starts,
         )
 
+    def _beside(self) -> dict[str | None, dict[Quantity, int]]:
+        """What each worker says by itself: once, or nothing can be put beside it."""
+        every: dict[str | None, dict[Quantity, set[int]]] = {}
+        for one in self.readings:
+            figures = every.setdefault(one.process, {})
+            figures.setdefault(one.quantity, set()).add(one.nbytes)
+        return {
+            process: {name: min(values) for name, values in figures.items() if len(values) == 1}
+            for process, figures in every.items()
+        }
 
+    def _itemised(self) -> list[Stated]:
+        """The lines that itemise; V0 has one for each figure."""
+        if self.itemised:
+            return self.itemised
+        lines = {one.process: one.line for one in self.readings}
+        return [Stated({}, process, line) for process, line in lines.items()]
+
+
+# Lines that say what a row of evidence is about.
+_QUOTED_FACTS = {"kv_cache_tokens", "max_concurrency", "skips_mm_profiling", "leaves_out_graphs"}
 # Fields that an argument states where no line of its own does.
 _FROM_ARGUMENTS: dict[str, tuple[type, ...]] = {
     "model": (str,),

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mmcalib.derive.logs.arguments import Value
-from mmcalib.derive.logs.causes import AllocationFailed, Cause, ItemRefused
+from mmcalib.derive.logs.causes import AllocationFailed, Cause, ItemRefused, KvCacheTooSmall
+from mmcalib.derive.logs.closure import Closure
 from mmcalib.derive.logs.figures import Quantity
+from mmcalib.derive.logs.log_release import LogRelease
 from mmcalib.derive.logs.phases import Phase
 from mmcalib.derive.logs.retired import RetiredKnob
 
@@ -51,7 +53,8 @@ class StartupLog:
     `engine_args` is what was set, `engine_config` what the engine made of it (scalars only). Bytes
     are those of the worker that decides: the smallest KV cache and free memory, the largest of all
     else; `readings` has every one. `serves`: the engine came up, whatever became of it later;
-    `starts` counts the starts that the text has.
+    `starts` counts the starts that the text has. `quote` are the lines that it stands on, without
+    prefixes; arguments, which can hold secrets, are not among them.
     """
 
     vllm_version: str | None = None
@@ -64,6 +67,7 @@ class StartupLog:
     max_concurrency_tokens: int | None = None
     encoder: LoggedBudget | None = None
     skips_mm_profiling: bool = False
+    leaves_out_graphs: bool = False
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
@@ -73,6 +77,9 @@ class StartupLog:
     sampler: str | None = None
     troubles: tuple[Trouble, ...] = ()
     retired: tuple[RetiredKnob, ...] = ()
+    release: LogRelease = field(default_factory=LogRelease)
+    closures: tuple[Closure, ...] = ()
+    quote: tuple[str, ...] = ()
     serves: bool = False
     starts: int = 0
 
@@ -91,7 +98,7 @@ class StartupLog:
 
     @property
     def consumed_bytes(self) -> int | None:
-        """Weights and non-torch memory together, as logs state it by 0.27."""
+        """Weights and non-torch memory together, as logs state it from 0.27.0 on."""
         return max(self.all_bytes("consumed"), default=None)
 
     @property
@@ -107,7 +114,11 @@ class StartupLog:
     @property
     def kv_cache_bytes(self) -> int | None:
         """May be negative: so much was missing before the first block."""
-        return min(self.all_bytes("kv_cache"), default=None)
+        left = self.all_bytes("kv_cache_left") or self.all_bytes("kv_cache")
+        for trouble in self.troubles if not left else ():
+            if isinstance(trouble.cause, KvCacheTooSmall):
+                return trouble.cause.available_bytes
+        return min(left, default=None)
 
     @property
     def cudagraph_bytes(self) -> int | None:
@@ -118,6 +129,22 @@ class StartupLog:
     def cudagraph_estimate_bytes(self) -> int | None:
         """What was kept for graphs before the KV cache; subtracted by default from 0.21 on."""
         return max(self.all_bytes("cudagraph_estimate"), default=None)
+
+    @property
+    def reserved_graphs_bytes(self) -> int | None:
+        """What the KV cache is smaller by for graphs; None where the log does not tell."""
+        if self.leaves_out_graphs or self.engine_args.get("enforce_eager") is True:
+            return 0
+        return self.cudagraph_estimate_bytes
+
+    @property
+    def activation_alone_bytes(self) -> int | None:
+        """The peak without the estimate for graphs; None where they cannot be told apart."""
+        peak = self.activation_peak_bytes
+        if self.consumed_bytes is None or peak is None:
+            return peak
+        graphs = self.reserved_graphs_bytes
+        return None if graphs is None else peak - graphs
 
     @property
     def gpu_total_bytes(self) -> int | None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from mmcalib.engine.messages.message import Interim, Reply
 
-FailureKind = Literal["vllm", "not_multimodal", "not_installed"]
+FailureKind = Literal["vllm", "not_multimodal", "not_installed", "moved"]
 
 
 @dataclass(frozen=True, slots=True)

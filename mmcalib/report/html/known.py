@@ -46,7 +46,8 @@ def hinted(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]
     limit = calibration.limits.limit_mm_per_prompt.get(modality)
     if not isinstance(limit, Mapping):
         return {}
-    return {name: value for name, value in limit.items() if name != "count"}
+    hints = {name: value for name, value in limit.items() if name != "count"}
+    return {n: value for n, value in hints.items() if isinstance(value, int) and value > 0}
 
 
 def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:

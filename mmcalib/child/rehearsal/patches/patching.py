@@ -5,16 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from mmcalib.releases.release import TargetMoved
 from mmcalib.releases.targets import Target
-
-
-class TargetMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
-    """What a stand-in should replace is not where it was: another version of vLLM or torch."""
-
-    def __init__(self, target: str) -> None:
-        super().__init__(
-            f"the rehearsal replaces {target}, which the installed version does not have"
-        )
 
 
 def find(target: str) -> tuple[Any, str]:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
 
 from mmcalib.child.rehearsal.device.machine import GPUS, Machine
 from mmcalib.child.rehearsal.patches.patching import replace
 from mmcalib.releases import platforms, targets
+from mmcalib.releases.release import installed
+
+
+def disown_build() -> None:
+    """A CPU wheel calls itself so by its name or version, and then turns Triton off; before 0.32
+    where there is no distribution `vllm`, too. Must come before anything of vLLM is imported.
+    """
+    asked = importlib.metadata.version
+
+    def version(distribution_name: str) -> str:
+        return installed("vllm") if distribution_name == "vllm" else asked(distribution_name)
+
+    installed("vllm")
+    replace("importlib.metadata.version", version)
+    replace(targets.VERSION_SAYS, lambda words: False)
 
 
 def install(machine: Machine) -> None:
     """Make it vLLM's current platform. Must come before anything of vLLM reads the platform."""
-    # A CPU wheel calls itself so in its version, and then turns Triton off.
-    replace(targets.VERSION_SAYS, lambda words: False)
     base: Any = platforms.cuda_base()
 
     class ImaginaryCudaPlatform(base):  # type: ignore[misc] # vLLM has no stubs

@@ -1,0 +1,1 @@
+"""What changes between two releases of vLLM, for their user."""

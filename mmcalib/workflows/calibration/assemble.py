@@ -1,0 +1,139 @@
+"""Puts what the steps found into the one document that all outputs are rendered from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from mmcalib.checks.catalogue.engine import RUN_FINISHED
+from mmcalib.checks.check import Check, verdict
+from mmcalib.domain.budget import Budget
+from mmcalib.result.budget import Budgets
+from mmcalib.result.calibration import Limits, Model, Tool
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.memory import Memories, Memory
+from mmcalib.result.server import ServerPart
+from mmcalib.version import __version__
+from mmcalib.workflows.calibration.cache import cache_report
+from mmcalib.workflows.calibration.decided import Decided
+from mmcalib.workflows.calibration.encoder_sweep import encoder_sweep
+from mmcalib.workflows.calibration.evidence import evidence, with_effects
+from mmcalib.workflows.calibration.frontier import frontier_points
+from mmcalib.workflows.calibration.memory_found import MemoryFound
+from mmcalib.workflows.calibration.proven import Proven
+from mmcalib.workflows.calibration.reviewed import Reviewed
+from mmcalib.workflows.calibration.throughput import throughput
+from mmcalib.workflows.corpus_figures import corpus_figures
+from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.gate.costs import costs
+from mmcalib.workflows.memory.fallback import by_formula
+from mmcalib.workflows.memory.figures import encoder_budget, memory
+from mmcalib.workflows.memory.predicted import Predicted
+from mmcalib.workflows.proof.figures import measured_memory, startup_figures
+from mmcalib.workflows.proof.processor_device import processor_device
+from mmcalib.workflows.spec import Job
+
+_UNFINISHED = Check(
+    RUN_FINISHED,
+    "fail",
+    "the run has not come to its end: later steps are missing here",
+    "mmcalib run again, with --force",
+)
+
+
+def assemble(
+    job: Job,
+    reviewed: Reviewed,
+    proven: Proven | None = None,
+    memory_found: MemoryFound | None = None,
+) -> Calibration:
+    """The calibration as far as it is known. An unfinished one, which is all before the last stage,
+    says so, and its verdict is fail.
+    """
+    decided, proven = reviewed.decided, proven or Proven()
+    served, decision, proof = decided.served, decided.decision, proven.proof
+    opened = served.opened
+    checks = (*reviewed.checks, *proven.checks, _UNFINISHED)
+    if memory_found is not None:
+        checks = memory_found.checks
+    predicted = memory_found.predicted if memory_found else None
+    return Calibration(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        tool=Tool(mmcalib=__version__, **opened.versions),
+        model=Model(
+            id=served.resolved.id,
+            source=served.resolved.source,
+            architecture=opened.architecture,
+            doubts=list(served.resolved.notes),
+        ),
+        corpus=corpus_figures(
+            decision.default_table, served.corpus.prompts.prompts(), len(decided.skipped)
+        ),
+        limits=Limits(
+            limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
+            mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
+            media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
+            evidence=list(
+                with_effects(evidence(decision, opened, job.policy, job.gpu), decision.effects)
+            ),
+        ),
+        engine_config=decided.engine_config,
+        budget=Budgets(
+            default=encoder_budget(decision.default_budget, table=decision.default_table),
+            calibrated=encoder_budget(
+                decision.budget,
+                {m: count.value for m, count in decision.counts.items()},
+                decision.table,
+            ),
+        ),
+        memory=_memories(decided, proven, predicted),
+        frontier=frontier_points(decision, predicted),
+        startup=startup_figures(proof.started, proof.burst, proof.replayed),
+        checks=list(map(CheckResult.of, checks)),
+        verdict=verdict(checks),
+        costs=costs(
+            decision,
+            job.policy,
+            reviewed.rules,
+            decided.texts,
+            encoder_decoder=opened.encoder_decoder,
+        ),
+        cache=cache_report(decision),
+        encoder_sweep=encoder_sweep(
+            proven.sweep,
+            proof.started,
+            decision,
+            memory_found.sizes if memory_found else {},
+            job.gpu,
+        ),
+        processor_device=processor_device(reviewed.compared),
+        throughput=throughput(decision.table, proven.sweep, proof.started),
+        server=ServerPart.of(opened.server, dict(reviewed.needed)),
+    )
+
+
+def _memories(decided: Decided, proven: Proven, predicted: Predicted | None) -> Memories:
+    """As rehearsed where a GPU was named, else as measured in the starts: then weights and KV bytes
+    per token are the model's and so the same, and each start has its peak.
+    """
+    started, default_started = proven.proof.started, proven.default_started
+    own = default_started is not None
+    default = measured_memory(default_started or started, own=own)
+    calibrated = measured_memory(started, own=True)
+    if predicted is None:
+        return Memories(default=default, calibrated=calibrated)
+    gpu, decision = predicted.gpu, decided.decision
+    path, problem = decided.served.resolved.path, str(predicted.failure)
+
+    def rough(budget: Budget, args: dict[str, Any]) -> Memory:
+        return by_formula(gpu, started, budget, args, path, problem)
+
+    return Memories(
+        default=memory(predicted.default, gpu)
+        if predicted.default
+        else rough(decision.default_budget, {}),
+        calibrated=memory(predicted.calibrated, gpu)
+        if predicted.calibrated
+        else rough(decision.budget, decision.engine_args),
+        measured=calibrated if started else None,
+    )

@@ -1,0 +1,69 @@
+"""The library call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmcalib.derive.policy import Policy
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.options.checked import checked
+from mmcalib.options.policy import said_by
+from mmcalib.options.run import Device, RunOptions, Validate
+from mmcalib.options.validate import STARTUP_BUDGET_S
+from mmcalib.progress import Progress, Silent
+from mmcalib.workflows.calibration.run import run
+from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.memory.rehearse import gpu_of
+from mmcalib.workflows.spec import Job, RunSoFar
+
+
+def calibrate(
+    model: str,
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    requests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    policy: Policy | None = None,
+    validate: Validate = "replay",
+    allowed_local_media_path: str | os.PathLike[str] | None = None,
+    startup_budget_s: float = STARTUP_BUDGET_S,
+    seed: int = 0,
+    gpu: str | Gpu | None = None,
+    encoder_sweep: bool = False,
+    device: Device = "auto",
+    progress: Progress | None = None,
+) -> Calibration:
+    """Calibrate vLLM for the media in `data` and `requests` and return the result.
+
+    `model` is a local checkpoint folder or a hub id; `gpu` the one that will serve, by name, whose
+    memory is then predicted ("auto": the present one). Whether the configuration may be used is
+    `.verdict`. Raises `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
+    """
+    policy = policy or Policy()
+    options = checked(
+        RunOptions,
+        {
+            **said_by(policy),
+            "model": model,
+            "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],
+            "requests": [Path(one) for one in _several(requests)],
+            "allowed_local_media_path": Path(allowed_local_media_path)
+            if allowed_local_media_path
+            else None,
+            "validate": validate,
+            "startup_budget_s": startup_budget_s,
+            "seed": seed,
+            "encoder_sweep": encoder_sweep,
+            "device": device,
+        },
+    )
+    where = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    job = Job.of(options, gpu=where, policy=policy)
+    return run(job, RunSoFar(), progress or Silent())
+
+
+def _several(
+    given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> Sequence[str | os.PathLike[str]]:
+    return [given] if isinstance(given, str | os.PathLike) else given

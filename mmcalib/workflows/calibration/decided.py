@@ -1,0 +1,70 @@
+"""Third stage: what is served, measured, and the configuration that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mmcalib.census.sample import choose
+from mmcalib.domain.items import Skipped
+from mmcalib.workflows.calibration.served import Served
+from mmcalib.workflows.calibration.session import Session
+from mmcalib.workflows.decision.budgets import BudgetSource
+from mmcalib.workflows.decision.cache import size_cache
+from mmcalib.workflows.decision.decide import accept_all, decide
+from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.decision.effects import effective
+from mmcalib.workflows.decision.measure import Sample
+from mmcalib.workflows.decision.texts import Texts
+from mmcalib.workflows.memory.explored import rejecting
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """`sample` are the real files that were measured, `texts` what text of requests takes."""
+
+    served: Served
+    sample: Sample
+    decision: Decision
+    texts: Texts
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """All that was not read, and all that turned out unreadable when it was measured."""
+        return (*self.served.corpus.skipped, *self.decision.unreadable)
+
+    @property
+    def engine_config(self) -> dict[str, Any]:
+        """What engine.yaml says, under vLLM's argument names."""
+        resolved = self.served.resolved
+        model = resolved.path if resolved.source == "local" else resolved.id
+        return {"model": model, **self.decision.engine_args}
+
+
+def derive(session: Session, served: Served) -> Decided:
+    job, host, progress = session.job, session.host, session.progress
+    opened, corpus = served.opened, served.corpus
+    sample = choose(corpus.census, job.sample, job.seed)
+    budgets = BudgetSource(host, opened, served.resolved.path, job.policy, files=served.files)
+    rejects = (
+        rejecting(session.prediction, job.policy.concurrency, progress)
+        if session.prediction
+        else accept_all
+    )
+    texts = _texts(session, served)
+    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, rejects, texts)
+    floor = decision.cache_floor()
+    decision = decision.with_cache(
+        size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
+    )
+    return Decided(served, sample, effective(decision, budgets, progress), texts)
+
+
+def _texts(session: Session, served: Served) -> Texts:
+    modalities = served.opened.modalities
+    texts = Texts.of(session.host, modalities, served.corpus.texts)
+    if served.resolved.source == "bundled":
+        texts.uncounted = "a bundled geometry has a tokenizer that was made up"
+    else:
+        texts.find_recipe(modalities)
+    return texts

@@ -1,0 +1,172 @@
+"""Why each setting has its value, in words that stand beside it in every output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from mmcalib.derive.costs import heaviest
+from mmcalib.derive.effects import Effect
+from mmcalib.derive.frontier import Point
+from mmcalib.derive.policy import FIT, Policy
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.result.evidence import Evidence
+from mmcalib.workflows.calibration.cache import cache_evidence
+from mmcalib.workflows.decision.decision import Decision
+
+
+def evidence(
+    decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | None = None
+) -> Iterator[Evidence]:
+    """One entry per emitted value, in the order of the configuration. `gpu` is the one whose
+    defaults `opened` has.
+    """
+    for modality in decision.counts:
+        yield from _limit(decision, modality)
+    yield from _caps(decision, policy)
+    for media, options in policy.media_io_kwargs.items():
+        for name, value in options.items():
+            yield Evidence(
+                setting=f"media_io_kwargs.{media}.{name}",
+                value=value,
+                label="given",
+                reason="given: --media-io-kwargs",
+            )
+    yield _context(decision, policy)
+    yield _batched(decision, opened, policy, gpu)
+    if policy.max_num_seqs is not None:
+        value = policy.max_num_seqs
+        yield Evidence(
+            setting="max_num_seqs", value=value, label="given", reason="given: --max-num-seqs"
+        )
+    if policy.gpu_memory_utilization is not None:
+        yield Evidence(
+            setting="gpu_memory_utilization",
+            value=policy.gpu_memory_utilization,
+            label="given",
+            reason="given: --gpu-memory-utilization",
+        )
+    yield from cache_evidence(decision)
+
+
+def with_effects(entries: Iterable[Evidence], effects: Sequence[Effect]) -> Iterator[Evidence]:
+    """Every setting that is emitted, with what switching it off changed (R8)."""
+    for entry in entries:
+        effect = next((e for e in effects if e.concerns(entry.setting)), None)
+        if effect is None:
+            yield entry
+        elif effect.outcome != "idle":
+            yield entry.model_copy(update={"effect": effect.words})
+
+
+def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
+    count = decision.counts[modality]
+    name = f"limit_mm_per_prompt.{modality}"
+    yield Evidence(
+        setting=f"{name}.count" if decision.hints.get(modality) else name,
+        value=count.value,
+        label=count.label,  # type: ignore[arg-type]
+        reason=count.reason,
+        exemplar=count.exemplar,
+    )
+    heaviest = decision.table.heaviest(modality)
+    if heaviest is None:
+        return
+    for axis, value in decision.hints.get(modality, {}).items():
+        yield Evidence(
+            setting=f"{name}.{axis}",
+            value=value,
+            label="measured",
+            reason=f"names the costliest {modality}, {heaviest.shape}: {heaviest.embeds} tokens, "
+            "which is what vLLM's dummy costs too",
+            exemplar=heaviest.exemplar,
+        )
+
+
+def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
+    capped = policy.max_tokens_per_item is not None
+    for point in decision.chosen:
+        knob = point.knob
+        if point.value == knob.value:
+            continue
+        largest = decision.table.heaviest(knob.modality)
+        yield Evidence(
+            setting=".".join(knob.place()),
+            value=point.value,
+            label="given" if capped and not knob.by_loader else "measured",
+            reason=f"{_why(point, decision, policy)}; {knob.scale(point.value)}",
+            exemplar=largest.exemplar if largest else "",
+        )
+        for name, value in knob.companions(point.value).items():
+            yield Evidence(
+                setting=".".join(knob.place(name)),
+                value=value,
+                label="computed",
+                reason=f"the processor's own; it must stand beside {knob.path[-1]}",
+            )
+
+
+def _why(point: Point, decision: Decision, policy: Policy) -> str:
+    downscaled = point.items_downscaled
+    if point.knob.by_loader:
+        return f"the least tried that keeps {policy.min_video_frames} frames of every video"
+    if decision.forced and downscaled:
+        return f"forced, {downscaled} items downscaled: else {decision.forced}"
+    if policy.max_tokens_per_item is not None:
+        return f"--max-tokens-per-item {policy.max_tokens_per_item}: {downscaled} items downscaled"
+    if policy.prefer == "throughput":
+        return f"smallest tried that leaves half of the items whole: {downscaled} downscaled"
+    return "smallest tried that downscales no item of the corpus"
+
+
+def _context(decision: Decision, policy: Policy) -> Evidence:
+    reason, label, exemplar = "the model's own context", "computed", ""
+    if policy.context_tokens is not None:
+        reason, label = "given: --max-model-len", "given"
+    elif policy.max_model_len == FIT and decision.longest is not None:
+        longest = decision.longest
+        exemplar = longest.longest.origin
+        reason = f"the smallest that holds the longest prompt: {longest.parts}"
+        if longest.unknown:
+            reason = f"the model's own context: {longest.trouble}"
+    return Evidence(
+        setting="max_model_len",
+        value=decision.engine_args["max_model_len"],
+        label=label,  # type: ignore[arg-type]
+        reason=reason,
+        exemplar=exemplar,
+    )
+
+
+def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | None) -> Evidence:
+    value = decision.engine_args["max_num_batched_tokens"]
+    budget = decision.budget
+    most = max(budget.max_tokens_per_item.values(), default=0)
+    largest = heaviest(decision.table.costs.values())
+    base = opened.serve_defaults["max_num_batched_tokens"]
+    if policy.max_num_batched_tokens is not None:
+        label, reason, exemplar = "given", "given: --max-num-batched-tokens", ""
+    elif largest is not None and largest.embeds > most:
+        label, exemplar = "computed", largest.exemplar
+        reason = (
+            f"the encoder cache must hold the largest item, {largest.embeds} tokens; "
+            f"rounded up to whole items of {most}, which is what vLLM profiles"
+        )
+    elif most and value % most == 0 and value != base:
+        label, exemplar = "computed", ""
+        where = f"on {gpu.name}" if gpu else "here"
+        reason = f"vLLM's default {where}, {base}, rounded up to whole items of {most} tokens"
+    elif gpu:
+        label, exemplar = "computed", ""
+        reason = f"vllm serve's default on {gpu.name}"
+    else:
+        label, exemplar = "assumed", ""
+        reason = f"vllm serve's default on this machine ({opened.device}); others have others"
+    return Evidence(
+        setting="max_num_batched_tokens",
+        value=value,
+        label=label,  # type: ignore[arg-type]
+        reason=reason,
+        exemplar=exemplar,
+    )

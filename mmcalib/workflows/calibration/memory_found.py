@@ -1,0 +1,108 @@
+"""Sixth stage: memory on the GPU that will serve, rehearsed beside the others until now."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mmcalib.census.accesses import Accesses
+from mmcalib.checks.catalogue.reserve import RESERVED
+from mmcalib.checks.check import Check
+from mmcalib.derive.policy import Policy
+from mmcalib.workflows.calibration.proven import Proven
+from mmcalib.workflows.calibration.reviewed import Reviewed
+from mmcalib.workflows.calibration.session import Session
+from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.memory.checks import (
+    known_in_bytes,
+    memory_checks,
+    predicted_shortfall,
+    reserved_check,
+)
+from mmcalib.workflows.memory.cured import Ask, cured
+from mmcalib.workflows.memory.explored import begin, predicted, rehearsing
+from mmcalib.workflows.memory.predicted import Predicted
+from mmcalib.workflows.memory.retained import views_check
+from mmcalib.workflows.memory.sizes import (
+    RehearsedSizes,
+    on_the_same_gpu,
+    rehearsed_sizes,
+    sizes_check,
+)
+from mmcalib.workflows.memory.tokens_alone import in_tokens, not_rehearsed
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFound:
+    """`sizes` are the encoder's peaks of what a sweep measured; `checks` are those of all stages,
+    in bytes where that is known now. Without a GPU nothing was rehearsed.
+    """
+
+    predicted: Predicted | None
+    sizes: RehearsedSizes
+    checks: tuple[Check, ...]
+
+
+def begin_memory(session: Session, reviewed: Reviewed) -> None:
+    """Rehearse what the decision needs, while an engine proves it; returns at once."""
+    if session.prediction is not None:
+        begin(session.prediction, session.default_args, reviewed.decided.decision)
+
+
+def predict_memory(session: Session, reviewed: Reviewed, proven: Proven) -> MemoryFound:
+    """Waits for all that was begun."""
+    checks = (*reviewed.checks, *proven.checks)
+    if session.prediction is None:
+        return MemoryFound(None, {}, checks)
+    job, decided = session.job, reviewed.decided
+    decision, started = decided.decision, proven.proof.started
+    found = predicted(session.prediction, session.default_args, decision, session.progress)
+    every = rehearsing(session.prediction, session.progress)
+    sizes: RehearsedSizes = {}
+    if proven.sweep:
+        sizes = rehearsed_sizes(every, decision, proven.sweep)
+        check = sizes_check(sizes, proven.sweep)
+        if check is not None and on_the_same_gpu(found, started):
+            checks = (*checks, check)
+    judged = in_bytes(
+        checks,
+        found,
+        decision,
+        job.policy,
+        every,
+        decided.served.corpus.accesses,
+        shlex.join(["mmcalib", "rehearse", "--model", job.model]),
+    )
+    path, wanted = decided.served.resolved.path, job.policy.concurrency
+    return MemoryFound(found, sizes, (*judged, *memory_checks(found, started, path, wanted)))
+
+
+def in_bytes(
+    checks: Sequence[Check],
+    predicted: Predicted,
+    decision: Decision,
+    policy: Policy,
+    every: Ask,
+    accesses: Accesses,
+    rehearse: str,
+) -> list[Check]:
+    """The checks with R4 in bytes, where it was rehearsed, options with which it passes, as
+    `every` rehearses them, and what cached items keep beyond that; where not, with what tokens
+    leave unknown. `rehearse` is the command that rehearses the model.
+    """
+    found = predicted_shortfall(predicted, decision)
+    if found is None:
+        return in_tokens(checks, decision, not_rehearsed(predicted, rehearse))
+    cures = []
+    if not found.passes:
+        cures = [
+            " ".join(f"--{n.replace('_', '-')} {v}" for n, v in cure.engine.values.items())
+            for cure in cured(found, decision, every)
+        ]
+    allowed = policy.allow_under_reserve
+    reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)
+    gone = {RESERVED, *known_in_bytes(predicted.calibrated)}
+    kept = views_check(predicted, decision, accesses)
+    more = [check for check in (reserved, kept) if check is not None]
+    return [*(c for c in checks if c.id not in gone), *more]

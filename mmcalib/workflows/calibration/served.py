@@ -1,0 +1,94 @@
+"""Second stage: the model opened in vLLM, and what of the corpus it will serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.model import ModelInfo
+from mmcalib.errors import CorpusError, ModelError, VllmRefused
+from mmcalib.models import ResolvedModel
+from mmcalib.workflows.calibration.session import Session
+from mmcalib.workflows.calibration.sources import Sources
+from mmcalib.workflows.calibration.taken_in import LeftOut, taken_in
+from mmcalib.workflows.device import DeviceComparison, device_comparison
+from mmcalib.workflows.media_files import Files
+from mmcalib.workflows.memory.explored import as_served
+from mmcalib.workflows.opening import open_model, takes_no_media
+from mmcalib.workflows.read import ReadCorpus, files_of
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """`corpus` is what is left of `items` without those that are `refused` and modalities that are
+    `left_out`, each with its reason; `files` hands its media to vLLM.
+    """
+
+    resolved: ResolvedModel
+    opened: ModelInfo
+    corpus: ReadCorpus
+    items: int
+    refused: tuple[LeftOut, ...]
+    left_out: Mapping[str, str]
+    files: Files
+    comparison: DeviceComparison | None
+
+
+def serve(session: Session, sources: Sources) -> Served:
+    """Raises CorpusError where nothing is left to measure."""
+    job, opened = session.job, _open(session, sources.resolved)
+    taken, refused = taken_in(sources.corpus, opened.server)
+    corpus, left_out = served_modalities(taken, opened, job.policy)
+    return Served(
+        resolved=sources.resolved,
+        opened=opened,
+        corpus=corpus,
+        items=sources.corpus.census.items(),
+        refused=tuple(refused),
+        left_out=left_out,
+        files=files_of(corpus, job.probe.item_timeout_s),
+        comparison=device_comparison(
+            job.device, session.host, opened, list(corpus.census.modalities())
+        ),
+    )
+
+
+def _open(session: Session, resolved: ResolvedModel) -> ModelInfo:
+    """As it will be served. Raises ModelError where vLLM refuses it, or it is text-only."""
+    try:
+        opened = open_model(
+            session.host,
+            resolved,
+            session.progress,
+            context_tokens=session.job.policy.context_tokens,
+            text_only=takes_no_media(resolved, ": there is nothing to calibrate"),
+        )
+    except VllmRefused as error:
+        raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
+    if session.prediction is None:
+        return opened
+    return as_served(opened, session.default_args, session.prediction)
+
+
+def served_modalities(
+    corpus: ReadCorpus, opened: ModelInfo, policy: Policy
+) -> tuple[ReadCorpus, dict[str, str]]:
+    """The corpus without modalities that will not be served, and why each of those is left out."""
+    left_out = {
+        str(m): "the model does not take them" if m not in opened.modalities else "--count says 0"
+        for m in corpus.census.modalities()
+        if m not in opened.modalities or policy.count.get(m) == 0
+    }
+    if not left_out:
+        return corpus, {}
+    kept = corpus.only([m for m in corpus.census.modalities() if m not in left_out])
+    if not kept.census.items():
+        takes = ", ".join(opened.modalities)
+        only = ", ".join(f"{m} items ({why})" for m, why in left_out.items())
+        raise CorpusError(
+            f"nothing to measure: the corpus holds only {only}; the model takes {takes}",
+            hint="--model one that takes them, or --data with other media",
+        )
+    reasons = {m: f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}  # type: ignore[arg-type]
+    return kept, reasons

@@ -1,0 +1,52 @@
+"""What every stage of a calibration works with: the job, and the processes that answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmcalib.engine.host import EngineHost
+from mmcalib.progress import Progress
+from mmcalib.scratch import Scratch
+from mmcalib.workflows.memory.prediction import MemoryPrediction
+from mmcalib.workflows.memory.rehearse import Rehearsals
+from mmcalib.workflows.spec import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`prediction` rehearses on the job's GPU, None where none is named."""
+
+    job: Job
+    host: EngineHost
+    prediction: MemoryPrediction | None
+    scratch: Path
+    progress: Progress
+
+    @property
+    def default_args(self) -> dict[str, int | float]:
+        """What the user said of the engine, which the default configuration has too."""
+        said = {
+            "max_model_len": self.job.policy.context_tokens,
+            "gpu_memory_utilization": self.job.policy.gpu_memory_utilization,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+@contextlib.contextmanager
+def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Session]:
+    """With a GPU, vLLM's defaults are rehearsed from the start, beside all else."""
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(Scratch()).path
+        prediction = None
+        if job.gpu is not None:
+            rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
+            prediction = MemoryPrediction(job.gpu, rehearsals, {"model": model_path})
+            stack.enter_context(prediction)
+        host = EngineHost(on_said=progress.note, on_log=progress.log)
+        session = Session(job, stack.enter_context(host), prediction, scratch, progress)
+        if prediction is not None:
+            prediction.begin(session.default_args)
+        yield session

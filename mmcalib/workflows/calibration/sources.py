@@ -1,0 +1,35 @@
+"""First stage: the model's files, and the corpus by its headers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mmcalib.models import ResolvedModel, resolve
+from mmcalib.progress import Progress
+from mmcalib.workflows.read import ReadCorpus, read
+from mmcalib.workflows.spec import Job, cache_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a job names, found and read."""
+
+    resolved: ResolvedModel
+    corpus: ReadCorpus
+
+
+def read_sources(job: Job, progress: Progress) -> Sources:
+    """Raises ModelError, CorpusError and UsageError where something named is not there."""
+    cache = job.cache_dir or cache_dir()
+    with progress.step("finding the model"):
+        resolved = resolve(job.model, cache_dir=cache)
+    corpus = read(
+        job.data,
+        job.requests,
+        allowed_root=job.allowed_root,
+        allow_url=job.allow_url,
+        cache=cache,
+        progress=progress,
+        how=job.probe,
+    )
+    return Sources(resolved, corpus)

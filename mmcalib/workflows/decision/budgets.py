@@ -1,0 +1,93 @@
+"""vLLM's encoder budget for any candidate, with what the serving machine would choose by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mmcalib.derive import limits
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import AskBudget
+from mmcalib.errors import VllmRefused
+from mmcalib.workflows.media_files import Files, files
+
+# More than any item of a model that cannot chunk it.
+_ROOMY_TOKENS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSource:
+    """Holds what every question to vLLM needs. `context_tokens` is the context of configurations,
+    where it is not the opened model's; `files` are those of the media that vLLM may read.
+    """
+
+    host: EngineHost
+    opened: ModelInfo
+    model_path: str
+    policy: Policy
+    context_tokens: int | None = None
+    files: Files = files
+
+    def engine_args(
+        self, setting: Setting, per_prompt: Mapping[str, Any], table: CostTable
+    ) -> dict[str, Any]:
+        """Engine arguments as vLLM names them, without the model; in the order of the file."""
+        args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt)}
+        if setting.mm_processor_kwargs:
+            args["mm_processor_kwargs"] = dict(setting.mm_processor_kwargs)
+        if setting.media_io_kwargs:
+            args["media_io_kwargs"] = dict(setting.media_io_kwargs)
+        args["max_model_len"] = self.context_tokens or self.opened.max_model_len
+        args["max_num_batched_tokens"] = self.batched(args, table)
+        if self.policy.max_num_seqs is not None:
+            args["max_num_seqs"] = self.policy.max_num_seqs
+        if self.policy.gpu_memory_utilization is not None:
+            args["gpu_memory_utilization"] = self.policy.gpu_memory_utilization
+        return args
+
+    def batched(self, args: Mapping[str, Any], table: CostTable) -> int:
+        """Tokens per step (R5): as given, or whole largest items from vLLM's own default."""
+        if self.policy.max_num_batched_tokens is not None:
+            return self.policy.max_num_batched_tokens
+        wanted = self.opened.serve_defaults["max_num_batched_tokens"]
+        plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
+        largest = max(self.roomy(plain).max_tokens_per_item.values(), default=0)
+        real = max((cost.embeds for cost in table.costs.values()), default=0)
+        return limits.max_num_batched_tokens(
+            wanted, largest, real, chunks_mm_input=self.opened.chunks_mm_input
+        )
+
+    def default(self) -> tuple[Budget, str]:
+        """Of vLLM's defaults, and its words where it refuses to start with them."""
+        try:
+            return self.of({}), ""
+        except VllmRefused as error:
+            return self.roomy({}), error.message
+
+    def roomy(self, args: Mapping[str, Any]) -> Budget:
+        """With a step that holds any item: for the largest one, which does not depend on it. A
+        model that cannot chunk multimodal input refuses a step that does not hold one, and that of
+        an encoder-decoder model may exceed its context.
+        """
+        if self.opened.chunks_mm_input:
+            return self.of(args)
+        step = max(self.opened.max_model_len, _ROOMY_TOKENS)
+        return self.of({**args, "max_num_batched_tokens": step})
+
+    def of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
+        """The budget of these arguments. Raises EngineError where vLLM refuses them."""
+        request = AskBudget({"model": self.model_path, **args}, build_dummy)
+        for name, value in self._server_defaults():
+            request.engine_args.setdefault(name, value)
+        return self.host.ask(request, "computing the encoder budget").budget
+
+    def _server_defaults(self) -> Iterator[tuple[str, int]]:
+        """What the server would choose where nothing is said: it need not be this machine."""
+        yield "max_model_len", self.opened.max_model_len
+        yield from self.opened.serve_defaults.items()

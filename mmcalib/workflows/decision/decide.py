@@ -1,0 +1,102 @@
+"""From a census to engine arguments: measured, explored, chosen, settled."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.derive import frontier, limits
+from mmcalib.derive.choice import choose, levels
+from mmcalib.domain.setting import Setting
+from mmcalib.progress import Progress
+from mmcalib.workflows.decision.budgets import BudgetSource
+from mmcalib.workflows.decision.counts import counts
+from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.decision.explore import explore, knobs
+from mmcalib.workflows.decision.measure import Sample, measure
+from mmcalib.workflows.decision.settle import DecisionBuilder
+from mmcalib.workflows.decision.texts import Texts
+
+Rejects = Callable[[Decision], str]
+
+
+def accept_all(decision: Decision) -> str:
+    """Nothing speaks against it."""
+    return ""
+
+
+def decide(
+    census: Census,
+    prompts: PromptCensus,
+    sample: Sample,
+    budgets: BudgetSource,
+    progress: Progress,
+    rejects: Rejects = accept_all,
+    texts: Texts | None = None,
+) -> Decision:
+    """Measure under the default, explore each knob, choose, and settle limits and budget.
+
+    Where the longest prompt exceeds the context, or `rejects` has a reason, items are made smaller
+    by as few steps as will do; where no step helps, the policy's own choice stays.
+    """
+    base = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
+    default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
+    admitted = counts(budgets.opened, budgets.policy, default, prompts)
+    plain = limits.limit_mm_per_prompt(admitted, {})
+    turned = knobs(budgets, default)
+    # How many frames are kept decides what a cap does to a video.
+    loaders = [knob for knob in turned if knob.by_loader]
+    explored = {k.name: explore(k, default, plain, budgets, progress) for k in loaders}
+    raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
+    kept = frontier.merged([base, *(point.setting for point in raised)])
+    if kept != base:
+        default, more = measure(budgets.host, census, kept, sample, progress, budgets.files)
+        unreadable += [skipped for skipped in more if skipped not in unreadable]
+    explored |= {
+        k.name: explore(k, default, plain, budgets, progress) for k in turned if k not in loaders
+    }
+    default_budget, default_error = budgets.default()
+    there = DecisionBuilder(
+        census=census,
+        prompts=prompts,
+        sample=sample,
+        budgets=budgets,
+        progress=progress,
+        default=default,
+        counts=admitted,
+        explored=explored,
+        unreadable=tuple(unreadable),
+        default_budget=default_budget,
+        default_error=default_error,
+        texts=texts or Texts(),
+    )
+    first = there.settle(None)
+    reason = _too_long(first) or rejects(first)
+    if not reason:
+        return first
+    tried: dict[int, Decision] = {}
+
+    def does(at_most: int) -> bool:
+        tried[at_most] = there.settle(at_most)
+        return not (_too_long(tried[at_most]) or rejects(tried[at_most]))
+
+    # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
+    # tells whether any will do, and halves find the first. Each takes seconds.
+    steps = levels(there.frontiers(), budgets.policy)
+    if not steps or not does(steps[-1]):
+        return first
+    most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
+    return replace(tried[most], forced=reason)
+
+
+def _too_long(decision: Decision) -> str:
+    longest = decision.longest
+    if longest is None or longest.whole:
+        return ""
+    return (
+        f"{longest.longest.origin} and its answer would take {longest.needed_tokens:,} of "
+        f"{longest.max_model_len:,} tokens"
+    )

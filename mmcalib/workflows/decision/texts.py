@@ -1,0 +1,149 @@
+"""What the text of the corpus' requests takes: bounded by its bytes, and counted by vLLM's renderer
+where the bound does not settle the matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from mmcalib.census.prompts import PromptCount
+from mmcalib.corpus.asking import bare, digest
+from mmcalib.derive.request import Between, text_tokens
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.items import Text
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.domain.text_bound import TextBound
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    BareRequest,
+    BoundTexts,
+    CountTexts,
+    FindRecipe,
+    RecipeFound,
+    TextsCounted,
+)
+from mmcalib.errors import VllmMoved, VllmRefused
+from mmcalib.texts.recipe import TextRecipe
+
+# Requests counted at a time: a word is heard from the child between two batches.
+_BATCH = 64
+
+# What decides the text tokens of a request as far as a census tells, with its items by modality.
+_Key = tuple[Asked, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Texts:
+    """`again` reads the requests once more; those of other sources are bounded only, unless the
+    census kept them whole. Without a `host` nothing is counted; `measured` has what was, by digest.
+    By `recipe` texts can be counted without vLLM, None where not, as `uncounted` says.
+    """
+
+    host: EngineHost | None = None
+    bound: TextBound | None = None
+    again: Callable[[], Iterable[Text]] | None = None
+    _counted: dict[_Key, int | None] = field(default_factory=dict)
+    refusals: dict[_Key, str] = field(default_factory=dict)
+    measured: dict[str, int] = field(default_factory=dict)
+    recipe: TextRecipe | None = None
+    uncounted: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        host: EngineHost,
+        modalities: Collection[Modality],
+        again: Callable[[], Iterable[Text]] | None = None,
+    ) -> Texts:
+        """With the bound of the model that the host has open."""
+        try:
+            bound = host.ask(BoundTexts(tuple(modalities)), "reading the chat template").bound
+        except (VllmMoved, VllmRefused) as error:
+            bound = TextBound(why=error.message)
+        return cls(host, bound, again)
+
+    def find_recipe(self, modalities: Collection[Modality]) -> None:
+        """Whatever is counted from now on is held against it."""
+        assert self.host is not None
+        doing = "counting texts without vLLM"
+        try:
+            found = self.host.ask(FindRecipe(tuple(modalities)), doing)
+        except (VllmMoved, VllmRefused) as error:
+            found = RecipeFound(None, error.message)
+        self.recipe, self.uncounted = found.recipe, found.why
+
+    def tokens(self, entry: PromptCount) -> Between:
+        """Of the longest text among the requests of a signature."""
+        key = _key(entry)
+        counted = self._counted.get(key)
+        if counted is not None:
+            return Between.exactly(counted)
+        return text_tokens(self.bound, entry.signature.asked, _items(entry))
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything is known of requests that were not counted."""
+        return self.bound is not None and self.bound.compared > 0
+
+    def count(self, entries: Iterable[PromptCount], among: Iterable[PromptCount]) -> None:
+        """Count these `among` all, as far as they can be read again."""
+        wanted = {_key(e): e for e in entries if _key(e) not in self._counted}
+        if self.host is None or not wanted:
+            return
+        self._counted |= dict.fromkeys(wanted)
+        # What is asked alike, with items of whatever size, may be as many texts.
+        alike: Counter[_Key] = Counter()
+        for entry in among:
+            alike[_key(entry)] += entry.count
+        alone = (k for k, e in wanted.items() if alike[k] == 1 and e.exemplar.messages)
+        kept = {key: _request(wanted[key]) for key in alone}
+        self._take(kept.items())
+        if missing := wanted.keys() - kept.keys():
+            self._take(self._read(missing))
+
+    def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, BareRequest]]:
+        for text in self.again() if self.again else ():
+            key = (text.asked, tuple(text.items.get(m, 0) for m in MODALITIES))
+            if key in wanted:
+                yield key, BareRequest(text.messages, text.fields, dict(text.items))
+
+    def _take(self, requests: Iterable[tuple[_Key, BareRequest]]) -> None:
+        left = iter(requests)
+        while group := list(islice(left, _BATCH)):
+            asks = CountTexts(tuple(request for _, request in group))
+            assert self.host is not None
+            found = self.host.ask(asks, "counting the text of requests")
+            self._compare(found)
+            for (key, request), tokens, why in zip(
+                group, found.tokens, found.refusals, strict=True
+            ):
+                if tokens is None:
+                    self.refusals.setdefault(key, why)
+                else:
+                    self._counted[key] = max(tokens, self._counted.get(key) or 0)
+                    self.measured[digest(request.messages, request.fields)] = tokens
+
+    def _compare(self, found: TextsCounted) -> None:
+        if self.recipe is None:
+            return
+        if found.differs:
+            self.recipe, self.uncounted = None, found.differs
+        else:
+            compared = self.recipe.compared + found.compared
+            self.recipe = replace(self.recipe, compared=compared)
+
+
+def _key(entry: PromptCount) -> _Key:
+    return entry.signature.asked, tuple(entry.signature.items(m) for m in MODALITIES)
+
+
+def _items(entry: PromptCount) -> Mapping[Modality, int]:
+    return Counter(shape.modality for shape in entry.signature.shapes)
+
+
+def _request(entry: PromptCount) -> BareRequest:
+    prompt = entry.exemplar
+    return BareRequest(bare(prompt.messages), dict(prompt.fields), dict(_items(entry)))

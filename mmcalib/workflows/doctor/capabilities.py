@@ -1,0 +1,241 @@
+"""What the installed vLLM can be asked for: each capability tried on a small model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    AskBudget,
+    BareRequest,
+    Blank,
+    CountEmbeds,
+    CountTexts,
+    Measure,
+    OpenModel,
+    ParseServeConfig,
+    Rehearse,
+    Replay,
+    ReplayPrompt,
+    StartEngine,
+)
+from mmcalib.errors import EngineError, VllmMoved
+from mmcalib.files import write_text
+from mmcalib.gpus import catalogue
+from mmcalib.models import find, materialise
+from mmcalib.progress import Progress
+from mmcalib.result.diagnosis import Capability, CapabilityState
+from mmcalib.scratch import Scratch
+
+CAPABILITY = CheckId("{} by vLLM")
+
+# Images, video, knobs and a chat template; a single layer of each stack starts in seconds.
+_MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
+_GPU = "L4"
+_CONTEXT_TOKENS = 2048
+_PHOTO = ImageShape(640, 480)
+_CLIP = VideoShape(48, 24.0, 2.0, 320, 240)
+_SMALL = {"images_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": 401408}}}
+
+REHEARSAL = "memory rehearsal"
+START = "engine start"
+REPLAY = "replay"
+
+
+def capabilities(progress: Progress) -> list[Capability]:
+    """Every one that `run`, `validate`, `plan` and `rehearse` use, tried here; takes less than a
+    minute. What ends a process ends the trials that need it, and no others.
+    """
+    with Scratch() as scratch, ThreadPoolExecutor(1) as beside:
+        path = _model(scratch.path)
+        with progress.step("trying what vLLM can be asked for"):
+            rehearsal = beside.submit(_rehearsed, path)
+            found = list(_Trials(path, scratch.path).each())
+            return [*found, rehearsal.result()]
+
+
+def capability_checks(found: list[Capability]) -> Iterator[Check]:
+    """A warning for each that does not work: the others do."""
+    for one in found:
+        if one.state in ("moved", "failed"):
+            yield Check(CAPABILITY.of(one.name), "warn", one.detail, f"not proven: {one.used_for}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """`ask` says in a few words what came of it."""
+
+    name: str
+    used_for: str
+    ask: Callable[[EngineHost], str]
+
+
+class _Trials:
+    """Those that one process answers, in the order in which a run has them."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        self._path, self._scratch = path, scratch
+        self._model: ModelInfo | None = None
+        self._photo: Cost | None = None
+
+    def each(self) -> Iterator[Capability]:
+        ended = ""
+        with EngineHost() as host:
+            for trial in self._trials():
+                if ended:
+                    yield _untried(trial.name, trial.used_for, ended)
+                    continue
+                found = _tried(trial, host)
+                yield found
+                if found.state != "works" and (self._model is None or trial.name == START):
+                    ended = f"needs: {trial.name}"
+
+    def _trials(self) -> Iterator[_Trial]:
+        yield _Trial("opening a model", "run, validate", self._open)
+        yield _Trial("items", "run, validate: tokens and bytes per item", self._measure)
+        yield _Trial("counting", "run: exact for every shape", self._count)
+        yield _Trial("encoder budget", "run, validate: what startup reserves", self._budget)
+        yield _Trial("text of requests", "run, check: what fits the context", self._texts)
+        yield _Trial("config file", "run, validate: the file read back", self._parse)
+        yield _Trial(START, "run, validate: the engine started", self._start)
+        yield _Trial(REPLAY, "run, validate: real items answered", self._replay)
+
+    def _open(self, host: EngineHost) -> str:
+        opened = host.ask(OpenModel(str(self._path)), "opening the model").model
+        if opened.moved:
+            raise VllmMoved("; ".join(f"{part}: {why}" for part, why in opened.moved.items()))
+        self._model = opened
+        return f"{len(opened.knobs)} knobs, {len(opened.server.limits)} limits of the server"
+
+    def _measure(self, host: EngineHost) -> str:
+        request = Measure(DEFAULT, (Blank(_PHOTO), Blank(_CLIP)))
+        found = list(host.measure(request, "measuring items"))
+        costs = [one.cost for one in found if one.cost is not None]
+        if len(costs) < len(found):
+            raise EngineError(next(one.refusal for one in found if one.cost is None))
+        self._photo = costs[0]
+        return ", ".join(f"{one.tokens:,} tokens" for one in costs)
+
+    def _count(self, host: EngineHost) -> str:
+        request = CountEmbeds(DEFAULT, (Blank(_PHOTO),))
+        (embeds,) = host.ask(request, "counting").embeds
+        if embeds is None:
+            raise EngineError("vLLM has no count of its images")
+        if self._photo is not None and embeds != self._photo.embeds:
+            raise EngineError(f"counted {embeds} tokens, processed {self._photo.embeds}")
+        return f"{embeds:,} tokens, as processed"
+
+    def _budget(self, host: EngineHost) -> str:
+        request = AskBudget(self._args(), build_dummy=True, only_profiled=True)
+        budget = host.ask(request, "computing the encoder budget").budget
+        return f"{budget.encoder_budget_tokens:,} tokens"
+
+    def _texts(self, host: EngineHost) -> str:
+        request = BareRequest([{"role": "user", "content": "Describe this."}])
+        found = host.ask(CountTexts((request,)), "counting the text of a request")
+        if found.tokens[0] is None:
+            raise EngineError(found.refusals[0])
+        return f"{found.tokens[0]} tokens"
+
+    def _parse(self, host: EngineHost) -> str:
+        file = self._scratch / "engine.yaml"
+        write_text(file, f"model: {self._path}\nmax-model-len: {_CONTEXT_TOKENS}\n")
+        parsed = host.ask(ParseServeConfig(str(file)), "parsing a config file").engine_args
+        if parsed.get("max_model_len") != _CONTEXT_TOKENS:
+            raise EngineError(f"max-model-len is read as {parsed.get('max_model_len')}")
+        return f"{len(parsed)} settings read back"
+
+    def _start(self, host: EngineHost) -> str:
+        assert self._model is not None
+        if not self._model.starts_engines:
+            raise _NotHere
+        args = {**self._args(), "load_format": "dummy", "dtype": "bfloat16", "enforce_eager": True}
+        started = host.ask(StartEngine(args, (1, 1), 0.0), "starting the engine")
+        return f"on {started.device} in {started.start_s:.0f} s"
+
+    def _replay(self, host: EngineHost) -> str:
+        photo = self._scratch / "photo.png"
+        Image.new("RGB", (_PHOTO.width_px, _PHOTO.height_px)).save(photo)
+        url = {"type": "image_url", "image_url": {"url": photo.as_uri()}}
+        content = [{"type": "text", "text": "Describe this."}, url]
+        tokens = (self._photo.tokens,) if self._photo else ()
+        prompt = ReplayPrompt("photo.png", [{"role": "user", "content": content}], tokens)
+        (answer,) = host.ask(Replay((prompt,)), "answering a request").answers
+        if answer.error:
+            raise EngineError(answer.error)
+        if answer.item_tokens != tokens:
+            raise EngineError(f"{answer.item_tokens} tokens, measured {tokens}")
+        return f"answered, {answer.prompt_tokens} tokens"
+
+    def _args(self) -> dict[str, object]:
+        return {
+            "model": str(self._path),
+            "max_model_len": _CONTEXT_TOKENS,
+            "max_num_batched_tokens": _CONTEXT_TOKENS,
+            "max_num_seqs": 2,
+            "limit_mm_per_prompt": {"image": 1, "video": 0},
+            "mm_processor_kwargs": _SMALL,
+        }
+
+
+class _NotHereError(Exception):
+    """Nothing to start an engine on."""
+
+
+_NotHere = _NotHereError("no GPU is here, for which this build of vLLM is")
+
+
+def _tried(trial: _Trial, host: EngineHost) -> Capability:
+    started = time.monotonic()
+    state: CapabilityState = "works"
+    try:
+        detail = trial.ask(host)
+    except _NotHereError as error:
+        return _untried(trial.name, trial.used_for, str(error))
+    except VllmMoved as error:
+        state, detail = "moved", error.reason
+    except EngineError as error:
+        state, detail = "failed", error.message
+    return Capability(
+        name=trial.name,
+        used_for=trial.used_for,
+        state=state,
+        detail=detail,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _untried(name: str, used_for: str, why: str) -> Capability:
+    return Capability(name=name, used_for=used_for, state="not tried", detail=why, seconds=0.0)
+
+
+def _rehearsed(path: Path) -> Capability:
+    gpu = catalogue.find(_GPU)
+
+    def rehearse(host: EngineHost) -> str:
+        args = {"model": str(path), "max_model_len": _CONTEXT_TOKENS}
+        found = host.ask(Rehearse(args, gpu), f"rehearsing on {gpu.name}").rehearsed
+        if found.kv_cache_tokens is None:
+            raise EngineError(found.problem)
+        return f"{gpu.name}: KV cache {found.kv_cache_bytes / 2**30:.2f} GiB"
+
+    trial = _Trial(REHEARSAL, "run --gpu, rehearse, plan", rehearse)
+    with EngineHost() as host:
+        return _tried(trial, host)
+
+
+def _model(folder: Path) -> Path:
+    geometry = find(_MODEL)
+    assert geometry is not None
+    return materialise(geometry, folder / "model", text_layers=1, encoder_layers=1)

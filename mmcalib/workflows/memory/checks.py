@@ -1,0 +1,163 @@
+"""What rehearsed memory says of a calibration: whether it fits, and how true the figures are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
+from mmcalib.checks.catalogue.memory import CONCURRENCY, MEMORY_ON, PEAK_BY_FORMULA, PREDICTED
+from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
+from mmcalib.checks.check import Check, CheckId, Status
+from mmcalib.checks.configuration import Configuration
+from mmcalib.derive.demand import Demand, LanguageStep, Merge, Shortfall, WorstStep
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.engine.messages import EngineStarted
+from mmcalib.wording import gib
+from mmcalib.workflows.memory.accuracy import Component, components, misses
+from mmcalib.workflows.memory.cross_check import disagreement
+from mmcalib.workflows.memory.predicted import Predicted
+from mmcalib.workflows.memory.worst_steps import configurations, shortfall
+from mmcalib.workflows.proof.startup import Started
+
+# The loaded model also holds tables that are no parameters: rotary embeddings, some 2 % of a 3B.
+_WEIGHTS_OFF: Final = 0.05
+
+
+def gained(before: Rehearsed | None, after: Rehearsed) -> str:
+    """KV cache of the default and of the calibrated configuration, on one line."""
+    now = f"KV cache {gib(after.kv_cache_bytes)}, {after.kv_cache_tokens:,} tokens"
+    if before is None:
+        return now
+    if before.kv_cache_tokens is None:
+        return f"{now}; the default would not start ({gib(before.kv_cache_bytes)})"
+    return f"{now}; default {gib(before.kv_cache_bytes)}, {before.kv_cache_tokens:,} tokens"
+
+
+def memory_checks(
+    predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
+) -> list[Check]:
+    """Whether the calibrated configuration would start on the GPU and hold `concurrency` sequences,
+    and how what was predicted compares with what was then measured.
+    """
+    name, after = MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
+    if after is None:
+        detail = f"not rehearsed: {predicted.failure}"
+        return [Check(name, "skip", detail, "mmcalib rehearse --help")]
+    if after.kv_cache_tokens is None:
+        remedy = "--max-model-len fit or less, --gpu a larger one, or what `mmcalib plan` finds"
+        detail = f"vLLM would not start, rehearsed: {after.problem}"
+        return [Check(name, "fail", detail, remedy)]
+    checks = [Check(name, "pass", f"{gained(predicted.default, after)}, rehearsed")]
+    if concurrency is not None and after.max_concurrency is not None:
+        checks.append(_concurrency(after.max_concurrency, concurrency, after))
+    if after.budget is not None and "encoder" not in {phase.name for phase in after.phases}:
+        detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
+        checks.append(
+            Check(ENCODER_RESERVED, "warn", detail, "a lower --gpu-memory-utilization makes room")
+        )
+    if differs := disagreement(after, model_path):
+        checks.append(Check(PEAK_BY_FORMULA, "warn", differs))
+    if started is not None:
+        checks.append(_true(after, started))
+    return checks
+
+
+def _concurrency(found: float, wanted: float, after: Rehearsed) -> Check:
+    length = after.budget.max_model_len if after.budget else 0
+    detail = f"{found:.2f} sequences of {length:,} tokens fit, {wanted:g} are wanted, rehearsed"
+    if found >= wanted:
+        return Check(CONCURRENCY, "pass", detail)
+    return Check(CONCURRENCY, "fail", detail, f'mmcalib plan --goal "concurrency>={wanted:g}"')
+
+
+def reserved_check(
+    predicted: Predicted,
+    decision: Configuration,
+    *,
+    allow_under_reserve: bool,
+    cures: Sequence[str] = (),
+) -> Check | None:
+    """R4 in bytes, which decides; None where a step could not be rehearsed. `cures` are settings
+    with which it passes, each rehearsed.
+    """
+    found = predicted_shortfall(predicted, decision)
+    if found is None:
+        return None
+    detail = f"{_said(found.worst)}; the profile reserves {gib(found.reserved_bytes)}, rehearsed"
+    if found.passes:
+        beyond = found.nbytes >> 20
+        slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
+        return Check(RESERVED, "pass", detail + (slack if beyond > 0 else ""))
+    where = "out of memory under load"
+    if found.fits_outside:
+        where = "it would eat what --gpu-memory-utilization leaves to others"
+    other = "--max-tokens-per-item less, a smaller --max-num-batched-tokens"
+    return Check(
+        RESERVED,
+        "warn" if allow_under_reserve else "fail",
+        f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
+        f"{', or '.join(cures) or other}, or --allow-under-reserve",
+    )
+
+
+def predicted_shortfall(predicted: Predicted, decision: Configuration) -> Shortfall | None:
+    """What decides it, None where a part of it could not be rehearsed or there is nothing to hold:
+    a modality that takes embeddings alone has no steps, and is held all the same.
+    """
+    after = predicted.calibrated
+    served = [m for m, _ in configurations(decision)]
+    if after is None or any(m not in predicted.steps for m in served):
+        return None
+    if not decision.budget.encoder_cache_size or not after.phases:
+        return None
+    return shortfall(decision, after, predicted.steps)
+
+
+def known_in_bytes(after: Rehearsed | None) -> set[CheckId]:
+    """The checks of what the encoder is given, of which a rehearsal says what it takes."""
+    steps = after.steps if after else ()
+    return {
+        INPUT_RESERVED.of(one.step.shape.modality) for one in steps if one.peak_bytes is not None
+    }
+
+
+def _said(demand: Demand) -> str:
+    """Which part decides, and what it is made of."""
+    beside = ""
+    if held := demand.resident.nbytes:
+        beside = f" beside {demand.resident.tokens:,} tokens in the encoder cache ({gib(held)})"
+    match demand:
+        case WorstStep(items=items) if items:
+            like = f"{items:,} items such as {demand.exemplar}, {demand.tokens:,} tokens of"
+            what = f"the costliest step, {like} {demand.modality},"
+        case WorstStep():
+            what = f"the costliest step, {demand.tokens:,} tokens of {demand.modality},"
+        case LanguageStep():
+            what = f"the language model's step of {demand.tokens:,} tokens"
+        case Merge():
+            what = f"the merge of {demand.tokens:,} tokens with those of the text"
+    return f"{what} takes {gib(demand.peak_bytes)}{beside}"
+
+
+def _true(after: Rehearsed, started: Started) -> Check:
+    """Weights and KV bytes per token do not depend on the device; the peak does, on its kernels."""
+    figures = started.figures
+    found = components(after, figures)
+    off = after.weights_bytes / figures.weights_full_bytes - 1
+    wrong = after.kv_bytes_per_token != figures.kv_full_bytes_per_token
+    missed = misses(found)
+    detail = "; ".join([*missed, *(_pair(one, figures) for one in found)])
+    status: Status = "warn" if wrong or missed or abs(off) > _WEIGHTS_OFF else "pass"
+    return Check(PREDICTED, status, detail)
+
+
+def _pair(one: Component, figures: EngineStarted) -> str:
+    match one.name:
+        case "KV bytes per token":
+            return f"KV {one.predicted:,} B per token against {one.measured:,}"
+        case "KV pool, tokens":
+            return f"{one.name} {one.predicted:,} against {one.measured:,}"
+    kernels = one.name == "activation peak" and figures.device == "cpu"
+    where = f" ({figures.device} kernels)" if kernels else ""
+    return f"{one.name} {gib(one.predicted)} against {gib(one.measured)}{where}"

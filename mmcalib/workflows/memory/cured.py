@@ -1,0 +1,91 @@
+"""Settings with which an under-reserved configuration passes, each rehearsed before it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from mmcalib.checks.configuration import Configuration, Configured
+from mmcalib.derive.cures import Engine, larger, smaller
+from mmcalib.derive.demand import Shortfall
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.workflows.memory.worst_steps import configurations, encoder_steps, shortfall
+
+# Rehearses configurations, the first with steps of the encoder; None where one ends early.
+Ask = Callable[[Sequence[Mapping[str, Any]], tuple[EncoderStep, ...]], Sequence[Rehearsed | None]]
+
+# Arithmetic takes what does not follow from the setting for fixed: the second try knows better.
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cured:
+    """Settings under which it passes, and what it then reserves and takes."""
+
+    engine: Engine
+    found: Shortfall
+    rehearsed: Rehearsed
+
+
+def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured]:
+    """Less at once, then more reserved, as far as either passes."""
+    counts = {m: count.value for m, count in decision.counts.items()}
+    for cure in (smaller, larger):
+        at, short, engine = decision.budget, found, Engine()
+        for _ in range(_TRIES):
+            step = cure(short, at, counts)
+            if step is None:
+                break
+            engine = Engine(**{**engine.values, **step.values})
+            answer = _under(engine, decision, ask)
+            if answer is None:
+                break
+            at, short, rehearsed = answer
+            if short.passes:
+                yield Cured(engine, short, rehearsed)
+                break
+
+
+def _under(
+    engine: Engine, decision: Configuration, ask: Ask
+) -> tuple[Budget, Shortfall, Rehearsed] | None:
+    """What serving would take under these values; None where it would not start."""
+    altered = Configured(
+        engine_args=engine.on(decision.engine_args),
+        counts=decision.counts,
+        budget=_expected(decision.budget, engine),
+        plain=decision.plain,
+        adequacy=decision.adequacy,
+        table=decision.table,
+    )
+    every = list(configurations(altered))
+    first, *others = ask(
+        [altered.engine_args, *(args for _, args in every)], encoder_steps(altered)
+    )
+    if first is None or first.kv_cache_tokens is None or first.budget is None:
+        return None
+    steps = {m: one for (m, _), one in zip(every, others, strict=True) if one is not None}
+    if len(steps) < len(every):
+        return None
+    # A rehearsal does not look for the largest clip.
+    budget = replace(first.budget, largest_clip=decision.budget.largest_clip)
+    return budget, shortfall(replace(altered, budget=budget), first, steps), first
+
+
+def _expected(budget: Budget, engine: Engine) -> Budget:
+    """The budget as vLLM would compute it (`compute_mm_encoder_budget`), to know which steps to
+    rehearse.
+    """
+    batch = engine.max_num_batched_tokens or budget.max_num_batched_tokens
+    tokens = max(batch, max(budget.max_tokens_per_item.values(), default=0))
+    if engine.max_num_batched_tokens is None:
+        tokens = budget.encoder_cache_size
+    return replace(
+        budget,
+        max_num_seqs=engine.max_num_seqs or budget.max_num_seqs,
+        max_num_batched_tokens=batch,
+        encoder_compute_budget=tokens,
+        encoder_cache_size=tokens,
+    )

@@ -1,0 +1,127 @@
+"""The memory of a decision: what of it is rehearsed, and beside the job that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.errors import MmcalibError
+from mmcalib.progress import Progress
+from mmcalib.wording import gib
+from mmcalib.workflows.decision.decide import Rejects
+from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.decision.explore import Explored
+from mmcalib.workflows.memory.cured import Ask
+from mmcalib.workflows.memory.predicted import Predicted
+from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction, Steps
+from mmcalib.workflows.memory.rehearse import on_gpu
+from mmcalib.workflows.memory.worst_steps import configurations, encoder_steps
+
+
+def as_served(opened: ModelInfo, default: EngineArgs, prediction: MemoryPrediction) -> ModelInfo:
+    """The opened model with the defaults that `vllm serve` would have on that GPU."""
+    return on_gpu(opened, _answer(prediction, default))
+
+
+def rejecting(
+    prediction: MemoryPrediction, concurrency: float | None, progress: Progress
+) -> Rejects:
+    """Why a decision's configuration does not do on this GPU: it does not start, or holds fewer
+    than `concurrency` sequences of its context. What cannot be rehearsed does.
+    """
+    gpu = prediction.gpu.name
+
+    def reason(decision: Decision) -> str:
+        with progress.step(f"rehearsing on {gpu}"):
+            found = _answer(prediction, decision.engine_args)
+        if found is None:
+            return ""
+        if found.max_concurrency is None:
+            left = gib(found.kv_cache_bytes)
+            return f"vLLM would not start on {gpu}: {left} left for its KV cache"
+        if concurrency is not None and found.max_concurrency < concurrency:
+            return (
+                f"{found.max_concurrency:.1f} sequences would fit on {gpu}, "
+                f"{concurrency:g} are wanted"
+            )
+        return ""
+
+    return reason
+
+
+def begin(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:
+    """Rehearse all that `predicted` waits for; returns at once."""
+    for args, steps in _wanted(default, decision):
+        prediction.begin(args, steps)
+
+
+def predicted(
+    prediction: MemoryPrediction, default: EngineArgs, decision: Decision, progress: Progress
+) -> Predicted:
+    """The default and the calibrated configuration, the worst step of each modality and every point
+    of the frontier. Points that vLLM would profile alike are rehearsed once.
+    """
+    wanted = _wanted(default, decision)
+    answers: list[Rehearsed | None] = []
+    with progress.step(f"rehearsing on {prediction.gpu.name}", len(wanted)) as task:
+        for args, steps in wanted:
+            answers.append(prediction.tried(args, steps))
+            task.advance()
+    before, after, *others = answers
+    modalities = [modality for modality, _ in configurations(decision)]
+    worst = zip(modalities, others, strict=False)
+    return Predicted(
+        gpu=prediction.gpu,
+        default=before,
+        calibrated=after,
+        points=tuple(others[len(modalities) :]),
+        steps={modality: step for modality, step in worst if step is not None},
+        failure=prediction.failure,
+    )
+
+
+def rehearsing(prediction: MemoryPrediction, progress: Progress) -> Ask:
+    """Rehearses what is asked afterwards, with its progress."""
+
+    def every(every: Sequence[EngineArgs], first: Steps) -> list[Rehearsed | None]:
+        with progress.step(f"rehearsing on {prediction.gpu.name}", len(every)) as task:
+            return prediction.every(every, first, task.advance)
+
+    return every
+
+
+def _wanted(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
+    """In the order of `Predicted`: default, calibrated, worst steps, points."""
+    alike: dict[tuple[Any, ...], EngineArgs] = {}
+    points = [alike.setdefault(_profile(e), e.engine_args) for e in decision.explored]
+    worst = [args for _, args in configurations(decision)]
+    return [
+        (default, ()),
+        (decision.engine_args, encoder_steps(decision)),
+        *((args, ()) for args in (*worst, *points)),
+    ]
+
+
+def _answer(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed | None:
+    """Of a trial: that it fails says nothing of what is calibrated."""
+    try:
+        return prediction.rehearse(engine_args)
+    except MmcalibError:
+        return None
+
+
+def _profile(explored: Explored) -> tuple[Any, ...]:
+    """What decides the memory of a point: the rest of its settings does not."""
+    budget = explored.budget
+    modality = budget.profiled_modality
+    return (
+        modality,
+        budget.profiled_items,
+        budget.max_tokens_per_item.get(modality or ""),
+        budget.encoder_cache_size,
+        budget.max_num_batched_tokens,
+        budget.max_num_seqs,
+        budget.max_model_len,
+    )

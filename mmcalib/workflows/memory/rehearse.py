@@ -1,0 +1,175 @@
+"""Memory without a GPU: vLLM's startup rehearsed for any engine configuration."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mmcalib.closing import Closing
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    Imagine,
+    ListServeOptions,
+    ParseServeConfig,
+    Rehearse,
+    ServeConfig,
+)
+from mmcalib.errors import UsageError
+from mmcalib.gpus import catalogue, present
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.models import ResolvedModel, resolve
+from mmcalib.progress import Progress, Silent
+from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.workflows.config_file import read_config_text, trusted
+from mmcalib.workflows.memory.figures import rehearsal
+from mmcalib.workflows.spec import cache_dir
+
+AUTO = "auto"
+
+
+class Rehearsals(Closing):
+    """A process that lives on one imaginary GPU; ask it for any number of configurations. `python`
+    is the interpreter whose vLLM is rehearsed.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        *,
+        python: str = sys.executable,
+        on_said: Callable[[str], None] = lambda text: None,
+        on_log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.gpu = gpu
+        self._host = EngineHost(
+            python=python, on_said=on_said, on_log=lambda line: on_log(f"rehearsal: {line}")
+        )
+
+    def options(self) -> dict[str, str]:
+        """Each option of `vllm serve` there, without its dashes, and the argument that it sets."""
+        self._imagine()
+        return self._host.ask(ListServeOptions(), "listing the options of vllm serve").arguments
+
+    def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
+        """What a config file and flags of `vllm serve` say, as engine arguments. Raises as
+        `parsed`.
+        """
+        return self.parsed(config, flags).engine_args
+
+    def parsed(self, config: Path | None, flags: Sequence[str]) -> ServeConfig:
+        """The same, with the values of all arguments.
+
+        Raises EngineError with vLLM's own complaint, UsageError where the file names what only
+        flags may.
+        """
+        self._imagine()
+        path = None if config is None else str(config)
+        request = ParseServeConfig(path, tuple(flags))
+        parsed = self._host.ask(request, "reading the configuration")
+        return trusted(parsed, config)
+
+    def _imagine(self) -> None:
+        """vLLM's parser asks for the platform, which must be the imaginary one by then."""
+        self._host.ask(Imagine(self.gpu), f"imagining a {self.gpu.name}")
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> Rehearsed:
+        """vLLM's startup with these arguments, then these steps of the encoder. Raises EngineError
+        where the startup ends early.
+        """
+        request = Rehearse(dict(engine_args), self.gpu, steps)
+        return self._host.ask(request, f"rehearsing on {self.gpu.name}").rehearsed
+
+    def close(self) -> None:
+        self._host.close()
+
+
+def gpu_of(name: str) -> Gpu:
+    """The GPU of this name, or the present one for "auto". Raises UsageError.
+
+    One without CUDA is refused: vLLM runs other code there.
+    """
+    gpu = present.present() if name == AUTO else catalogue.find(name)
+    if gpu.memory_only or gpu.capability is None:
+        raise UsageError(
+            f"{gpu.name} has no CUDA: vLLM's startup there cannot be rehearsed",
+            hint="--gpu H100-80G, or another that has",
+        )
+    return gpu
+
+
+def on_gpu(opened: ModelInfo, rehearsed: Rehearsed | None) -> ModelInfo:
+    """The opened model with the defaults that `vllm serve` has on the GPU of a rehearsal."""
+    if rehearsed is None or rehearsed.budget is None:
+        return opened
+    defaults = {
+        "max_num_batched_tokens": rehearsed.budget.max_num_batched_tokens,
+        "max_num_seqs": rehearsed.budget.max_num_seqs,
+    }
+    return replace(opened, serve_defaults=defaults)
+
+
+def rehearse(
+    model: str | None = None,
+    *,
+    gpu: str | Gpu = AUTO,
+    configs: Sequence[str | os.PathLike[str] | None] = (None,),
+    flags: Sequence[str] = (),
+    engine_args: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> list[Rehearsal]:
+    """What vLLM's startup would find on `gpu`, one `Rehearsal` per config; no GPU is needed.
+
+    Each config is a file for `vllm serve --config`, or None for the defaults; `flags` of
+    `vllm serve` and `engine_args` go on top of each. `model` may be left out where the config
+    names one. Raises `mmcalib.errors.MmcalibError`.
+    """
+    progress = progress or Silent()
+    found = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    results = []
+    resolved: dict[str, ResolvedModel] = {}
+    with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
+        for config in configs:
+            path = None if config is None else Path(config)
+            args = arguments(rehearsals, path, flags, model)
+            named = str(args.pop("model", None) or "")
+            if not named:
+                raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
+            if named not in resolved:
+                resolved[named] = resolve(named, cache_dir=cache_dir())
+            args = {**args, **(engine_args or {}), "model": str(resolved[named].path)}
+            title = f"rehearsing on {found.name}" + (f" with {path}" if path else "")
+            with progress.step(title):
+                answer = rehearsals.rehearse(args)
+            results.append(rehearsal(answer, resolved[named], found, path))
+    return results
+
+
+def arguments(
+    rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
+) -> dict[str, Any]:
+    """What config file, flags and model say together, as engine arguments. Raises UsageError."""
+    if config is not None:
+        read_config_text(config)
+    args = {} if config is None and not flags else _parsed(rehearsals, config, flags, model)
+    if model is not None:
+        args["model"] = model
+    return args
+
+
+def _parsed(
+    rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
+) -> dict[str, Any]:
+    # The parser wants a model; what it is called does not matter to it.
+    named = () if model is None and config is not None else (model or "unnamed",)
+    args = rehearsals.parse(config, (*named, *flags))
+    if args.get("model") == "unnamed":
+        del args["model"]
+    return args

@@ -1,0 +1,57 @@
+"""Where fixes are tried: one imaginary GPU, the configuration as it is, and every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmcalib.derive.fix import Fix, Outcome, changed
+from mmcalib.derive.goal import Goal
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.errors import EngineError, MmcalibError
+from mmcalib.workflows.memory.prediction import MemoryPrediction
+from mmcalib.workflows.plan.standing import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The configuration as it is, its goal, and what its figures stand on."""
+
+    prediction: MemoryPrediction
+    engine_args: Mapping[str, Any]
+    goal: Goal
+    standing: Standing = field(default_factory=Standing)
+
+    def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
+        """What the fixes make of the engine arguments that they change."""
+        return changed(self.engine_args, fixes)
+
+    def args(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
+        """All engine arguments under the fixes."""
+        return {**self.engine_args, **self.changes(fixes)}
+
+    def rehearse(self, fixes: tuple[Fix, ...]) -> Rehearsed:
+        """Raises EngineError where vLLM refuses, or the configuration cannot be rehearsed."""
+        return self.prediction.rehearse(self.args(fixes))
+
+    def outcome(self, fixes: tuple[Fix, ...]) -> Outcome:
+        try:
+            answer = self.rehearse(fixes)
+        except EngineError as error:
+            return Outcome(False, 0, error.message)
+        stands = self.stands(answer)
+        length = stands.budget.max_model_len if stands.budget else 0
+        return Outcome(self.goal.reached(stands), self.goal.lacking_bytes(stands, length))
+
+    def stands(self, answer: Rehearsed) -> Rehearsed:
+        """A rehearsal with its KV cache as it stands beside a log, where that decides."""
+        anchor = self.standing.anchor
+        return anchor.moved(answer) if anchor else answer
+
+    def reached(self, answer: Rehearsed) -> bool:
+        return self.goal.reached(self.stands(answer))
+
+    def found(self, fixes: tuple[Fix, ...]) -> Rehearsed | MmcalibError | None:
+        """What was rehearsed for these fixes, vLLM's refusal, or None where nobody has asked."""
+        return self.prediction.known(self.args(fixes))

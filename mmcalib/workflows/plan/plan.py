@@ -1,0 +1,194 @@
+"""It does not fit, or not enough: every fix rehearsed, and the cheapest that reach the goal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from mmcalib.derive.facts import Facts
+from mmcalib.derive.fix import Fix
+from mmcalib.derive.fix_search import Found
+from mmcalib.derive.goal import parse_goal
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.engine.host import EngineHost
+from mmcalib.errors import EngineError, ModelError, UsageError
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.models import ResolvedModel, read_config, resolve
+from mmcalib.progress import Progress, Silent
+from mmcalib.result.log_row import LogRow
+from mmcalib.result.plan import Plan
+from mmcalib.version import __version__
+from mmcalib.workflows.memory.prediction import MemoryPrediction
+from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of
+from mmcalib.workflows.opening import open_model, takes_no_media
+from mmcalib.workflows.plan import from_log
+from mmcalib.workflows.plan.bench import Bench
+from mmcalib.workflows.plan.log_gpu import gpu_of_log, same_size, total_bytes
+from mmcalib.workflows.plan.log_row import row as log_row
+from mmcalib.workflows.plan.logged import logged
+from mmcalib.workflows.plan.planned import combination, reserved, tried
+from mmcalib.workflows.plan.reserving import judged, settled
+from mmcalib.workflows.plan.searching import searched
+from mmcalib.workflows.plan.standing import Standing, standing
+from mmcalib.workflows.spec import cache_dir
+
+_NO_CORPUS: Final = (
+    "no item takes more than vLLM's own largest of as many tokens; of padded or tiled ones, and of "
+    "cached outputs that keep their batch, `mmcalib validate --data DIR` knows"
+)
+
+
+def plan(
+    model: str | None = None,
+    *,
+    gpu: str | Gpu | None = None,
+    config: str | os.PathLike[str] | None = None,
+    flags: Sequence[str] = (),
+    goal: str = "fits",
+    log: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Which memory fixes reach the goal on `gpu`, each rehearsed; no GPU is needed.
+
+    The configuration is what `flags` of `vllm serve`, a file for `vllm serve --config` and a
+    server's log say, the first of them that says something. Without `gpu` it is the log's or the
+    present one. Raises `mmcalib.errors.MmcalibError`.
+    """
+    progress = progress or Silent()
+    wanted = parse_goal(goal)
+    read = from_log.read(Path(log)) if log is not None else None
+    device = _gpu(gpu, read)
+    path = None if config is None else Path(config)
+    with (
+        Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals,
+        MemoryPrediction(device, rehearsals) as prediction,
+    ):
+        args = arguments(rehearsals, path, flags, model)
+        if read is not None:
+            args = {**read.engine_args, **args}
+        resolved = _resolved(args, read)
+        bench = Bench(prediction, {**args, "model": resolved.path}, wanted)
+        with progress.step(f"rehearsing on {device.name}"):
+            base = bench.rehearse(())
+            if read is not None:
+                bench = replace(bench, standing=_standing(read, prediction, resolved, device))
+        outcome = bench.outcome(())
+        fixes, found = _search(bench, base, resolved, progress)
+        with progress.step(f"rehearsing worst steps on {device.name}"):
+            found_so = settled(bench, found, device)
+            as_it_is = reserved(judged(bench, (), device)) if outcome.reached else None
+            tries = [tried(fix, bench, device) for fix in fixes if fix.alone or fix.untried]
+            best = combination(found_so.best, bench, device)
+        return Plan(
+            goal=str(wanted),
+            verdict=found_so.verdict,
+            reserved=as_it_is,
+            memory=bench.standing.memory(base, device),
+            lacking_bytes=outcome.lacking_bytes,
+            fixes=tries,
+            combination=best,
+            log=logged(read, base, bench.standing) if read is not None else None,
+            log_row=_row(read, resolved, device) if read is not None else None,
+            model=resolved.id,
+            source=resolved.source,
+            config="" if path is None else str(path),
+            gpu=device.name,
+            capability=".".join(map(str, device.capability or ())),
+            vllm=base.vllm,
+            mmcalib=__version__,
+            rehearsals=prediction.count,
+            assumptions=[*base.assumptions, _NO_CORPUS, *resolved.notes],
+        )
+
+
+def _search(
+    bench: Bench, base: Rehearsed, resolved: ResolvedModel, progress: Progress
+) -> tuple[list[Fix], Found]:
+    """All fixes there are, and what came of them; none where the goal is reached already."""
+    if bench.outcome(()).reached:
+        return [], Found({}, (), reached=True, proven=True)
+    return searched(bench, _facts(base, _opened(resolved, progress), resolved), progress)
+
+
+def _standing(
+    read: from_log.ServerLog, prediction: MemoryPrediction, resolved: ResolvedModel, gpu: Gpu
+) -> Standing:
+    """The log beside a rehearsal of its own configuration, which options may have changed."""
+    own = {**read.engine_args, "model": resolved.path}
+    try:
+        found = prediction.rehearse(own)
+    except EngineError as error:
+        return Standing(reason=f"the log's own configuration cannot be rehearsed: {error.message}")
+    return standing(read.log, found, gpu, total_bytes(read.log))
+
+
+def _row(read: from_log.ServerLog, resolved: ResolvedModel, gpu: Gpu) -> LogRow:
+    """Of the GPU that was given, unless the log states another's memory."""
+    total = total_bytes(read.log)
+    other = total is not None and not same_size(gpu.total_bytes, total)
+    return log_row(read.log, dict(read.engine_args), resolved.id, None if other else gpu.name)
+
+
+def _gpu(gpu: str | Gpu | None, read: from_log.ServerLog | None) -> Gpu:
+    if isinstance(gpu, Gpu):
+        return gpu
+    if gpu is None and read is not None:
+        return gpu_of_log(read.log)
+    return gpu_of(gpu or AUTO)
+
+
+def _resolved(args: dict[str, Any], read: from_log.ServerLog | None) -> ResolvedModel:
+    """The model that the arguments name, which they name no longer."""
+    named = str(args.pop("model", None) or (read.log.model if read else "") or "")
+    if not named:
+        where = "; the log does not say which" if read else ""
+        raise UsageError(f"no model is named{where}", hint="--model MODEL, or `model:` in --config")
+    try:
+        return resolve(named, cache_dir=cache_dir())
+    except ModelError as error:
+        if read is None or named != read.log.model:
+            raise
+        raise ModelError(
+            f"the model of the log is not here: {error.message}",
+            hint="--model MODEL: a checkpoint folder or hub id of the same model",
+        ) from None
+
+
+def _opened(resolved: ResolvedModel, progress: Progress) -> ModelInfo:
+    """What vLLM says of the model in a child of its own, which finds the processor's options."""
+    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+        return open_model(host, resolved, progress)
+
+
+def _facts(base: Rehearsed, opened: ModelInfo, resolved: ResolvedModel) -> Facts:
+    budget = base.budget
+    if budget is None:
+        raise takes_no_media(resolved)
+    config = read_config(Path(resolved.path))
+    return Facts(
+        largest_items=budget.max_tokens_per_item,
+        knobs=opened.knobs,
+        chunks_mm_input=opened.chunks_mm_input,
+        quantized="quantization_config" in config,
+        tensor_parallel_size=base.tensor_parallel_size,
+        attention_heads=_attention_heads(config),
+        weights_bytes=base.weights_bytes,
+        total_bytes=base.total_bytes,
+        max_model_len=budget.max_model_len,
+        max_num_seqs=budget.max_num_seqs,
+        max_num_batched_tokens=budget.max_num_batched_tokens,
+    )
+
+
+def _attention_heads(config: Mapping[str, Any]) -> int | None:
+    """Of the language model, wherever a family keeps its configuration."""
+    whole = config.get("thinker_config", config)
+    for part in ("text_config", "llm_config", "language_config"):
+        if isinstance(whole, Mapping) and isinstance(whole.get(part), Mapping):
+            whole = whole[part]
+    heads = whole.get("num_attention_heads") if isinstance(whole, Mapping) else None
+    return heads if isinstance(heads, int) else None

@@ -1,0 +1,91 @@
+"""From what a plan's rehearsals found to what the report shows of it."""
+
+from __future__ import annotations
+
+from mmcalib.derive.fix import Fix, spelled
+from mmcalib.derive.fix_search import Found
+from mmcalib.derive.fixes.size_hint import SIZE_HINT
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.errors import MmcalibError
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.result.check_result import CheckResult
+from mmcalib.result.plan import Combination, Price, TriedFix
+from mmcalib.workflows.plan.bench import Bench
+from mmcalib.workflows.plan.reserving import Judged, judged
+
+
+def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
+    """One fix as it did on its own."""
+    answer = bench.found((fix,)) if not fix.untried else None
+    found = answer if isinstance(answer, Rehearsed) else None
+    stands = bench.stands(found) if found else None
+    problem = answer.message if isinstance(answer, MmcalibError) else fix.untried
+    if answer is None and not problem:
+        problem = "not rehearsed: too many before it"
+    return TriedFix(
+        name=fix.name,
+        flags=fix.flags,
+        changes=dict(fix.changes),
+        cost=fix.cost,
+        price=fix.price,
+        reaches=bench.goal.reached(stands) if stands else None,
+        lacking_bytes=bench.outcome((fix,)).lacking_bytes if found else None,
+        kv_cache_bytes=stands.kv_cache_bytes if stands else None,
+        kv_cache_tokens=stands.kv_cache_tokens if stands else None,
+        max_concurrency=stands.max_concurrency if stands else None,
+        label=bench.standing.label(found) if found else None,
+        problem=problem,
+        warning=_warning(fix, bench, found, gpu) if found else "",
+    )
+
+
+def combination(found: Found, bench: Bench, gpu: Gpu) -> Combination | None:
+    """The best of all, with what it costs; None where nothing could be combined."""
+    answer = bench.found(found.best) if found.best else None
+    if not isinstance(answer, Rehearsed):
+        return None
+    changes = bench.changes(found.best)
+    return Combination(
+        fixes=[Price(name=f.name, flags=f.flags, cost=f.cost, price=f.price) for f in found.best],
+        flags=spelled(changes),
+        changes=changes,
+        reaches=found.reached,
+        proven=found.proven,
+        reserved=reserved(judged(bench, found.best, gpu)),
+        memory=bench.standing.memory(answer, gpu),
+    )
+
+
+def reserved(found: Judged | None) -> CheckResult | None:
+    """R4 as a report has it."""
+    return CheckResult.of(found.check) if found else None
+
+
+def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:
+    """What is wrong with what reaches the goal, and with a size hint in any case: the profile
+    shrinks, and what vLLM admits does not; or both do, and what vLLM took before it now refuses.
+    """
+    hint = fix.knob == SIZE_HINT
+    if not hint and not bench.reached(found):
+        return ""
+    if hint and (refused := _refused(fix, bench.found(()), found)):
+        return refused
+    at = judged(bench, (fix,), gpu)
+    if at is None or at.check.status != "fail":
+        return ""
+    if not hint or found.budget is None:
+        return at.check.detail
+    (modality,) = fix.changes["limit_mm_per_prompt"]
+    most = found.budget.max_tokens_per_item.get(modality, 0)
+    return f"a trap: {modality} items of {most:,} tokens are still admitted; {at.check.detail}"
+
+
+def _refused(fix: Fix, base: Rehearsed | MmcalibError | None, found: Rehearsed) -> str:
+    if not isinstance(base, Rehearsed) or base.budget is None or found.budget is None:
+        return ""
+    for modality in fix.changes["limit_mm_per_prompt"]:
+        before = base.budget.max_tokens_per_item.get(modality, 0)
+        after = found.budget.max_tokens_per_item.get(modality, 0)
+        if after < before:
+            return f"every {modality} of more than {after:,} tokens is refused (now {before:,})"
+    return ""

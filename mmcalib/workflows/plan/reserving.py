@@ -1,0 +1,149 @@
+"""R4 of what a plan proposes, judged as `run` and `validate` judge it, and what mends it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from mmcalib.checks.catalogue.limits import LIMIT
+from mmcalib.checks.catalogue.reserve import embeddings_alone
+from mmcalib.checks.catalogue.reserve import reserved_check as tokens_check
+from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configured
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.cures import Engine
+from mmcalib.derive.demand import Shortfall
+from mmcalib.derive.fix import COSTS, Cost, Fix
+from mmcalib.derive.fix_search import Found
+from mmcalib.derive.limits import Count
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import MODALITIES
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
+from mmcalib.workflows.memory.cured import cured
+from mmcalib.workflows.memory.figures import admitted, rehearsed_adequacy
+from mmcalib.workflows.memory.predicted import Predicted
+from mmcalib.workflows.memory.tokens_alone import in_tokens, not_rehearsed
+from mmcalib.workflows.memory.worst_steps import configurations
+from mmcalib.workflows.plan.bench import Bench
+
+Verdict = Literal["reached already", "reached", "under-reserved", "out of reach"]
+
+_REMEDY: Final = (
+    "another --gpu, a lower --goal, or `mmcalib run --gpu`, which caps items by your own"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """R4 of one configuration; `shortfall` is None where it is not known in bytes."""
+
+    check: Check
+    shortfall: Shortfall | None
+    configuration: Configured
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a plan comes to: `best` holds what it reserves, unless the verdict is a no."""
+
+    verdict: Verdict
+    best: Found
+
+
+def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
+    """R4 under these fixes, of vLLM's own dummies: no corpus is here. None where they were not
+    rehearsed, or no media are served.
+    """
+    answer = bench.found(fixes)
+    if not isinstance(answer, Rehearsed) or answer.budget is None:
+        return None
+    configuration = _configured(bench, fixes, answer, answer.budget)
+    every = list(configurations(configuration))
+    found = bench.prediction.every([args for _, args in every])
+    steps = {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
+    predicted = Predicted(gpu, None, answer, steps=steps, failure=bench.prediction.failure)
+    check = reserved_check(predicted, configuration, allow_under_reserve=False)
+    if check is None:
+        command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
+        tokens = embeddings_alone(answer.budget) or tokens_check(
+            configuration.adequacy, answer.budget.profiled_modality, ()
+        )
+        (check,) = in_tokens([tokens], configuration, not_rehearsed(predicted, command))
+    if check.status == "fail":
+        check = replace(check, remedy=_REMEDY)
+    return Judged(check, predicted_shortfall(predicted, configuration), configuration)
+
+
+def settled(bench: Bench, found: Found, gpu: Gpu) -> Settled:
+    """The combination if it holds, else with other values of the engine under which it holds and
+    still reaches the goal.
+    """
+    if not found.reached:
+        return Settled("out of reach", found)
+    at = judged(bench, found.best, gpu)
+    if at is None or at.check.status != "fail":
+        return Settled("reached" if found.best else "reached already", found)
+    mends = sorted(_mends(bench, at), key=lambda fix: COSTS.index(fix.cost))
+    if not mends:
+        return Settled("under-reserved", found)
+    kept = tuple(fix for fix in found.best if fix.knob not in mends[0].changes)
+    # With what is mended less may do; of nothing else nothing can be left out.
+    best = replace(found, best=(*kept, mends[0]), proven=found.proven and not found.best)
+    bench.outcome(best.best)
+    return Settled("reached", best)
+
+
+def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
+    """Each rehearsed as a whole."""
+    if at.shortfall is None:
+        return
+    for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
+        if bench.reached(cure.rehearsed):
+            yield _mend(cure.engine, at.configuration.budget)
+
+
+def _mend(engine: Engine, before: Budget) -> Fix:
+    seqs, batch = engine.max_num_seqs, engine.max_num_batched_tokens
+    cost: Cost = "nothing"
+    prices = []
+    if seqs is not None:
+        less = seqs < before.max_num_seqs
+        cost = "speed" if less else cost
+        prices.append(f"at most {seqs} requests run at once" if less else _reserves(seqs))
+    if batch is not None:
+        less = batch < before.max_num_batched_tokens
+        cost = "speed" if less else cost
+        reads = f"prompts are read {batch:,} tokens at a time"
+        prices.append(f"{reads}: slower first answers" if less else f"{reads}, and reserved for")
+    return Fix(
+        name=", ".join(f"{name}={value}" for name, value in engine.values.items()),
+        knob="reserve",
+        changes=engine.values,
+        cost=cost,
+        price="; ".join(prices),
+    )
+
+
+def _reserves(seqs: int) -> str:
+    return f"up to {seqs} requests run at once, and vLLM's profile reserves for them"
+
+
+def _configured(
+    bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget
+) -> Configured:
+    args = bench.args(fixes)
+    # vLLM's budget leaves out what is not served; a limit that nobody names admits its largest.
+    counts = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})} | admitted(budget)
+    return Configured(
+        engine_args=args,
+        counts={m: Count(count, "", "computed") for m, count in counts.items()},
+        budget=budget,
+        plain=budget,
+        adequacy=rehearsed_adequacy(answer, budget),
+        table=CostTable(DEFAULT, {}),
+    )

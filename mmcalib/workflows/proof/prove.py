@@ -1,0 +1,89 @@
+"""The real engine with a configuration, and the prompts that it is tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.catalogue.engine import ENGINE_START, REPLAY
+from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configuration
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Replayed
+from mmcalib.errors import EngineDied, EngineError, VllmMoved
+from mmcalib.progress import Progress
+from mmcalib.workflows.media_files import Files
+from mmcalib.workflows.proof import replay, startup
+from mmcalib.workflows.proof.burst import Burst
+from mmcalib.workflows.proof.startup import Launch, Started
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the engine did, as far as it got; `failure` is what ended it early."""
+
+    started: Started | None = None
+    burst: Burst | None = None
+    replayed: Replayed | None = None
+    checks: tuple[Check, ...] = ()
+    failure: EngineError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySource:
+    """The prompts that may be replayed, and what hands their media to vLLM."""
+
+    prompts: PromptCensus
+    files: Files
+
+
+def prove(
+    host: EngineHost,
+    launch: Launch,
+    configuration: Configuration,
+    source: ReplaySource | None,
+    progress: Progress,
+    *,
+    remedy: str,
+) -> Proof:
+    """Start the engine, then replay prompts of `source`; what fails is a failed check, with
+    `remedy` unless the engine died, and no end of the job. What this release cannot be asked for
+    is not proven, and no more.
+
+    `launch` may leave out arguments of the configuration, which the check of the start then names.
+    """
+    proof = Proof()
+    try:
+        started = startup.start(host, launch, progress)
+        proof = Proof(started, checks=tuple(_start_checks(started, launch, configuration)))
+        if source is None:
+            return proof
+        burst = replay.choose_burst(
+            source.prompts, configuration, started, launch.budget_s, launch.scratch, source.files
+        )
+        proof = replace(proof, burst=burst)
+        replayed = replay.replay(host, burst, progress)
+        check = replay.replay_check(burst, replayed, started.figures.budget_tokens)
+        return replace(proof, replayed=replayed, checks=(*proof.checks, check))
+    except VllmMoved as error:
+        name = REPLAY if proof.started else ENGINE_START
+        unproven = Check(name, "warn", f"not proven: {error.message}", error.hint)
+        return replace(proof, checks=(*proof.checks, unproven))
+    except EngineError as error:
+        name = REPLAY if proof.started else ENGINE_START
+        cure = error.hint if isinstance(error, EngineDied) else remedy
+        failed = Check(name, "fail", error.message, cure)
+        return replace(proof, checks=(*proof.checks, failed), failure=error)
+
+
+def _start_checks(
+    started: Started, launch: Launch, configuration: Configuration
+) -> Iterator[Check]:
+    first, *others = startup.startup_checks(started, configuration)
+    left_out = [name for name in configuration.engine_args if name not in launch.engine_args]
+    if left_out:
+        less = f"{first.detail}; left out here, without a GPU: {', '.join(left_out)}"
+        first = replace(first, detail=less)
+    yield first
+    yield from others

@@ -1,0 +1,119 @@
+"""Real prompts through the started engine, and what it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.catalogue.engine import REPLAY
+from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configuration
+from mmcalib.domain.items import Skipped
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
+from mmcalib.progress import Progress
+from mmcalib.workflows.media_files import Files, files, messages_of_files
+from mmcalib.workflows.proof.burst import Burst, burst
+from mmcalib.workflows.proof.fill import filled
+from mmcalib.workflows.proof.startup import Started
+
+# Answering a prompt also runs the language model over its tokens; per token that took at most
+# this share of the encoder's time on the bundled models at the cut depth.
+_ANSWER_SHARE = 1.5
+
+
+def choose_burst(
+    prompts: PromptCensus,
+    decision: Configuration,
+    started: Started,
+    s: float,
+    scratch: Path,
+    files: Files = files,
+) -> Burst:
+    """The prompts to replay within about `s` seconds, judged by what the profile took or, where it
+    was left out for time, was estimated to take. Made-up items lie in `scratch`.
+    """
+    figures, profiled = started.figures, decision.adequacy.profiled_tokens
+    rate = figures.encoder_seconds_per_token
+    spent = figures.profile_estimate_s if figures.profile_s is None else figures.profile_s
+    if spent and profiled:
+        rate = spent / profiled
+    affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
+    table, counts, step = decision.table, decision.counts, figures.budget_tokens
+    chosen = burst(prompts, table, counts, step, affordable)
+    return with_files(filled(chosen, table, counts, step, affordable, scratch / "made-up"), files)
+
+
+def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
+    """Submit the burst to the started engine and wait for all answers."""
+    if not chosen.prompts and not chosen.admit:
+        return Replayed((), 0.0, 0)
+    with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
+        request = Replay(chosen.prompts, chosen.admit)
+        return host.ask(request, "replaying prompts")
+
+
+def with_files(chosen: Burst, files: Files) -> Burst:
+    """The burst with files for all its media, without the prompts that have one which cannot be
+    decoded.
+    """
+    prompts, admit = _with_files(chosen.prompts, files), _with_files(chosen.admit, files)
+    lost = len(chosen.prompts) + len(chosen.admit) - len(prompts) - len(admit)
+    return replace(chosen, prompts=prompts, admit=admit, unreadable=lost)
+
+
+def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> tuple[ReplayPrompt, ...]:
+    found = messages_of_files([prompt.messages for prompt in prompts], files)
+    return tuple(
+        replace(prompt, messages=messages)
+        for prompt, messages in zip(prompts, found, strict=True)
+        if not isinstance(messages, Skipped)
+    )
+
+
+def rejected(replayed: Replayed) -> list[str]:
+    """Prompts that the engine did not take or not answer, with its words."""
+    return [f"{a.origin}: {a.error}" for a in (*replayed.answers, *replayed.admitted) if a.error]
+
+
+def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
+    """Prompts whose items the engine counted otherwise than they were measured."""
+    measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
+    return [
+        f"{answer.origin}: measured {measured[answer.origin]}, engine {answer.item_tokens}"
+        for answer in (*replayed.answers, *replayed.admitted)
+        if not answer.error and tuple(sorted(answer.item_tokens)) != measured[answer.origin]
+    ]
+
+
+def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
+    """No rejection, no failure, and the engine's token counts equal to the measured ones."""
+    name, more = REPLAY, "--startup-budget SECONDS allows more, or run on a GPU machine"
+    refused, differing = rejected(replayed), mismatched(chosen, replayed)
+    if refused:
+        return Check(name, "fail", "; ".join(refused[:3]), "raise the limit that it names")
+    if differing:
+        return Check(name, "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
+    admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
+    if not chosen.prompts:
+        detail = f"all {chosen.too_heavy} prompts would take longer than --startup-budget here"
+        return Check(name, "skip", f"none answered{admitted}: {detail}", more)
+    step, own = replayed.largest_encoder_step_tokens, len(chosen.prompts) - chosen.made_up
+    made = f" and {chosen.made_up} made-up ones" if chosen.made_up else ""
+    done = (
+        f"{own} of the heaviest prompts{made} answered in one burst{admitted}, token counts as "
+        f"measured; largest encoder step {step} of {step_tokens} tokens"
+    )
+    if chosen.unseen:
+        done += f"; not admitted, because there are so many: {chosen.unseen} lighter ones"
+    if chosen.unreadable:
+        done += f"; left out, because an item cannot be decoded in time: {chosen.unreadable}"
+    if chosen.too_heavy:
+        done += f"; left out as too heavy for --startup-budget: {chosen.too_heavy}"
+    elif not chosen.fills_step:
+        done += "; --startup-budget did not allow a burst that fills a step"
+    else:
+        return Check(name, "pass", done)
+    return Check(name, "warn", done, more)

@@ -1,0 +1,149 @@
+"""First step: the corpus by its headers, and by decoding where it is small enough."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from mmcalib.census.accesses import Accesses
+from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.executors.timeout import TIMEOUT_S
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.resolve import Resolved, resolve
+from mmcalib.corpus.source import Source
+from mmcalib.domain.items import Skipped, Text
+from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.options.probe import PROBE, ProbeOptions
+from mmcalib.progress import Progress
+from mmcalib.workflows.media_files import Files, files
+from mmcalib.workflows.probing import probing
+
+# A header cannot show that the end of a file is missing, so the first files are also decoded to
+# their end, at a second or two per hundred. Of a larger corpus the rest is known by its headers,
+# and by the sample that is measured.
+DECODED_FILES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCorpus:
+    """What there is to serve, and what was left out and why. `decoded`: all that is on this
+    machine's disk, to its end. `texts` reads requests again, without their media.
+    """
+
+    census: Census
+    prompts: PromptCensus
+    skipped: tuple[Skipped, ...]
+    files: int
+    has_requests: bool
+    accesses: Accesses = field(default_factory=Accesses)
+    decoded: bool = False
+    texts: Callable[[], Iterable[Text]] | None = None
+
+    def only(self, modalities: Collection[Modality]) -> ReadCorpus:
+        """Without items of other modalities, and without the requests that carry one."""
+        return replace(
+            self,
+            census=Census(e for e in self.census.shapes() if e.shape.modality in modalities),
+            prompts=PromptCensus(
+                entry
+                for entry in self.prompts.signatures()
+                if all(shape.modality in modalities for shape in entry.signature.shapes)
+            ),
+        )
+
+
+def read(
+    data: Sequence[str | Path],
+    requests: Sequence[Path],
+    *,
+    allowed_root: Path | None,
+    allow_url: bool = False,
+    cache: Path,
+    progress: Progress,
+    how: ProbeOptions = PROBE,
+) -> ReadCorpus:
+    """Read all sources; `data` as `resolve` takes it.
+
+    Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
+    leads outside the allowed root.
+    """
+    sources = sources_of(
+        resolved(data),
+        requests,
+        allowed_root=allowed_root,
+        allow_url=allow_url,
+        scratch=cache / "inline",
+    )
+    with probing(how, cache, progress, whole=DECODED_FILES) as prober:
+        taken = count_corpus(sources, prober, progress=progress)
+    return ReadCorpus(
+        taken.census,
+        taken.prompts,
+        tuple(not_requests(taken.skipped, requests)),
+        taken.files,
+        bool(requests) or taken.prompts.prompts() > 0,
+        taken.accesses,
+        decoded=taken.files <= DECODED_FILES,
+        texts=partial(_texts, [s for s in sources if isinstance(s, RequestsSource)]),
+    )
+
+
+def _texts(sources: Sequence[RequestsSource]) -> Iterator[Text]:
+    for source in sources:
+        yield from source.texts()
+
+
+def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
+    """What hands its media to vLLM."""
+    return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
+
+
+def resolved(data: Sequence[str | Path]) -> list[Resolved]:
+    """Every source that `data` names. Raises CorpusError and UsageError."""
+    return [found for one in data for found in resolve(one)]
+
+
+def sources_of(
+    data: Sequence[Resolved],
+    requests: Sequence[Path],
+    *,
+    allowed_root: Path | None,
+    allow_url: bool,
+    scratch: Path,
+) -> list[Source]:
+    """Requests first. Raises CorpusError when one is missing."""
+    names = [path.name for path in requests]
+    sources: list[Source] = [
+        RequestsSource(
+            path,
+            allowed_root=allowed_root,
+            allow_url=allow_url,
+            scratch=scratch,
+            # Origins tell requests apart: two files of one name go by their paths.
+            label=path.name if names.count(path.name) == 1 else str(path),
+        )
+        for path in requests
+    ]
+    sources += [found.source for found in data]
+    return sources
+
+
+def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
+    """A requests file that lies among the media was read, though not as media."""
+    read_as_requests = {os.path.realpath(path) for path in requests}
+    if not read_as_requests:
+        return list(skipped)
+    # What is no path at all has no real one either.
+    return [
+        s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in read_as_requests
+    ]
+
+
+def shapes_of(census: Census) -> dict[Shape, ShapeCount]:
+    """Every shape with its count and exemplars."""
+    return {entry.shape: entry for entry in census.shapes()}

@@ -1,0 +1,101 @@
+"""What a job is asked to do, and what it has found so far."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.items import Skipped
+from mmcalib.errors import UsageError
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.options.policy import policy_of
+from mmcalib.options.probe import PROBE, ProbeOptions
+from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
+from mmcalib.options.validate import STARTUP_BUDGET_S
+from mmcalib.workflows.gate.calibration import Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
+    policy that asks for concurrency raises UsageError then, and so does an encoder sweep without
+    an engine start.
+    """
+
+    model: str
+    data: Sequence[str | Path]
+    requests: Sequence[Path] = ()
+    allowed_root: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+    validate: Validate = "replay"
+    startup_budget_s: float = STARTUP_BUDGET_S
+    sample: int = SAMPLE_PER_MODALITY
+    seed: int = 0
+    cache_dir: Path | None = None
+    gpu: Gpu | None = None
+    allow_url: bool = False
+    probe: ProbeOptions = PROBE
+    encoder_sweep: bool = False
+    device: Device = "auto"
+
+    @classmethod
+    def of(
+        cls,
+        options: RunOptions,
+        *,
+        gpu: Gpu | None,
+        policy: Policy | None = None,
+        probe: ProbeOptions = PROBE,
+    ) -> Job:
+        """What these options ask for, with the policy that they make where none is given."""
+        return cls(
+            model=options.model,
+            data=tuple(options.data or ()),
+            requests=tuple(options.requests or ()),
+            allowed_root=options.allowed_local_media_path,
+            policy=policy or policy_of(options),
+            validate=options.validate,
+            startup_budget_s=options.startup_budget_s,
+            sample=options.sample,
+            seed=options.seed,
+            gpu=gpu,
+            allow_url=options.allow_url,
+            probe=probe,
+            encoder_sweep=options.encoder_sweep,
+            device=options.device,
+        )
+
+    def __post_init__(self) -> None:
+        if self.policy.concurrency is not None and self.gpu is None:
+            raise UsageError(
+                "--concurrency is of a GPU's memory, and none is named", hint="--gpu L4"
+            )
+        if self.encoder_sweep and self.validate not in ("startup", "replay"):
+            raise UsageError(
+                f"--encoder-sweep needs an engine, which --validate {self.validate} does not start",
+                hint="--validate startup, or replay",
+            )
+
+
+@dataclass(slots=True)
+class RunSoFar:
+    """What a run has so far: the calibration after each step, and everything skipped."""
+
+    calibration: Calibration | None = None
+    skipped: list[Skipped] = field(default_factory=list)
+    on_change: Callable[[RunSoFar], None] = lambda outcome: None
+
+    def now(self, calibration: Calibration | None) -> None:
+        self.calibration = calibration
+        self.on_change(self)
+
+
+def cache_dir() -> Path:
+    """Where materialised checkpoints are kept; `MMCALIB_CACHE_DIR` moves it."""
+    named = os.environ.get("MMCALIB_CACHE_DIR")
+    return Path(named) if named else platformdirs.user_cache_path("mmcalib")

@@ -1,0 +1,1 @@
+"""What changes with another release of vLLM."""

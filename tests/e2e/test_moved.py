@@ -1,0 +1,86 @@
+"""A vLLM that is not as mmcalib knows it: one name less costs one capability, and no more."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mmcalib import calibrate
+from mmcalib.engine.host import EngineHost
+from mmcalib.errors import MmcalibError, VllmMoved
+from mmcalib.progress import Silent
+from mmcalib.workflows.doctor.capabilities import capabilities
+from mmcalib.workflows.memory.rehearse import rehearse
+from tests.e2e import moved
+from tests.e2e.command import QWEN
+from tests.e2e.media import photo
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+CUDA = "vllm.platforms.cuda:CudaPlatformBase"
+KV = "vllm.v1.core.kv_cache_utils:get_kv_cache_configs"
+TEXTS = "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.build_chat_params"
+
+Lacks = Callable[[str], None]
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lacks:
+    """Makes every child's vLLM lack a name."""
+    defaults = EngineHost.__init__.__kwdefaults__
+    assert defaults is not None
+
+    def lacks(missing: str) -> None:
+        wrapper = tmp_path / "python"
+        words = shlex.join([sys.executable, str(Path(moved.__file__)), missing])
+        wrapper.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setitem(defaults, "python", str(wrapper))
+
+    return lacks
+
+
+# With what needs it: a replayed request is rendered, too.
+@pytest.mark.parametrize(
+    ("missing", "lost"),
+    [
+        (CUDA, {"memory rehearsal"}),
+        (TEXTS, {"text of requests", "replay"}),
+    ],
+    ids=["rehearsal", "texts"],
+)
+def test_one_capability_is_lost(without: Lacks, missing: str, lost: set[str]) -> None:
+    without(missing)
+    found = capabilities(Silent())
+    assert {one.name: one.state for one in found if one.state != "works"} == dict.fromkeys(
+        lost, "moved"
+    )
+    for one in found:
+        if one.name in lost:
+            assert missing.rpartition(".")[2].rpartition(":")[2] in one.detail
+            assert "this is not the vLLM that mmcalib knows" in one.detail
+
+
+def test_a_run_goes_on_without_a_rehearsal(without: Lacks, tmp_path: Path) -> None:
+    without(KV)
+    photo(tmp_path / "media" / "a.jpg", 640, 480, 1)
+    found = calibrate(QWEN, tmp_path / "media", gpu="L4", validate="budget")
+    assert found.verdict == "pass"
+    memory = next(check for check in found.checks if check.name == "memory on L4")
+    assert memory.status == "skip"
+    assert "get_kv_cache_configs" in memory.detail
+    assert found.limits.limit_mm_per_prompt["image"]
+
+
+def test_what_cannot_go_on_ends_with_one_line(without: Lacks) -> None:
+    without(KV)
+    with pytest.raises(MmcalibError) as ended:
+        rehearse(QWEN, gpu="L4")
+    assert isinstance(ended.value, VllmMoved)
+    assert "get_kv_cache_configs" in ended.value.message
+    assert ended.value.hint == "mmcalib doctor --engine tries what works with this release of vLLM"

@@ -1,0 +1,198 @@
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+
+from mmcalib.errors import OutputError
+from mmcalib.models import Geometry, bundled, find, materialise
+from mmcalib.models.tokenizer import byte_alphabet, vocabulary
+
+each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+    return content
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+def known(model_id: str) -> Geometry:
+    geometry = find(model_id)
+    assert geometry is not None
+    return geometry
+
+
+@each_model
+def test_the_same_bytes_twice(geometry: Geometry, tmp_path: Path) -> None:
+    first = materialise(geometry, tmp_path / "a")
+    second = materialise(geometry, tmp_path / "b")
+    assert digests(first) == digests(second)
+    assert {p.name for p in tmp_path.iterdir()} == {"a", "b"}
+
+
+# InternVL's processor reads config.json. No Qwen2(.5) repository has a file for videos: the video
+# processor, and with it vLLM's video loader, follows from preprocessor_config.json.
+MORE_FILES = {
+    "InternVLChatModel": set(),
+    "Gemma3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "LlavaNextForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "LlavaOnevisionForConditionalGeneration": {
+        "preprocessor_config.json",
+        "processor_config.json",
+    },
+    "Qwen3VLForConditionalGeneration": {
+        "preprocessor_config.json",
+        "video_preprocessor_config.json",
+    },
+    "Qwen3VLMoeForConditionalGeneration": {
+        "preprocessor_config.json",
+        "video_preprocessor_config.json",
+    },
+}
+
+
+@each_model
+def test_the_files_of_the_real_repository(geometry: Geometry, tmp_path: Path) -> None:
+    names = {p.name for p in materialise(geometry, tmp_path / "m").iterdir()}
+    own = {"config.json", "tokenizer.json", "tokenizer_config.json"}
+    more: set[str] = MORE_FILES.get(geometry.architecture, {"preprocessor_config.json"})
+    assert names == own | more
+
+
+@each_model
+def test_an_unchanged_folder_is_left_alone(geometry: Geometry, tmp_path: Path) -> None:
+    folder = materialise(geometry, tmp_path / "m")
+    before = folder.stat().st_ino
+    assert materialise(geometry, folder).stat().st_ino == before
+
+
+def test_another_folder_is_replaced_whole(tmp_path: Path) -> None:
+    geometry = bundled()[0]
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "stale.json").write_text("{}")
+    materialise(geometry, folder)
+    assert not (folder / "stale.json").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_an_unwritable_place_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError):
+        materialise(bundled()[0], tmp_path / "file" / "m")
+
+
+@each_model
+def test_special_tokens_have_their_true_ids(geometry: Geometry, tmp_path: Path) -> None:
+    tokenizer = read(materialise(geometry, tmp_path / "m"), "tokenizer.json")
+    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    special = {t["content"]: t["id"] for t in tokenizer["added_tokens"] if t["special"]}
+    assert special == geometry.values("tokens")
+    assert added == {**special, **geometry.values("words")}
+    vocab = tokenizer["model"]["vocab"]
+    assert added.items() <= vocab.items()
+    assert sorted(vocab.values()) == list(range(len(vocab)))
+    assert set(byte_alphabet()) <= vocab.keys()
+    assert tokenizer["model"]["merges"] == []
+
+
+@pytest.mark.parametrize(
+    ("model_id", "token", "token_id"),
+    [
+        ("Qwen2.5-VL-3B-Instruct", "<|image_pad|>", 151655),
+        ("Qwen2-VL-2B-Instruct", "<|video_pad|>", 151656),
+        ("Qwen2-Audio-7B-Instruct", "<|AUDIO|>", 151646),
+        ("Qwen2.5-Omni-7B", "<|IMAGE|>", 151655),
+        ("InternVL2-2B", "<IMG_CONTEXT>", 92546),
+        ("Qwen3-VL-8B-Instruct", "<|video_pad|>", 151656),
+        ("gemma-3-4b-it", "<image_soft_token>", 262144),
+        ("llava-onevision-qwen2-7b-ov-hf", "<video>", 151647),
+        ("llava-v1.6-mistral-7b-hf", "<image>", 32000),
+        ("whisper-large-v3", "<|startoftranscript|>", 50258),
+        ("whisper-large-v3", "<|notimestamps|>", 50364),
+    ],
+)
+def test_placeholder_ids(model_id: str, token: str, token_id: int) -> None:
+    assert known(model_id).values("tokens")[token] == token_id
+
+
+def test_the_config_and_the_tokenizer_agree_on_media_tokens() -> None:
+    config, tokens = (known("Qwen2.5-VL-3B-Instruct").values(s) for s in ("config", "tokens"))
+    assert config["image_token_id"] == tokens["<|image_pad|>"]
+    assert config["video_token_id"] == tokens["<|video_pad|>"]
+    assert config["vision_start_token_id"] == tokens["<|vision_start|>"]
+
+
+def test_a_vocabulary_fills_every_id() -> None:
+    vocab = vocabulary({"<a>": 3, "<b>": 300}, 310)
+    assert len(vocab) == 310
+    assert (vocab["<a>"], vocab["<b>"]) == (3, 300)
+
+
+def render(folder: Path, messages: list[dict[str, Any]]) -> str:
+    # As transformers renders chat templates.
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    template = environment.from_string(read(folder, "tokenizer_config.json")["chat_template"])
+    return template.render(messages=messages, add_generation_prompt=True)
+
+
+def test_the_template_takes_strings_and_parts(tmp_path: Path) -> None:
+    folder = materialise(known("Qwen2.5-VL-3B-Instruct"), tmp_path / "m")
+    parts = [{"type": "image"}, {"type": "video"}, {"type": "text", "text": "Which?"}]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Short."},
+        {"role": "user", "content": parts},
+    ]
+    assert render(folder, messages) == (
+        "<|im_start|>system\nShort.<|im_end|>\n"
+        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
+        "<|vision_start|><|video_pad|><|vision_end|>Which?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_the_template_counts_items(tmp_path: Path) -> None:
+    folder = materialise(known("Qwen2-Audio-7B-Instruct"), tmp_path / "m")
+    parts = [{"type": "audio_url", "audio_url": "a"}, {"type": "audio"}]
+    clip = "<|audio_bos|><|AUDIO|><|audio_eos|>"
+    expected = f"<|im_start|>user\nAudio 1: {clip}Audio 2: {clip}<|im_end|>\n"
+    assert render(folder, [{"role": "user", "content": parts}]).startswith(expected)
+
+
+def test_the_internvl_template_leaves_placeholders_to_vllm(tmp_path: Path) -> None:
+    folder = materialise(known("InternVL2-2B"), tmp_path / "m")
+    assert render(folder, [{"role": "user", "content": "<image>\nHi"}]) == (
+        "<s><|im_start|>user\n<image>\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+CHAT: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q?"}]},
+    {"role": "assistant", "content": "A"},
+    {"role": "user", "content": "B"},
+]
+
+
+def test_the_gemma_template_calls_the_assistant_model(tmp_path: Path) -> None:
+    assert render(materialise(known("gemma-3-4b-it"), tmp_path / "m"), CHAT) == (
+        "<bos><start_of_turn>user\n<start_of_image>Q?<end_of_turn>\n"
+        "<start_of_turn>model\nA<end_of_turn>\n"
+        "<start_of_turn>user\nB<end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
+def test_the_mistral_template_has_no_role_names(tmp_path: Path) -> None:
+    assert render(materialise(known("llava-v1.6-mistral-7b-hf"), tmp_path / "m"), CHAT) == (
+        "<s>[INST] <image>Q? [/INST]A</s>[INST] B [/INST]"
+    )
+
+
+def test_a_model_that_does_not_chat_has_no_template(tmp_path: Path) -> None:
+    folder = materialise(known("whisper-large-v3"), tmp_path / "m")
+    assert "chat_template" not in read(folder, "tokenizer_config.json")

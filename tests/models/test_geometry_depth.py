@@ -1,0 +1,215 @@
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.errors import ModelError
+from mmcalib.models import (
+    Geometry,
+    bundled,
+    cut_checkpoint,
+    cut_depth,
+    depths,
+    find,
+    materialise,
+)
+
+each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
+
+TRUE_DEPTHS = {
+    "OpenGVLab/InternVL2-2B": (24, 24),
+    "Qwen/Qwen2-Audio-7B-Instruct": (32, 32),
+    "Qwen/Qwen2-VL-2B-Instruct": (28, 32),
+    "Qwen/Qwen2.5-Omni-7B": (28, 32),
+    "Qwen/Qwen2.5-VL-3B-Instruct": (36, 32),
+    "Qwen/Qwen2.5-VL-7B-Instruct": (28, 32),
+    "Qwen/Qwen2.5-VL-72B-Instruct": (80, 32),
+    "Qwen/Qwen3-VL-2B-Instruct": (28, 24),
+    "Qwen/Qwen3-VL-4B-Instruct": (36, 24),
+    "Qwen/Qwen3-VL-8B-Instruct": (36, 27),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": (48, 27),
+    "google/gemma-3-4b-it": (34, 27),
+    "google/gemma-3-27b-it": (62, 27),
+    "llava-hf/llava-onevision-qwen2-7b-ov-hf": (28, 26),
+    "llava-hf/llava-v1.6-mistral-7b-hf": (32, 24),
+    "openai/whisper-large-v3": (32, 32),
+}
+# Three deepstack layers of the encoder feed the language model.
+LEAST_ENCODER_LAYERS = {
+    "Qwen3VLForConditionalGeneration": 3,
+    "Qwen3VLMoeForConditionalGeneration": 3,
+}
+
+
+def qwen() -> dict[str, Any]:
+    geometry = find("Qwen2.5-VL-3B-Instruct")
+    assert geometry is not None
+    return geometry.values("config")
+
+
+@each_model
+def test_true_depths(geometry: Geometry) -> None:
+    found = depths(geometry.values("config"))
+    assert (found.text_layers, found.encoder_layers) == TRUE_DEPTHS[geometry.id]
+
+
+@each_model
+def test_a_cut_changes_depths_and_nothing_wide(geometry: Geometry) -> None:
+    config = geometry.values("config")
+    untouched = copy.deepcopy(config)
+    cut = cut_depth(config, text_layers=2, encoder_layers=2)
+    assert config == untouched
+    least = LEAST_ENCODER_LAYERS.get(geometry.architecture, 2)
+    assert depths(cut).text_layers == 2
+    assert {layers for _, layers in depths(cut).encoders} == {least}
+    changed = {name for name, value in flat(cut).items() if flat(config)[name] != value}
+    last = {name.rpartition(".")[2] for name in changed}
+    assert last <= {
+        "num_hidden_layers",
+        "depth",
+        "encoder_layers",
+        "decoder_layers",
+        "max_window_layers",
+        "sliding_window_pattern",
+        "fullatt_block_indexes",
+        "deepstack_visual_indexes",
+    }
+
+
+@each_model
+def test_no_depth_asked_for_no_change(geometry: Geometry) -> None:
+    config = geometry.values("config")
+    assert cut_depth(config) == config
+    assert cut_depth(config, text_layers=999, encoder_layers=999) == config
+
+
+@pytest.mark.parametrize(
+    ("layers", "full"),
+    [(1, []), (2, []), (8, [7]), (10, [7]), (16, [7, 15]), (32, [7, 15, 23, 31])],
+)
+def test_a_cut_encoder_is_the_head_of_the_true_one(layers: int, full: list[int]) -> None:
+    vision = cut_depth(qwen(), encoder_layers=layers)["vision_config"]
+    assert (vision["depth"], vision["fullatt_block_indexes"]) == (layers, full)
+
+
+def test_the_window_start_never_exceeds_the_depth() -> None:
+    assert cut_depth(qwen(), text_layers=2)["max_window_layers"] == 2
+    some = {"num_hidden_layers": 28, "max_window_layers": 20}
+    assert cut_depth(some, text_layers=2)["max_window_layers"] == 1
+
+
+def test_both_spellings_of_a_resaved_config_are_cut() -> None:
+    resaved = {"num_hidden_layers": 36, "text_config": {"num_hidden_layers": 36}}
+    assert cut_depth(resaved, text_layers=2) == {
+        "num_hidden_layers": 2,
+        "text_config": {"num_hidden_layers": 2},
+    }
+
+
+def test_each_kind_of_layer_is_kept() -> None:
+    kinds = (["sliding_attention"] * 5 + ["full_attention"]) * 2
+    text = {"num_hidden_layers": 12, "layer_types": kinds, "sliding_window_pattern": 6}
+    cut = cut_depth({"text_config": text}, text_layers=2)["text_config"]
+    assert cut["layer_types"] == ["sliding_attention", "full_attention"]
+    assert cut["sliding_window_pattern"] == 2
+    one = cut_depth({"text_config": text}, text_layers=1)["text_config"]
+    assert one["layer_types"] == ["sliding_attention"]
+
+
+def test_experts_and_named_layers_stay_within_the_depth() -> None:
+    text = {
+        "num_hidden_layers": 8,
+        "first_k_dense_replace": 3,
+        "cross_attention_layers": [1, 3, 5],
+        "eos_token_id": [1, 2, 3, 4, 5, 6, 7, 8],
+    }
+    cut = cut_depth({"text_config": text}, text_layers=2)["text_config"]
+    assert cut["first_k_dense_replace"] == 1
+    assert cut["cross_attention_layers"] == [1]
+    assert cut["eos_token_id"] == text["eos_token_id"]
+
+
+@pytest.mark.parametrize(("feature_layer", "least"), [(-2, 2), (-1, 1), ([3, -1], 4)])
+def test_feature_layers_keep_their_encoder(feature_layer: object, least: int) -> None:
+    config = {
+        "vision_feature_layer": feature_layer,
+        "text_config": {"num_hidden_layers": 32},
+        "vision_config": {"num_hidden_layers": 24},
+    }
+    assert cut_depth(config, encoder_layers=1)["vision_config"]["num_hidden_layers"] == least
+
+
+def test_deepstack_keeps_its_number_of_taps() -> None:
+    vision = {"depth": 27, "deepstack_visual_indexes": [8, 16, 24]}
+    config = {"text_config": {"num_hidden_layers": 36}, "vision_config": vision}
+    cut = cut_depth(config, encoder_layers=2)["vision_config"]
+    assert cut == {"depth": 3, "deepstack_visual_indexes": [0, 1, 2]}
+
+
+def test_a_sparse_config_has_its_class_depth() -> None:
+    sparse = {"text_config": {"model_type": "qwen2"}, "audio_config": {"encoder_layers": 32}}
+    assert depths(sparse).text_layers == 32
+    assert cut_depth(sparse, text_layers=2)["text_config"]["num_hidden_layers"] == 2
+
+
+def test_a_flat_encoder_decoder() -> None:
+    whisper = {"encoder_layers": 32, "decoder_layers": 32, "num_hidden_layers": 32}
+    assert depths(whisper).encoders == (("encoder", 32),)
+    cut = cut_depth(whisper, text_layers=2, encoder_layers=3)
+    assert (cut["decoder_layers"], cut["encoder_layers"]) == (2, 3)
+
+
+def test_an_unknown_depth_is_an_error() -> None:
+    with pytest.raises(ModelError, match="how many layers"):
+        cut_depth({"model_type": "novel"}, text_layers=2)
+
+
+def test_cut_checkpoint_leaves_weights_behind(tmp_path: Path) -> None:
+    geometry = find("Qwen2.5-VL-7B-Instruct")
+    assert geometry is not None
+    source = materialise(geometry, tmp_path / "source")
+    (source / "model-00001-of-00002.safetensors").write_bytes(b"weights")
+    (source / "model.safetensors.index.json").write_text("{}")
+    (source / "modeling").mkdir()
+    (source / "modeling" / "code.py").write_text("x = 1")
+    before = (source / "config.json").read_bytes()
+    cut = cut_checkpoint(source, tmp_path / "cut", text_layers=2, encoder_layers=2)
+    assert (cut.true_depths.text_layers, cut.depths.text_layers) == (28, 2)
+    assert (cut.true_depths.encoder_layers, cut.depths.encoder_layers) == (32, 2)
+    assert json.loads((cut.path / "config.json").read_text())["num_hidden_layers"] == 2
+    assert (source / "config.json").read_bytes() == before
+    names = {str(p.relative_to(cut.path)) for p in cut.path.rglob("*") if p.is_file()}
+    assert names == {
+        "config.json",
+        "modeling/code.py",
+        "preprocessor_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+@each_model
+def test_cutting_a_folder_equals_materialising_cut(geometry: Geometry, tmp_path: Path) -> None:
+    whole = materialise(geometry, tmp_path / "whole")
+    cut = cut_checkpoint(whole, tmp_path / "cut", text_layers=2, encoder_layers=2).path
+    made = materialise(geometry, tmp_path / "made", text_layers=2, encoder_layers=2)
+    for file in made.iterdir():
+        assert (cut / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+@pytest.mark.parametrize("content", [None, "", "[]"])
+def test_a_folder_without_a_usable_config(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        cut_checkpoint(tmp_path, tmp_path / "cut", text_layers=1, encoder_layers=1)
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for name, value in config.items():
+        deeper = flat(value, f"{prefix}{name}.") if isinstance(value, dict) else None
+        leaves |= {f"{prefix}{name}": value} if deeper is None else deeper
+    return leaves

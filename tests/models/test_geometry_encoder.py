@@ -1,0 +1,67 @@
+"""The encoder's peak by formula, from configs alone; the rehearsal's own tests compare the two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mmcalib.models import bundled, find
+from mmcalib.models.encoder import Encoder, encoder_of
+
+
+def config(model: str) -> dict[str, Any]:
+    geometry = find(model)
+    assert geometry is not None
+    return geometry.values("config")
+
+
+def test_the_largest_video_of_qwen25_vl() -> None:
+    encoder = encoder_of(config("Qwen/Qwen2.5-VL-3B-Instruct"), "video")
+    assert encoder is not None
+    # 114,688 tokens of four patches: gate and up of 3,420 each, their product, four streams of
+    # 1,280, all in two bytes, and 1,176 pixels of a byte.
+    assert encoder.peak_bytes(1, 114_688) == 458_752 * (2 * (3 * 3420 + 4 * 1280) + 1176)
+
+
+def test_qwen2_vl_calls_its_width_otherwise() -> None:
+    encoder = encoder_of(config("Qwen/Qwen2-VL-2B-Instruct"), "image")
+    assert encoder is not None
+    assert (encoder.hidden, encoder.intermediate, encoder.gated) == (1280, 5120, False)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "positions"),
+    [
+        ("google/gemma-3-4b-it", 256, 64 * 64),
+        ("llava-hf/llava-v1.6-mistral-7b-hf", 2928, 5 * 24 * 24),
+        ("OpenGVLab/InternVL2-2B", 3328, 13 * 32 * 32),
+    ],
+)
+def test_tiles_of_one_image(model: str, tokens: int, positions: int) -> None:
+    encoder = encoder_of(config(model), "image")
+    assert encoder is not None
+    per_position = 2 * (2 * encoder.intermediate + 4 * encoder.hidden + encoder.inputs)
+    assert encoder.peak_bytes(3, tokens) == 3 * positions * per_position
+
+
+def test_a_clip_is_as_wide_however_short() -> None:
+    encoder = encoder_of(config("openai/whisper-large-v3"), "audio")
+    assert encoder is not None
+    assert encoder.peak_bytes(1, 10) == encoder.peak_bytes(1, 1500) > 0
+
+
+def test_more_items_or_tokens_never_take_less() -> None:
+    encoder = Encoder(hidden=8, intermediate=32, gated=True, merge=4)
+    assert encoder.peak_bytes(2, 10) == encoder.peak_bytes(1, 20) > encoder.peak_bytes(1, 10)
+
+
+def test_every_bundled_family_is_known() -> None:
+    for geometry in bundled():
+        values = geometry.values("config")
+        assert any(encoder_of(values, m) for m in geometry.modalities), geometry.id
+
+
+def test_an_unknown_family_has_no_formula() -> None:
+    assert encoder_of({"vision_config": {"width": 3}}, "image") is None
+    assert encoder_of({}, "image") is None

@@ -1,0 +1,127 @@
+import pytest
+
+from mmcalib.models import Geometry, bundled, find
+from mmcalib.models.fact import STATUSES, parse_geometry
+
+IDS = {
+    "Qwen/Qwen2.5-VL-3B-Instruct",
+    "Qwen/Qwen2.5-VL-7B-Instruct",
+    "Qwen/Qwen2.5-VL-72B-Instruct",
+    "Qwen/Qwen3-VL-2B-Instruct",
+    "Qwen/Qwen3-VL-4B-Instruct",
+    "Qwen/Qwen3-VL-8B-Instruct",
+    "Qwen/Qwen3-VL-30B-A3B-Instruct",
+    "Qwen/Qwen2-VL-2B-Instruct",
+    "Qwen/Qwen2-Audio-7B-Instruct",
+    "Qwen/Qwen2.5-Omni-7B",
+    "OpenGVLab/InternVL2-2B",
+    "google/gemma-3-4b-it",
+    "google/gemma-3-27b-it",
+    "llava-hf/llava-onevision-qwen2-7b-ov-hf",
+    "llava-hf/llava-v1.6-mistral-7b-hf",
+    "openai/whisper-large-v3",
+}
+
+each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
+
+
+def test_the_bundled_models() -> None:
+    assert {geometry.id for geometry in bundled()} == IDS
+
+
+@each_model
+def test_every_fact_has_a_status_and_a_source(geometry: Geometry) -> None:
+    facts = list(geometry.facts())
+    assert len(facts) > 50
+    for name, fact in facts:
+        assert fact.status in STATUSES, name
+        assert fact.source, name
+
+
+@each_model
+def test_what_is_not_found_says_what_it_follows_from(geometry: Geometry) -> None:
+    openings = {
+        "inferred": ("sibling", "fine-tune", "arithmetic", "transformers", "vLLM"),
+        "transformers-default": ("Qwen2Config", "MistralConfig"),
+        "stand-in": ("mmcalib's choice", "vLLM"),
+    }
+    for name, fact in geometry.doubtful():
+        assert fact.source.startswith(openings[fact.status]), name
+
+
+@each_model
+def test_doubts_are_spoken_out(geometry: Geometry) -> None:
+    said = " ".join(geometry.cannot_promise)
+    assert "weights are dummy" in said
+    assert "tokenizer is generated" in said
+    if any(fact.status == "transformers-default" for _, fact in geometry.facts()):
+        assert "class defaults" in said
+
+
+@each_model
+def test_a_placeholder_per_modality_where_the_model_chats(geometry: Geometry) -> None:
+    chats = bool(geometry.values("chat"))
+    assert set(geometry.values("placeholders")) == (set(geometry.modalities) if chats else set())
+    assert chats or "no chat template" in " ".join(geometry.cannot_promise)
+
+
+# Numbers that the processor's class would fill in otherwise, and wrongly.
+@pytest.mark.parametrize(
+    ("model_id", "section", "name", "value"),
+    [
+        ("gemma-3-4b-it", "preprocessor", "size", {"height": 896, "width": 896}),
+        ("whisper-large-v3", "preprocessor", "feature_size", 128),
+        ("whisper-large-v3", "config", "num_mel_bins", 128),
+        (
+            "Qwen3-VL-8B-Instruct",
+            "video_preprocessor",
+            "size",
+            {"longest_edge": 25_165_824, "shortest_edge": 4096},
+        ),
+        ("llava-onevision-qwen2-7b-ov-hf", "preprocessor", "image_mean", [0.5, 0.5, 0.5]),
+    ],
+)
+def test_what_differs_from_the_class(model_id: str, section: str, name: str, value: object) -> None:
+    geometry = find(model_id)
+    assert geometry is not None
+    assert geometry.values(section)[name] == value
+
+
+@each_model
+def test_the_config_names_the_architecture(geometry: Geometry) -> None:
+    assert geometry.values("config")["architectures"] == [geometry.architecture]
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["Qwen/Qwen2.5-VL-3B-Instruct", "qwen/qwen2.5-vl-3b-instruct", "Qwen2.5-VL-3B-Instruct"],
+)
+def test_find_takes_an_id_or_its_last_part(spelling: str) -> None:
+    geometry = find(spelling)
+    assert geometry is not None
+    assert geometry.id == "Qwen/Qwen2.5-VL-3B-Instruct"
+
+
+@pytest.mark.parametrize("spelling", ["", "Qwen", "Qwen2.5-VL", "other/Qwen2.5-VL-3B-Instruct"])
+def test_find_does_not_guess(spelling: str) -> None:
+    assert find(spelling) is None
+
+
+def document(**config: object) -> dict[str, object]:
+    frame = {"id": "a/b", "architecture": "A", "modalities": [], "cannot_promise": []}
+    return {**frame, "sources": {"s": "somewhere"}, "config": config}
+
+
+def test_a_bare_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="without status and source"):
+        parse_geometry(document(depth=32))
+
+
+def test_an_unknown_status_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown status 'guess'"):
+        parse_geometry(document(depth={"value": 32, "status": "guess", "source": "s"}))
+
+
+def test_an_unnamed_source_is_refused() -> None:
+    with pytest.raises(KeyError):
+        parse_geometry(document(depth={"value": 32, "status": "found", "source": "elsewhere"}))

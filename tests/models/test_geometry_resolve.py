@@ -1,0 +1,167 @@
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from mmcalib.errors import ModelError
+from mmcalib.models import bundled, materialise, resolve
+from mmcalib.models.hub import HubUnavailable, HuggingFaceHub, cache_folder, reachable
+
+QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+
+class NoHub:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+
+    def fetch(self, model_id: str, revision: str | None) -> Path:
+        self.asked.append((model_id, revision))
+        raise HubUnavailable("no network")
+
+
+class FolderHub(NoHub):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def fetch(self, model_id: str, revision: str | None) -> Path:
+        self.asked.append((model_id, revision))
+        return self.folder
+
+
+def env(home: Path) -> dict[str, str]:
+    return {"HOME": str(home)}
+
+
+def snapshot(home: Path, model_id: str = QWEN, commit: str = "abc", ref: str = "main") -> Path:
+    repo = home / ".cache/huggingface/hub" / f"models--{model_id.replace('/', '--')}"
+    folder = repo / "snapshots" / commit
+    folder.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    (repo / "refs").mkdir(exist_ok=True)
+    (repo / "refs" / ref).write_text(commit)
+    return folder
+
+
+def test_a_local_folder_comes_first(tmp_path: Path) -> None:
+    folder = materialise(bundled()[0], tmp_path / "mine")
+    found = resolve(str(folder), cache_dir=tmp_path / "cache", env=env(tmp_path), hub=NoHub())
+    assert (found.source, found.path, found.geometry) == ("local", str(folder), None)
+    assert not found.has_weights
+    assert not (tmp_path / "cache").exists()
+
+
+def test_weights_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert resolve(str(tmp_path), cache_dir=tmp_path, env={}, hub=NoHub()).has_weights
+
+
+def test_an_index_alone_is_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    assert not resolve(str(tmp_path), cache_dir=tmp_path, env={}, hub=NoHub()).has_weights
+
+
+def test_a_folder_without_config_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"without config\.json") as caught:
+        resolve(str(tmp_path), cache_dir=tmp_path, env={}, hub=NoHub())
+    assert caught.value.hint
+
+
+def test_a_missing_folder_is_not_looked_up_as_a_name(tmp_path: Path) -> None:
+    hub = NoHub()
+    with pytest.raises(ModelError, match="is not a folder"):
+        resolve(str(tmp_path / "gone"), cache_dir=tmp_path, env={}, hub=hub)
+    assert hub.asked == []
+
+
+def test_the_hub_cache_comes_second(tmp_path: Path) -> None:
+    folder, hub = snapshot(tmp_path), NoHub()
+    found = resolve(QWEN, cache_dir=tmp_path / "cache", env=env(tmp_path), hub=hub)
+    assert (found.source, found.path, found.notes) == ("hub", str(folder), ())
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize("revision", ["v1", "def"])
+def test_a_revision_is_a_ref_or_a_commit(revision: str, tmp_path: Path) -> None:
+    snapshot(tmp_path)
+    folder = snapshot(tmp_path, commit="def", ref="v1")
+    found = resolve(QWEN, cache_dir=tmp_path, revision=revision, env=env(tmp_path), hub=NoHub())
+    assert found.path == str(folder)
+
+
+def test_a_cache_with_the_config_alone_is_not_enough(tmp_path: Path) -> None:
+    (snapshot(tmp_path) / "tokenizer.json").unlink()
+    found = resolve(QWEN, cache_dir=tmp_path / "cache", env=env(tmp_path), hub=NoHub())
+    assert found.source == "bundled"
+
+
+def test_the_hub_comes_third(tmp_path: Path) -> None:
+    fetched = materialise(bundled()[0], tmp_path / "fetched")
+    hub = FolderHub(fetched)
+    found = resolve("some/model", cache_dir=tmp_path, revision="v2", env=env(tmp_path), hub=hub)
+    assert (found.source, found.path) == ("hub", str(fetched))
+    assert hub.asked == [("some/model", "v2")]
+
+
+def test_the_bundled_geometry_comes_last_and_says_so(tmp_path: Path) -> None:
+    found = resolve(QWEN.lower(), cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
+    assert (found.id, found.source) == (QWEN, "bundled")
+    assert found.geometry is not None
+    assert Path(found.path).parent == tmp_path / "c" / "geometry"
+    assert (Path(found.path) / "config.json").is_file()
+    assert "no network" in found.notes[0]
+    assert any("weights are dummy" in note for note in found.notes)
+    again = resolve(QWEN, cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
+    assert again.path == found.path
+
+
+def test_nobody_has_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no geometry is bundled for it") as caught:
+        resolve("some/unknown", cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())
+    assert "no network" in caught.value.message
+    assert "mmcalib models" in caught.value.hint
+
+
+def test_offline_asks_nobody(tmp_path: Path) -> None:
+    offline = {**env(tmp_path), "HF_HUB_OFFLINE": "1"}
+    found = resolve(QWEN, cache_dir=tmp_path / "c", env=offline)
+    assert "HF_HUB_OFFLINE is set" in found.notes[0]
+
+
+def test_where_the_hub_cache_is(tmp_path: Path) -> None:
+    home = {"HOME": "/h"}
+    assert cache_folder(home) == Path("/h/.cache/huggingface/hub")
+    assert cache_folder(home | {"HF_HOME": "/x"}) == Path("/x/hub")
+    assert cache_folder(home | {"HF_HOME": "/x", "HF_HUB_CACHE": "/y"}) == Path("/y")
+
+
+def test_a_silent_endpoint_costs_only_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        started = time.monotonic()
+        assert not reachable(f"http://127.0.0.1:{port}", 0.3)
+        assert time.monotonic() - started < 2
+
+
+def test_a_closed_or_odd_endpoint_is_not_reachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert not reachable(f"http://127.0.0.1:{port}", 2)
+    assert not reachable("file:///etc/passwd", 2)
+
+
+def test_an_unreachable_hub_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    hub = HuggingFaceHub({"HF_ENDPOINT": f"http://127.0.0.1:{port}"})
+    with pytest.raises(HubUnavailable, match=r"not installed|did not answer"):
+        hub.fetch(QWEN, None)

@@ -1,0 +1,46 @@
+"""Wheels and sdists of the project, built by its own backend and without a network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Literal
+
+from tests.howto.copy_of import ROOT
+
+Kind = Literal["sdist", "wheel"]
+
+
+def build(kind: Kind, source: Path, folder: Path) -> Path:
+    """What the backend writes to `folder`; it writes into `source` too."""
+    folder.mkdir(exist_ok=True)
+    code = f"import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
+    # Without what the checkout has on the path: what is built is in `source`.
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        cwd=source,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (made,) = folder.iterdir()
+    return made
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    """The checksum of every file in the wheel, by its name."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {entry.filename: entry.CRC for entry in archive.infolist()}
+
+
+def package_files() -> set[str]:
+    """Every file of the package in the checkout."""
+    return {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "mmcalib").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }

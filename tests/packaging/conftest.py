@@ -1,0 +1,42 @@
+"""One wheel and one sdist of the checkout, and an index to install from."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.howto.copy_of import copy_of
+from tests.packaging.built import build
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, as the backend writes beside what it builds."""
+    if int(importlib.metadata.version("setuptools").partition(".")[0]) < 77:
+        pytest.skip("needs setuptools 77, as pyproject.toml has it: make setup")
+    return copy_of(tmp_path_factory.mktemp("checkout")).folder
+
+
+@pytest.fixture(scope="session")
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", checkout, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", checkout, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="session")
+def index() -> None:
+    """Where pip finds packages; tests that install skip without it."""
+    words = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--retries", "0", "bracex"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("needs a package index that answers")

@@ -1,0 +1,53 @@
+"""What is built holds all of the package, by every way to it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.howto.copy_of import ROOT
+from tests.packaging.built import build, contents, package_files
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
+    found = set(contents(wheel))
+    assert {name for name in found if ".dist-info/" not in name} == package_files()
+    assert any(name.endswith("licenses/LICENSE") for name in found)
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    assert contents(build("wheel", source, tmp_path / "wheel")) == contents(wheel)
+
+
+def test_what_the_container_copies_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Each COPY of the Dockerfile, done by hand: the last word is the folder in the image."""
+    root = tmp_path / "image"
+    for line in re.findall(r"^COPY (.+)$", (ROOT / "Dockerfile").read_text(), re.M):
+        *sources, target = line.split()
+        folder = root / target.lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in sources:
+            if (ROOT / name).is_dir():
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, folder, ignore=ignore, dirs_exist_ok=True)
+            else:
+                shutil.copy(ROOT / name, folder)
+    built = build("wheel", root / "opt" / "mmcalib", tmp_path / "wheel")
+    assert contents(built) == contents(wheel)
+
+
+def test_the_page_shows_the_container_s_recipe() -> None:
+    page = (ROOT / "docs" / "recipes" / "container.md").read_text("utf-8")
+    shown = re.search(r"```dockerfile\n(.+?)```", page, re.S)
+    assert shown is not None
+    _, _, recipe = (ROOT / "Dockerfile").read_text("utf-8").partition("\n")
+    assert shown[1] == recipe

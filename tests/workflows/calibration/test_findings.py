@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mmcalib.checks.check import Check, verdict
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.workflows.calibration.evidence import evidence
+from mmcalib.workflows.calibration.reviewed import findings
+from mmcalib.workflows.read import ReadCorpus
+from tests.workflows.corpora import corpus, decide, path_of
+from tests.workflows.fake_host import INERT, KNOBS, opened
+
+A, B = ImageShape(280, 280), ImageShape(560, 280)
+CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
+
+
+# A floor that forbids downscaling anything, whatever else does not fit.
+ANY_PIXEL = 10**9
+
+
+def checks(
+    read: ReadCorpus,
+    policy: Policy | None = None,
+    model: ModelInfo | None = None,
+    files: dict[str, Any] | None = None,
+    left_out: dict[str, str] | None = None,
+) -> dict[str, Check]:
+    policy = policy or Policy()
+    decision = decide(read, policy, model, files)
+    found = findings(read, left_out or {}, decision, policy)
+    assert len({check.name for check in found}) == len(found)
+    return {check.name: check for check in found}
+
+
+def test_a_good_corpus_passes_every_check() -> None:
+    found = checks(corpus([], [[A, B], [A, CLIP]]))
+    assert {check.status for check in found.values()} == {"pass"}
+    assert verdict(found.values()) == "pass"
+    assert not any(check.remedy for check in found.values())
+    assert "all 4 files read" in found["corpus readable"].detail
+    assert found["stand-ins agree"].detail.startswith("3 of 3 real items")
+    assert "r.jsonl:2: 500 tokens of media + 0 of text + 1024" in found["prompts fit"].detail
+
+
+def test_what_was_skipped_is_counted_and_the_first_named() -> None:
+    found = checks(corpus([A], skipped=3))["corpus readable"]
+    assert found.status == "warn"
+    assert "3 skipped, such as /media/bad0.jpg: truncated" in found.detail
+
+
+def test_a_real_item_that_differs_from_its_stand_in_counts() -> None:
+    files = {path_of(A): ImageShape(1400, 280)}
+    found = checks(corpus([A, B]), files=files)["stand-ins agree"]
+    assert found.status == "warn"
+    assert "1 of 2 sampled items differ" in found.detail
+    assert f"{path_of(A)}: 500 tokens, blank 100" in found.detail
+    assert "loaded as 1400×280, the header promised 280×280" in found.detail
+
+
+def test_a_file_that_vllm_cannot_load_leaves_the_table() -> None:
+    decision = decide(corpus([A, B]), files={path_of(B): None})
+    assert [skipped.path for skipped in decision.unreadable] == [path_of(B)]
+    assert "cannot identify" in decision.unreadable[0].reason
+    assert list(decision.table.costs) == [A]
+
+
+SLIM = ImageShape(1, 300)
+
+
+@pytest.mark.parametrize(("good", "status"), [(2, "warn"), (1, "fail")])
+def test_refused_items_are_counted_with_vllms_words(good: int, status: str) -> None:
+    """A few are the user's affair; most of a modality refused is something broken."""
+    found = checks(corpus([*[A] * good, SLIM, SLIM]))["image items accepted"]
+    assert found.status == status
+    assert f"refuses 2 of {good + 2}" in found.detail
+    assert "aspect ratio" in found.detail
+
+
+def test_modalities_that_are_not_served_are_named_with_the_reason() -> None:
+    found = checks(corpus([A]), left_out={"audio": "4 audio items: the model does not take them"})
+    assert found["modalities served"].status == "warn"
+    assert "4 audio items" in found["modalities served"].detail
+    assert "modalities served" not in checks(corpus([A]))
+
+
+def test_prompts_beyond_the_context_fail_with_the_length_that_they_need() -> None:
+    policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
+    found = checks(corpus([], [[A], [B] * 11, [B] * 11]), policy)["prompts fit"]
+    assert found.status == "fail"
+    assert "2 prompts are longer than the context" in found.detail
+    assert found.remedy.startswith("--max-model-len 3204")
+
+
+def test_prompts_with_less_room_for_the_answer_than_reserved_are_a_warning() -> None:
+    """Finding §2 of the server conformance work: vLLM takes them, and cuts the answer."""
+    policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
+    found = checks(corpus([], [[A], [B] * 6, [B] * 6]), policy)["prompts fit"]
+    assert found.status == "warn"
+    assert "2 are taken with less room for the answer" in found.detail
+    assert found.remedy.startswith("--max-model-len 2204")
+
+
+def test_only_covered_prompts_must_fit() -> None:
+    read = corpus([], [[A], [A], [A], [B] * 6])
+    policy = Policy(max_model_len=2000, text_reserve_tokens=1000, coverage=0.75)
+    assert checks(read, policy)["prompts fit"].status == "pass"
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(False, "fail"), (True, "warn")])
+def test_under_reserved_fails_unless_it_is_allowed(allowed: bool, status: str) -> None:
+    """Two items of 8000 nearly fit 15,999 tokens; vLLM profiles one."""
+    policy = Policy(max_num_batched_tokens=15_999, allow_under_reserve=allowed)
+    found = checks(corpus([ImageShape(2800, 2240)]), policy)["adequately reserved"]
+    assert found.status == status
+    assert "encodes 8000 tokens, one step at most 15999" in found.detail
+    assert "under-reserved" in found.detail
+    assert "--max-num-batched-tokens" in found.remedy
+
+
+def test_an_item_that_the_encoder_cache_cannot_hold_fails() -> None:
+    """A slim picture costs more than the cap; the given value leaves it no room."""
+    policy = Policy(max_tokens_per_item=64, max_num_batched_tokens=64)
+    found = checks(corpus([ImageShape(28, 28 * 190)]), policy)["items admitted"]
+    assert found.status == "fail"
+    assert "exceed the encoder cache of 64 tokens" in found.detail
+    assert found.remedy.startswith("--max-num-batched-tokens 1")
+
+
+def test_hints_are_reported_and_so_is_their_absence() -> None:
+    taken = checks(corpus([B]))["image size hint"]
+    assert "width 560, height 280" in taken.detail
+    left = checks(corpus([B]), model=opened(knobs=()))["image size hint"]
+    assert (left.status, "none emitted" in left.detail) == ("pass", True)
+
+
+def test_a_knob_without_effect_is_a_warning() -> None:
+    found = checks(corpus([A]), model=opened(knobs=(*KNOBS, INERT)))["num_crops has effect"]
+    assert (found.status, "not emitted" in found.detail) == ("warn", True)
+
+
+def leaves(args: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(args, dict):
+        return {name: args}
+    return {k: v for key, value in args.items() for k, v in leaves(value, f"{name}.{key}").items()}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(),
+        Policy(prefer="throughput"),
+        Policy(max_tokens_per_item=64),
+        Policy(count={"image": 3}),
+        Policy(max_num_batched_tokens=4096, max_num_seqs=4, max_model_len=8192),
+    ],
+)
+@pytest.mark.parametrize("shapes", [[A], [A, B, CLIP], [CLIP], [ImageShape(3584, 3584)]])
+def test_every_emitted_value_has_one_reason(shapes: list[Any], policy: Policy) -> None:
+    decision = decide(corpus(shapes), policy)
+    given = list(evidence(decision, opened(), policy))
+    emitted = {
+        name.removeprefix("."): value for name, value in leaves(decision.engine_args).items()
+    }
+    assert {entry.setting: entry.value for entry in given} == emitted
+    assert len(given) == len(emitted)
+    assert all(entry.reason for entry in given)
+
+
+def test_reasons_name_the_item_that_set_the_value() -> None:
+    decision = decide(corpus([A, B]))
+    by = {entry.setting: entry for entry in evidence(decision, opened(), Policy())}
+    cap = by["mm_processor_kwargs.images_kwargs.size.longest_edge"]
+    assert (cap.exemplar, cap.label) == (path_of(B), "measured")
+    assert by["limit_mm_per_prompt.image.width"].exemplar == path_of(B)
+    assert by["limit_mm_per_prompt.video"].reason == "no video in the corpus"
+
+
+def test_given_values_are_labelled_so() -> None:
+    policy = Policy(
+        count={"image": 3},
+        max_tokens_per_item=64,
+        max_num_batched_tokens=4096,
+        max_num_seqs=4,
+        max_model_len=8192,
+    )
+    labels = {
+        e.label
+        for e in evidence(decide(corpus([A]), policy), opened(), policy)
+        if e.value and not e.setting.endswith("shortest_edge")  # the processor's own
+    }
+    assert labels == {"given", "measured"}  # measured: what the hint names
+    assert not [
+        e
+        for e in evidence(decide(corpus([A]), policy), opened(), policy)
+        if e.label == "measured" and not e.setting.startswith("limit_mm_per_prompt.image.")
+    ]
+
+
+def test_a_corpus_of_which_vllm_refuses_everything_is_an_answer() -> None:
+    assert checks(corpus([SLIM]))["image items accepted"].status == "fail"
+
+
+def test_without_requests_a_prompt_of_the_largest_items_must_fit() -> None:
+    large = corpus([ImageShape(2800, 2240), A])
+    one = checks(large, Policy(max_model_len=9024))["prompts fit"]
+    assert one.status == "pass"
+    assert "8000 tokens of media + 1024" in one.detail
+    assert (
+        checks(large, Policy(max_model_len=9023, min_image_pixels=ANY_PIXEL))["prompts fit"].status
+        == "fail"
+    )
+    two = checks(large, Policy(max_model_len=9024, count={"image": 2}, min_image_pixels=ANY_PIXEL))[
+        "prompts fit"
+    ]
+    assert two.status == "fail"
+    assert "16000 tokens of media" in two.detail
+
+
+def test_a_cap_that_no_knob_can_keep_is_said() -> None:
+    found = checks(corpus([B]), Policy(max_tokens_per_item=64), opened(knobs=()))
+    assert any(check.status in ("warn", "fail") for check in found.values())
+
+
+def test_requests_beyond_a_given_count_are_said() -> None:
+    found = checks(corpus([], [[A], [A] * 5]), Policy(count={"image": 2}))
+    assert any("1 " in c.detail and c.status in ("warn", "fail") for c in found.values())
+
+
+def test_media_that_vllm_cannot_load_fail_the_verdict() -> None:
+    """Other libraries read them, so no header tells; switched off would be the wrong answer."""
+    found = checks(corpus([A, CLIP]), files={path_of(CLIP): None})
+    assert found["video items load"].status == "fail"
+    assert "1 of 1 sampled video items" in found["video items load"].detail
+    decision = decide(corpus([A, CLIP]), files={path_of(CLIP): None})
+    assert decision.counts["video"].reason == "vLLM can load no video of the corpus"
+
+
+def test_one_file_of_many_that_vllm_cannot_load_does_not() -> None:
+    others = [VideoShape(8, 8.0, 1.0, 280 + 28 * n, 280) for n in range(3)]
+    found = checks(corpus([A, CLIP, *others]), files={path_of(CLIP): None})
+    assert "video items load" not in found
+
+
+def test_a_file_that_no_request_mentions_must_fit_too() -> None:
+    large = ImageShape(2800, 2240)
+    found = checks(corpus([large], [[A]]), Policy(max_model_len=9023, min_image_pixels=ANY_PIXEL))[
+        "prompts fit"
+    ]
+    assert found.status == "fail"
+    assert path_of(large) in found.detail
+
+
+def test_coverage_is_of_requests_and_not_of_each_modality() -> None:
+    usual: list[Shape] = [A, CLIP]
+    requests = [*[usual] * 8, [A, A, *usual], [*usual, CLIP]]
+    admitted = checks(corpus([], requests), Policy(coverage=0.9))["requests admitted"]
+    assert "1 of 10 requests" in admitted.detail
+
+
+def test_a_cap_below_what_the_model_can_reach_is_said() -> None:
+    model = opened(knobs=(INERT,))
+    found = checks(corpus([ImageShape(2800, 2800)]), Policy(max_tokens_per_item=64), model)
+    assert "image cap" in " ".join(found)
+
+
+def test_a_count_of_what_the_corpus_lacks_is_said() -> None:
+    found = checks(corpus([A]), Policy(count={"video": 3}))
+    assert found["video measured"].status == "warn"
+    assert "3 video items" in found["video measured"].detail

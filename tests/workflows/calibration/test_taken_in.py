@@ -1,0 +1,77 @@
+"""What the server refuses sets neither limits nor caps, and is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.domain.encoding import Encoding
+from mmcalib.domain.items import Prompt
+from mmcalib.domain.server import Server
+from mmcalib.domain.shapes import AudioShape, VideoShape
+from mmcalib.errors import CorpusError
+from mmcalib.workflows.calibration.taken_in import environment, server_checks, taken_in
+from mmcalib.workflows.read import ReadCorpus
+
+SERVER = Server(
+    limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
+    decodes={"h264": True, "av1": False},
+)
+SHORT, LONG = AudioShape(16_000, 16_000), AudioShape(900 * 16_000, 16_000)
+CLIP = VideoShape(100, 25.0, 4.0, 640, 360)
+FITS, AV1 = Encoding(codec="h264"), Encoding(codec="av1")
+
+
+def corpus(*items: tuple[AudioShape | VideoShape, str, Encoding]) -> ReadCorpus:
+    census, prompts = Census(), PromptCensus()
+    for shape, path, encoding in items:
+        census.add(shape, path, encoding=encoding)
+        prompts.add([shape], Prompt(f"of {path}", (), "words", []))
+    return ReadCorpus(census, prompts, (), len(items), True)
+
+
+def test_items_that_the_server_refuses_are_left_out() -> None:
+    """Finding §5 of the server conformance work."""
+    whole = corpus(
+        (SHORT, "a.wav", Encoding(channels=1)),
+        (LONG, "b.wav", Encoding(channels=1, file_mib=28)),
+        (CLIP, "c.mp4", AV1),
+        (CLIP, "d.mp4", FITS),
+    )
+    left, refused = taken_in(whole, SERVER)
+    assert [(e.shape, e.count, e.exemplars) for e in left.census.shapes()] == [
+        (CLIP, 1, ("d.mp4",)),
+        (SHORT, 1, ("a.wav",)),
+    ]
+    assert {s.exemplar.origin for s in left.prompts.signatures()} == {"of a.wav", "of c.mp4"}
+    values = environment(refused, SERVER)
+    assert values == {
+        "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 28,
+        "VLLM_MAX_AUDIO_DECODE_DURATION_S": 900,
+    }
+    (check,) = server_checks(refused, 4, values)
+    assert check.status == "warn"
+    assert "2 of 4 items" in check.detail
+    assert "c.mp4: av1" in check.detail
+    assert "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB=28 VLLM_MAX_AUDIO_DECODE_DURATION_S=900" in check.remedy
+    assert "H.264" in check.remedy
+
+
+def test_a_corpus_that_the_server_takes_is_left_as_it_is() -> None:
+    whole = corpus((CLIP, "d.mp4", FITS))
+    assert taken_in(whole, SERVER) == (whole, [])
+    assert list(server_checks([], 1, {})) == []
+
+
+def test_nothing_left_is_said_with_the_reason() -> None:
+    with pytest.raises(CorpusError, match=r"refuses every item, such as c\.mp4: av1"):
+        taken_in(corpus((CLIP, "c.mp4", AV1)), SERVER)
+
+
+def test_nothing_left_names_the_command_that_counts_it_in() -> None:
+    """A hint for the server alone would lead to the same error again."""
+    with pytest.raises(CorpusError) as caught:
+        taken_in(corpus((LONG, "b.wav", Encoding(channels=1))), SERVER)
+    hint = caught.value.hint
+    assert hint.startswith("VLLM_MAX_AUDIO_DECODE_DURATION_S=900 mmcalib run --emit env counts")

@@ -1,0 +1,74 @@
+"""Corpora and decisions in memory, for tests of what is decided from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from mmcalib.census.accesses import AccessLog
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.sample import choose
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.progress import Silent
+from mmcalib.workflows.decision.budgets import BudgetSource
+from mmcalib.workflows.decision.cache import size_cache
+from mmcalib.workflows.decision.decide import Rejects, accept_all
+from mmcalib.workflows.decision.decide import decide as decide_it
+from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.decision.texts import Texts
+from mmcalib.workflows.read import ReadCorpus
+from tests.workflows.fake_host import FakeHost, opened
+
+
+def path_of(shape: Shape) -> str:
+    return f"/media/{shape}"
+
+
+def corpus(
+    shapes: Iterable[Shape], requests: Sequence[Sequence[Shape]] = (), skipped: int = 0
+) -> ReadCorpus:
+    """`shapes` lie in a folder; `requests` name theirs."""
+    census, prompts, log = Census(), PromptCensus(), AccessLog()
+    for shape in [*shapes, *(shape for request in requests for shape in request)]:
+        census.add(shape, path_of(shape))
+    for number, request in enumerate(requests, start=1):
+        prompts.add(request, Prompt(f"r.jsonl:{number}", (), "", [{"role": "user"}]))
+        log.add([Item(path_of(shape), shape.modality) for shape in request], request)
+    left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
+    return ReadCorpus(
+        census, prompts, left_out, census.items(), bool(requests), accesses=log.accesses()
+    )
+
+
+def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
+    """The files of a pretend model's media, which are none."""
+    return [path for _, path in media]
+
+
+def decide(
+    read: ReadCorpus,
+    policy: Policy | None = None,
+    model: ModelInfo | None = None,
+    files: Mapping[str, Shape | None] | None = None,
+    host: type[FakeHost] = FakeHost,
+    rejects: Rejects = accept_all,
+) -> Decision:
+    """What mmcalib decides for the pretend model."""
+    policy, model = policy or Policy(), model or opened()
+    if policy.context_tokens is not None:
+        model = replace(model, max_model_len=policy.context_tokens)
+    known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
+    there = host(model, {**known, **(files or {})})
+    budgets = BudgetSource(there, model, "/models/pretend", policy, files=pretended)  # type: ignore[arg-type]
+    sample = choose(read.census, 12, 0)
+    texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
+    decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), rejects, texts)
+    return decided.with_cache(
+        size_cache(
+            read.accesses, decided.table, decided.counts, decided.cache_floor(), model, policy
+        )
+    )

@@ -1,0 +1,247 @@
+"""The processor cache that is sized for the requests, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from mmcalib.derive.cache_floor import largest_item_bytes
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.mm_cache import GIB
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+from mmcalib.workflows.calibration.cache import cache_checks, cache_evidence, cache_report
+from mmcalib.workflows.decision.cache import SizedCache
+from mmcalib.workflows.decision.decision import Decision
+from tests.workflows.corpora import corpus, decide, path_of
+from tests.workflows.fake_host import UNIT, budget, cost, opened
+
+A, B, C = ImageShape(2800, 2800), ImageShape(2800, 1400), ImageShape(1400, 1400)
+CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
+SLIVER = ImageShape(2010, 10)
+
+
+def tensor_bytes(*shapes: Shape) -> int:
+    return sum(cost(shape, {}).tensor_bytes for shape in shapes)
+
+
+def sized(decision: Decision) -> SizedCache:
+    assert isinstance(decision.cache, SizedCache)
+    return decision.cache
+
+
+def reason(decision: Decision) -> str:
+    (entry,) = cache_evidence(decision)
+    assert entry.value == decision.engine_args["mm_processor_cache_gb"]
+    return entry.reason
+
+
+def test_a_folder_has_no_order_and_nothing_is_guessed() -> None:
+    decision = decide(corpus([A, B]))
+    assert "mm_processor_cache_gb" not in decision.engine_args
+    assert list(cache_evidence(decision)) == []
+    assert cache_report(decision) is None
+    check = next(cache_checks(decision, Policy()))
+    assert (check.name, check.status) == ("processor cache", "skip")
+    assert "vLLM's default of 4 GiB stays" in check.detail
+
+
+def test_where_nothing_comes_again_the_cache_is_off() -> None:
+    decision = decide(corpus([], [[A], [B, B], [C]]))
+    assert decision.engine_args["mm_processor_cache_gb"] == 0
+    assert isinstance(decision.engine_args["mm_processor_cache_gb"], int)
+    assert "none of 3 items in 3 requests comes again" in reason(decision)
+    assert next(cache_checks(decision, Policy())).status == "pass"
+
+
+def test_the_cache_holds_what_comes_again() -> None:
+    decision = decide(corpus([], [[A], [B], [A], [B], [A]]))
+    cache = sized(decision)
+    assert cache.curve.capacities == (tensor_bytes(A, B),)
+    assert cache.size.hit_rate == 0.6
+    assert cache.size.capacity_bytes >= tensor_bytes(A, B)
+    assert cache.size.capacity_bytes - tensor_bytes(A, B) <= GIB / 100 + 1
+    assert reason(decision) == (
+        "hits 60.0% of 5 items in 5 requests; any cache at most 60.0%, vLLM's 4 GiB 60.0%"
+    )
+    assert next(cache_evidence(decision)).exemplar == path_of(A)
+    found = cache_report(decision)
+    assert found is not None
+    assert (found.accesses, found.distinct, found.hit_rate) == (5, 2, 0.6)
+    assert [point.capacity_bytes for point in found.curve] == [tensor_bytes(A, B)]
+
+
+def test_bytes_are_those_under_the_chosen_setting() -> None:
+    whole = sized(decide(corpus([], [[A], [A]])))
+    cut = sized(decide(corpus([], [[A], [A]]), Policy(max_tokens_per_item=1024)))
+    assert whole.curve.distinct_bytes == tensor_bytes(A)
+    assert cut.curve.distinct_bytes < tensor_bytes(A) / 5
+
+
+def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
+    read = corpus([], [[A, B], [A], [SLIVER, C], [C]])
+    assert sized(decide(read)).requests == 3
+    one = decide(read, Policy(count={"image": 1}))
+    assert (sized(one).requests, sized(one).curve.most_hits) == (2, 0)
+    none = decide(corpus([], [[A, B]]), Policy(count={"image": 1}))
+    assert none.cache == "no request that the limits admit: vLLM's default of 4 GiB stays"
+
+
+def test_encoder_decoder_models_have_none() -> None:
+    model = replace(opened(), encoder_decoder=True)
+    decision = decide(corpus([], [[A], [A]]), model=model)
+    assert "mm_processor_cache_gb" not in decision.engine_args
+    assert "encoder-decoder" in next(cache_checks(decision, Policy())).detail
+
+
+def test_a_ram_budget_is_kept_and_said() -> None:
+    read = corpus([], [[A], [B], [C], [A], [B], [C], [C]])
+    ram_bytes = 12 * GIB // 100
+    policy = Policy(ram_budget_bytes=ram_bytes)
+    decision = decide(read, policy)
+    assert sized(decision).size.total_bytes <= ram_bytes
+    check = next(cache_checks(decision, policy))
+    assert check.status == "warn"
+    assert check.detail.startswith("0.12 GiB are allowed, at most 0.10 GiB of RAM in both")
+    assert check.detail.endswith("57.1% would take 0.08 GiB in each process")
+    assert check.remedy.startswith("--ram-budget 0.16GiB")
+    enough = decide(read, Policy(ram_budget_bytes=16 * GIB // 100 + 1))
+    assert sized(enough).size.hit_rate == sized(decision).size.wanted_hit_rate
+    off = decide(read, Policy(ram_budget_bytes=0))
+    assert off.engine_args["mm_processor_cache_gb"] == 0
+    assert "0 GiB in each process are allowed, and one admissible request may bring" in reason(off)
+
+
+def test_a_ram_budget_holds_for_a_folder_too() -> None:
+    """vLLM's default of 4 GiB in both processes would exceed it."""
+    policy = Policy(ram_budget_bytes=GIB)
+    decision = decide(corpus([A, B]), policy)
+    assert decision.engine_args["mm_processor_cache_gb"] == 0.5
+    (entry,) = cache_evidence(decision)
+    assert entry.reason.startswith("as large as the RAM budget allows")
+    assert next(cache_checks(decision, policy)).status == "pass"
+    assert cache_report(decision) is None
+    off = decide(corpus([A, B]), Policy(ram_budget_bytes=tensor_bytes(A)))
+    assert off.engine_args["mm_processor_cache_gb"] == 0
+    assert next(cache_checks(off, policy)).status == "warn"
+    enough = decide(corpus([A]), Policy(ram_budget_bytes=8 * GIB))
+    assert "mm_processor_cache_gb" not in enough.engine_args
+
+
+def test_the_floor_is_any_request_that_the_limits_admit() -> None:
+    """Finding §1 of the server conformance work: a logo, then a page; never three large pages."""
+    decision = decide(corpus([A, B], [[C], [C], [C, C, C], [C]]), Policy(count={"image": 3}))
+    cache = sized(decision)
+    largest = decision.unhinted.dummies["image"].tensor_bytes
+    assert cache.curve.largest_request_bytes == tensor_bytes(C) < 3 * largest
+    assert cache.size.capacity_bytes >= 3 * largest == cache.floor.nbytes
+    assert "no smaller than what one admissible request may bring, 3 × image of " in reason(
+        decision
+    )
+    found = cache_report(decision)
+    assert found is not None
+    assert found.admissible_request_bytes == 3 * largest
+
+
+def test_where_vllms_default_is_below_the_floor_the_cache_is_off() -> None:
+    """Finding §1 of the server conformance work: its 4 GiB fail requests just the same."""
+    policy, model = Policy(count={"image": 100}), opened(max_model_len=2_000_000)
+    for read in (corpus([A, B]), corpus([], [[A], [A]])):
+        decision = decide(read, policy, model)
+        assert decision.engine_args["mm_processor_cache_gb"] == 0
+        why = reason(decision)
+        assert why.startswith("off: ")
+        assert "one admissible request may bring 100 × image of 47.0 MB = 4.38 GiB" in why
+    check = next(cache_checks(decide(corpus([A, B]), policy, model), policy))
+    assert (check.status, check.remedy.split(",")[0]) == ("warn", "--ram-budget 8.78GiB or more")
+    roomy = Policy(count={"image": 100}, ram_budget_bytes=9 * GIB)
+    given = decide(corpus([A, B]), roomy, model)
+    assert given.engine_args["mm_processor_cache_gb"] == 4.39
+    assert "as large as one request needs" in reason(given)
+    assert next(cache_checks(given, roomy)).status == "pass"
+
+
+@example(56_000, 280, 100)
+@given(st.integers(1, 60_000), st.integers(1, 60_000), st.integers(4, 16_384))
+def test_no_picture_takes_more_than_the_largest_that_is_admitted(
+    width: int, height: int, tokens: int
+) -> None:
+    """Slim ones exceed the cap, by the rule of the Qwen-VL processors."""
+    assume(max(width, height) <= 200 * min(width, height))
+    size = {"longest_edge": tokens * UNIT, "shortest_edge": 4 * UNIT}
+    kwargs = {"images_kwargs": {"size": size}}
+    args = {"limit_mm_per_prompt": {"image": 1}, "mm_processor_kwargs": kwargs}
+    plain = budget(opened(), args, build_dummy=True)
+    most = largest_item_bytes("image", CostTable(DEFAULT, {}), plain, plain.encoder_budget_tokens)
+    assert cost(ImageShape(width, height), kwargs).tensor_bytes <= most
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([A, B, C, CLIP]), max_size=3), max_size=12),
+    st.integers(1, 200),
+    st.none() | st.integers(0, 40 * GIB),
+)
+def test_it_never_asks_for_more_than_is_known_to_be_there(
+    requests: list[list[Shape]], images: int, ram: int | None
+) -> None:
+    """No corpus without --ram-budget makes it more than vLLM's 4 GiB; 0 or at least the floor."""
+    policy = Policy(count={"image": images}, ram_budget_bytes=ram)
+    decision = decide(corpus([A, CLIP], requests), policy)
+    gib = decision.engine_args.get("mm_processor_cache_gb", PROCESSOR_CACHE_GIB)
+    assert gib <= (PROCESSOR_CACHE_GIB if ram is None else ram / PROCESSOR_CACHES / GIB)
+    assert gib == 0 or gib * GIB >= decision.cache_floor().nbytes
+
+
+@pytest.mark.parametrize("clips_first", [True, False])
+def test_items_are_in_the_order_in_which_vllm_merges_them(clips_first: bool) -> None:
+    """Images before videos, however the request has them: so the clip is the one used last."""
+    request: list[Shape] = [CLIP, A] if clips_first else [A, CLIP]
+    curve = sized(decide(corpus([], [request, [CLIP], [CLIP]]))).curve
+    assert curve.capacities == (tensor_bytes(CLIP),)
+
+
+@given(st.lists(st.lists(st.sampled_from([A, B, C, CLIP]), max_size=3), min_size=1, max_size=12))
+def test_a_size_holds_every_request_or_is_off(requests: list[list[Shape]]) -> None:
+    decision = decide(corpus([A], requests))
+    if isinstance(decision.cache, str):
+        assert not any(requests)
+        return
+    size, curve = sized(decision).size, sized(decision).curve
+    assert (size.mm_processor_cache_gb == 0) == (curve.most_hits == 0)
+    if curve.most_hits:
+        assert size.capacity_bytes + 1 >= curve.largest_request_bytes
+        assert size.hit_rate >= 0.95 * size.most_hit_rate
+    assert len(list(cache_evidence(decision))) == 1
+
+
+BIG, BIGGER = ImageShape(2800, 2240), ImageShape(2800, 2268)
+
+
+def large(decision: Decision) -> tuple[str, str, str]:
+    check = next(c for c in cache_checks(decision, Policy()) if c.name == "large-item concurrency")
+    return check.status, check.detail, check.remedy
+
+
+def test_large_items_that_wait_for_one_another_are_warned_of() -> None:
+    status, detail, remedy = large(decide(corpus([BIG, BIGGER])))
+    assert status == "warn"
+    assert "2 image items each fill over half of the encoder cache, 8100 tokens" in detail
+    assert path_of(BIGGER) in detail
+    assert "the 4 or more steps of 2048 tokens that its 8100 take" in detail
+    assert "--max-num-batched-tokens 16200" in remedy
+
+
+def test_one_sequence_has_nobody_to_wait_for() -> None:
+    assert large(decide(corpus([BIG, BIGGER]), Policy(max_num_seqs=1)))[0] == "pass"
+
+
+def test_items_that_fit_side_by_side_pass_with_their_number() -> None:
+    status, detail, _ = large(decide(corpus([C, CLIP])))
+    assert status == "pass"
+    assert "× image of 2500 tokens or" in detail
+    assert "× video of 400 tokens" in detail

@@ -1,0 +1,291 @@
+"""From costs to a configuration, end to end, against a pretend vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.workflows.decision.decision import Decision
+from tests.workflows.corpora import corpus, decide
+from tests.workflows.fake_host import (
+    AUDIO_TOKENS,
+    INERT,
+    KNOBS,
+    TOKENS,
+    UNIT,
+    VolumeHost,
+    area_knob,
+    budget,
+    opened,
+)
+
+EDGES = st.integers(1, 4200)
+# vLLM's Qwen code refuses pictures more than 200 times as wide as high.
+IMAGES = st.builds(ImageShape, EDGES, EDGES).filter(
+    lambda s: max(s.width_px, s.height_px) <= 200 * min(s.width_px, s.height_px)
+)
+VIDEOS = st.builds(
+    VideoShape,
+    st.integers(1, 900),
+    st.just(30.0),
+    st.just(9.0),
+    st.integers(28, 1400),
+    st.integers(28, 1400),
+)
+CLIPS = st.builds(AudioShape, st.integers(1, 600_000), st.sampled_from([8000, 16000, 44100]))
+ITEMS = IMAGES | VIDEOS | CLIPS
+CORPORA = st.lists(ITEMS, min_size=1, max_size=8)
+REQUESTS = st.lists(st.lists(ITEMS, min_size=1, max_size=4), min_size=1, max_size=5)
+POLICIES = st.builds(
+    Policy,
+    prefer=st.sampled_from(["quality", "throughput"]),
+    coverage=st.sampled_from([0.5, 0.9, 1.0]),
+    max_tokens_per_item=st.none() | st.integers(1, 20_000),
+)
+few = settings(max_examples=40)
+
+
+def encoder_tokens(decision: Decision) -> int:
+    return min(decision.budget.encoder_compute_budget, decision.budget.encoder_cache_size)
+
+
+@few
+@given(CORPORA, REQUESTS | st.just([]), POLICIES)
+def test_every_item_is_admitted(shapes, requests, policy: Policy) -> None:
+    decision = decide(corpus(shapes, requests), policy)
+    over = [c for c in decision.table.costs.values() if c.embeds > encoder_tokens(decision)]
+    assert over == []
+
+
+@few
+@given(CORPORA, REQUESTS | st.just([]), POLICIES)
+def test_what_is_reserved_covers_the_worst_step(shapes, requests, policy: Policy) -> None:
+    assert decide(corpus(shapes, requests), policy).adequacy.ratio >= 1
+
+
+@few
+@given(CORPORA)
+def test_quality_downscales_nothing(shapes) -> None:
+    decision = decide(corpus(shapes))
+    before = {shape: cost.tokens for shape, cost in decision.default_table.costs.items()}
+    assert {shape: cost.tokens for shape, cost in decision.table.costs.items()} == before
+
+
+@few
+@given(CORPORA)
+def test_throughput_reserves_no_more_than_quality(shapes) -> None:
+    quality = decide(corpus(shapes))
+    throughput = decide(corpus(shapes), Policy(prefer="throughput"))
+    for modality, most in throughput.budget.max_tokens_per_item.items():
+        assert most <= quality.budget.max_tokens_per_item[modality]
+
+
+@few
+@given(CORPORA, REQUESTS | st.just([]))
+def test_every_supported_modality_is_written_and_unseen_ones_as_none(shapes, requests) -> None:
+    decision = decide(corpus(shapes, requests))
+    limits = decision.engine_args["limit_mm_per_prompt"]
+    assert set(limits) == {"image", "video", "audio"}
+    seen = {shape.modality for shape in [*shapes, *(s for r in requests for s in r)]}
+    assert {m for m, limit in limits.items() if limit == 0} == set(limits) - seen
+
+
+@few
+@given(CORPORA, POLICIES)
+def test_a_size_hint_is_written_only_where_it_is_honest(shapes, policy: Policy) -> None:
+    decision = decide(corpus(shapes), policy)
+    asked = budget(opened(), decision.engine_args, build_dummy=True)
+    for modality in decision.hints:
+        heaviest = decision.table.heaviest(modality)
+        assert heaviest is not None
+        assert asked.dummies[modality].embeds >= asked.max_tokens_per_item[modality]
+        assert asked.dummies[modality].embeds >= heaviest.embeds
+    assert set(decision.hints) | set(decision.refused_hints) == set(decision.table.modalities())
+    assert not set(decision.hints) & set(decision.refused_hints)
+
+
+@few
+@given(
+    st.lists(st.builds(ImageShape, st.integers(1000, 3000), st.integers(1000, 3000)), min_size=1),
+    st.integers(64, 20_000),
+)
+def test_max_tokens_per_item_is_kept_to(shapes, cap: int) -> None:
+    decision = decide(corpus(shapes), Policy(max_tokens_per_item=cap))
+    assert max(cost.embeds for cost in decision.table.of("image")) <= cap
+    assert decision.budget.max_tokens_per_item["image"] <= cap
+
+
+@few
+@given(CORPORA, st.integers(1, 40_000))
+def test_given_max_num_batched_tokens_are_kept_whatever_they_are(shapes, given: int) -> None:
+    decision = decide(corpus(shapes), Policy(max_num_batched_tokens=given))
+    assert decision.engine_args["max_num_batched_tokens"] == given
+    assert decision.budget.max_num_batched_tokens == given
+
+
+@few
+@given(st.lists(st.lists(ITEMS, min_size=1, max_size=4), min_size=1, max_size=8))
+def test_more_coverage_never_admits_fewer_items(requests) -> None:
+    read = corpus([], requests)
+    found = [
+        {m: c.value for m, c in decide(read, Policy(coverage=share)).counts.items()}
+        for share in (0.25, 0.5, 0.75, 1.0)
+    ]
+    for fewer, more in pairwise(found):
+        # A modality that no covered request carries is admitted once all the same.
+        assert all(fewer[modality] <= max(1, more[modality]) for modality in more)
+
+
+@few
+@given(CORPORA, REQUESTS, POLICIES)
+def test_the_order_of_the_corpus_does_not_matter(shapes, requests, policy: Policy) -> None:
+    one = decide(corpus(shapes), policy)
+    two = decide(corpus(shapes[::-1]), policy)
+    assert one.engine_args == two.engine_args
+    assert decide(corpus([], requests), policy) == decide(corpus([], requests), policy)
+
+
+def emitted(*shapes: Any, policy: Policy | None = None, **model: Any) -> dict[str, Any]:
+    return decide(corpus(shapes), policy, opened(**model)).engine_args
+
+
+def test_the_cap_that_fits_the_corpus_exactly() -> None:
+    """810×1080 is 29 × 39 tokens; turned, since vLLM's own largest picture lies across."""
+    assert emitted(ImageShape(810, 1080), ImageShape(600, 400)) == {
+        "limit_mm_per_prompt": {
+            "image": {"count": 1, "width": 1080, "height": 810},
+            "video": 0,
+            "audio": 0,
+        },
+        "mm_processor_kwargs": {
+            "images_kwargs": {"size": {"longest_edge": 1131 * UNIT, "shortest_edge": 4 * UNIT}}
+        },
+        "max_model_len": 128_000,
+        "max_num_batched_tokens": 2262,
+    }
+
+
+def test_images_and_videos_are_capped_each_for_itself() -> None:
+    args = emitted(ImageShape(840, 280), VideoShape(64, 30.0, 2.0, 280, 280))
+    assert args["mm_processor_kwargs"] == {
+        "images_kwargs": {"size": {"longest_edge": 300 * UNIT, "shortest_edge": 4 * UNIT}},
+        "videos_kwargs": {"size": {"longest_edge": 100 * UNIT, "shortest_edge": 4 * UNIT}},
+    }
+    assert args["limit_mm_per_prompt"]["video"] == {
+        "count": 1,
+        "num_frames": 32,
+        "width": 280,
+        "height": 280,
+    }
+
+
+def test_a_model_without_knobs_keeps_its_maximum_and_gets_no_hint() -> None:
+    """The trap of DESIGN 1.3: the hint would shrink the profile, not what may come."""
+    decision = decide(corpus([ImageShape(512, 512)]), model=opened(knobs=()))
+    assert decision.engine_args["limit_mm_per_prompt"]["image"] == 1
+    assert decision.refused_hints == {
+        "image": "vLLM would profile 324 tokens where one item may take 16384"
+    }
+    assert decision.adequacy.ratio == 1
+
+
+def test_a_clip_is_hinted_only_at_its_longest() -> None:
+    assert emitted(AudioShape(16000, 16000))["limit_mm_per_prompt"]["audio"] == 1
+    longest = AudioShape(AUDIO_TOKENS * 640, 16000)
+    assert emitted(longest)["limit_mm_per_prompt"]["audio"] == {"count": 1, "length": 480_000}
+
+
+def test_a_knob_without_effect_is_reported_and_not_emitted() -> None:
+    decision = decide(corpus([ImageShape(280, 280)]), model=opened(knobs=(*KNOBS, INERT)))
+    assert decision.ineffective == (INERT,)
+    assert "num_crops" not in decision.engine_args["mm_processor_kwargs"]
+    assert len([e for e in decision.explored if e.point.knob == INERT]) == INERT.value
+
+
+def test_a_corpus_at_the_models_maximum_needs_no_cap() -> None:
+    largest = ImageShape(128 * 28, 128 * 28)
+    args = emitted(largest)
+    assert "mm_processor_kwargs" not in args
+    assert args["max_num_batched_tokens"] == 2048
+    hint = {"count": 1, "width": largest.width_px, "height": largest.height_px}
+    assert args["limit_mm_per_prompt"]["image"] == hint
+
+
+def test_a_slim_picture_may_cost_more_than_the_cap_and_still_be_admitted() -> None:
+    slim = ImageShape(28, 28 * 190)
+    decision = decide(corpus([slim]), Policy(max_tokens_per_item=64))
+    largest = decision.table.costs[slim].embeds
+    assert largest > decision.budget.max_tokens_per_item["image"] == 64
+    assert encoder_tokens(decision) >= largest
+    assert "image" in decision.refused_hints
+
+
+def test_counts_come_from_requests() -> None:
+    a, v = ImageShape(280, 280), VideoShape(8, 8.0, 1.0, 280, 280)
+    read = corpus([], [[a], [a, a, v], [a], [a]])
+    counts = decide(read).counts
+    assert (counts["image"].value, counts["image"].exemplar) == (2, "r.jsonl:2")
+    assert (counts["image"].label, counts["audio"].value) == ("computed", 0)
+    covered = decide(read, Policy(coverage=0.75)).counts
+    assert covered["image"].value == 1
+    assert (covered["video"].value, covered["video"].label) == (1, "assumed")
+
+
+def test_a_count_is_assumed_without_requests_and_given_when_given() -> None:
+    read = corpus([ImageShape(280, 280)])
+    assumed = decide(read).counts["image"]
+    assert (assumed.value, assumed.label) == (1, "assumed")
+    given = decide(read, Policy(count={"image": 7, "audio": 2})).counts
+    assert (given["image"].value, given["image"].label) == (7, "given")
+    assert given["audio"].value == 2
+
+
+def test_no_count_exceeds_what_the_model_takes() -> None:
+    model = opened({"image": 2, "video": None})
+    counts = decide(corpus([ImageShape(28, 28)]), Policy(count={"image": 7}), model).counts
+    assert counts["image"].value == 2
+    assert "at most 2" in counts["image"].reason
+
+
+def test_given_engine_values_are_passed_on() -> None:
+    policy = Policy(max_num_seqs=3, max_model_len=4096)
+    args = emitted(ImageShape(280, 280), policy=policy)
+    assert (args["max_num_seqs"], args["max_model_len"]) == (3, 4096)
+
+
+def test_the_default_is_what_vllm_would_do_with_the_modalities_that_are_served() -> None:
+    decision = decide(corpus([ImageShape(280, 280)]))
+    assert decision.default_budget.max_tokens_per_item["video"] == 16 * TOKENS["video"]
+    assert decision.default_budget.encoder_compute_budget == 16384
+    assert decision.budget.encoder_compute_budget < 2200
+
+
+def test_a_model_that_cannot_chunk_gets_room_for_a_whole_item() -> None:
+    decision = decide(corpus([ImageShape(2800, 1400)]), model=opened(chunks=False))
+    assert decision.engine_args["max_num_batched_tokens"] >= 5000
+
+
+def test_the_server_s_media_options_are_measured_under_and_passed_on() -> None:
+    given = {"video": {"num_frames": 4}}
+    decision = decide(corpus([ImageShape(280, 280)]), Policy(media_io_kwargs=given))
+    assert decision.default_table.setting.media_io_kwargs == given
+    assert decision.setting.media_io_kwargs == given
+    assert decision.engine_args["media_io_kwargs"] == given
+
+
+def test_a_cap_that_bounds_all_frames_together_is_found_by_measuring() -> None:
+    """The same option means an area in one processor and a volume in the next."""
+    video = replace(area_knob("video"), value=768 * 32 * UNIT)
+    clips = [VideoShape(300, 30.0, 10.0, 640, 280), VideoShape(60, 30.0, 2.0, 160, 120)]
+    decision = decide(corpus(clips), model=opened(knobs=(video,)), host=VolumeHost)
+    before = {shape: cost.tokens for shape, cost in decision.default_table.costs.items()}
+    assert {shape: cost.tokens for shape, cost in decision.table.costs.items()} == before
+    size = decision.engine_args["mm_processor_kwargs"]["videos_kwargs"]["size"]
+    # 640×280 are 23×10 cells, and 32 frames of them are kept.
+    assert size["longest_edge"] == 23 * 10 * 32 * UNIT

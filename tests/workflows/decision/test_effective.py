@@ -1,0 +1,241 @@
+"""What is emitted after every setting was switched off once (R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcalib.derive.effects import Effect
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.budget import Dummy
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.engine.messages import AskBudget, BudgetFound, Measure, Measured
+from mmcalib.errors import EngineError
+from mmcalib.progress import Silent
+from mmcalib.workflows.calibration.evidence import evidence, with_effects
+from mmcalib.workflows.calibration.reviewed import findings
+from mmcalib.workflows.decision.budgets import BudgetSource
+from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.decision.effects import effective, effects
+from mmcalib.workflows.decision.footprints import Footprints, witnesses
+from mmcalib.workflows.read import ReadCorpus
+from tests.workflows.corpora import corpus, decide
+from tests.workflows.fake_host import FRAMES, FakeHost, opened
+
+PAGE, CLIP = ImageShape(1316, 756), VideoShape(240, 30.0, 8.0, 280, 280)
+SIZE = "mm_processor_kwargs.images_kwargs.size"
+FRAMES_KEPT = "media_io_kwargs.video.num_frames"
+
+
+def calibrated(
+    read: ReadCorpus,
+    policy: Policy | None = None,
+    model: ModelInfo | None = None,
+    host: type[FakeHost] = FakeHost,
+) -> Decision:
+    policy, model = policy or Policy(), model or opened()
+    budgets = BudgetSource(host(model), model, "/models/pretend", policy)  # type: ignore[arg-type]
+    return effective(decide(read, policy, model), budgets, Silent())
+
+
+def asked(host: type[FakeHost] = FakeHost, **more: Any) -> Footprints:
+    model = opened()
+    shapes = witnesses(model.modalities)
+    return Footprints(host(model), "/m", model.serve_defaults, shapes, **more)  # type: ignore[arg-type]
+
+
+def by_name(found: list[Effect] | tuple[Effect, ...]) -> dict[str, Effect]:
+    return {effect.name: effect for effect in found}
+
+
+class FillingHost(FakeHost):
+    """Which fills in a missing edge, as vLLM 0.32 does for Qwen3-VL."""
+
+    def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
+        for index, subject in enumerate(request.subjects):
+            kwargs = request.setting.mm_processor_kwargs
+            shape = self._shape(subject)
+            assert shape is not None
+            yield Measured(index, self.cost(shape, kwargs))
+
+
+def test_what_stands_beside_a_cap_stays_where_it_could_be_missed() -> None:
+    """And nobody is warned of what mmcalib itself wrote."""
+    decision = calibrated(corpus([PAGE]), host=FillingHost)
+    found = by_name(decision.effects)
+    assert found[f"{SIZE}.longest_edge"].moved
+    assert found[f"{SIZE}.shortest_edge"].outcome == "stated"
+    size = decision.engine_args["mm_processor_kwargs"]["images_kwargs"]["size"]
+    assert set(size) == {"longest_edge", "shortest_edge"}
+    checks = {c.name: c for c in findings(corpus([PAGE]), {}, decision, Policy())}
+    assert checks["settings have effect"].status == "pass"
+
+
+def test_a_cap_and_what_must_stand_beside_it_are_one_setting() -> None:
+    decision = calibrated(corpus([PAGE]))
+    found = by_name(decision.effects)
+    assert found[SIZE].moved
+    assert "largest image 1,269 → 16,384 tokens" in found[SIZE].words
+    assert set(found[SIZE].value) == {"longest_edge", "shortest_edge"}
+    assert f"{SIZE}.shortest_edge" not in found
+    said = {e.setting: e.effect for e in _evidence(decision)}
+    assert said[f"{SIZE}.longest_edge"] == said[f"{SIZE}.shortest_edge"] == found[SIZE].words
+
+
+def test_a_hint_that_leaves_the_profile_as_it_is_goes() -> None:
+    """Under its cap the largest item is the corpus', with the hint and without."""
+    before, decision = decide(corpus([PAGE])), calibrated(corpus([PAGE]))
+    assert before.hints["image"] == {"width": 1316, "height": 756}
+    assert before.budget.dummies["image"].embeds == 1269
+    assert decision.hints == {}
+    assert decision.engine_args["limit_mm_per_prompt"] == {"image": 1, "video": 0, "audio": 0}
+    assert decision.refused_hints == {"image": "what vLLM profiles is the same"}
+    check = _check(decision)
+    assert check.status == "pass"
+    assert "limit_mm_per_prompt.image.width" in check.detail
+    assert {e.setting for e in _evidence(decision)} >= {"limit_mm_per_prompt.image"}
+
+
+def test_a_loader_option_that_changes_no_frame_goes_with_a_warning() -> None:
+    given_ = {"video": {"num_frames": FRAMES, "max_duration": 9}}
+    decision = calibrated(corpus([PAGE, CLIP]), Policy(media_io_kwargs=given_))
+    assert "media_io_kwargs" not in decision.engine_args
+    assert decision.setting.media_io_kwargs == {}
+    assert _check(decision).status == "warn"
+    assert f"{FRAMES_KEPT}, media_io_kwargs.video.max_duration" in _check(decision).detail
+    assert not [e for e in _evidence(decision) if e.setting.startswith("media_io_kwargs")]
+
+
+def test_a_loader_option_that_changes_frames_stays() -> None:
+    given_ = {"video": {"num_frames": 8, "max_duration": 9}}
+    decision = calibrated(corpus([CLIP]), Policy(media_io_kwargs=given_))
+    assert decision.engine_args["media_io_kwargs"] == {"video": {"num_frames": 8}}
+    effect = by_name(decision.effects)[FRAMES_KEPT]
+    assert effect.words.startswith("without it: video of 64×64, 1800 frames, 60.0 s 16 → 64 tokens")
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.builds(ImageShape, st.integers(28, 3000), st.integers(28, 3000))
+        | st.builds(
+            VideoShape,
+            st.integers(1, 900),
+            st.just(30.0),
+            st.just(9.0),
+            st.integers(28, 900),
+            st.integers(28, 900),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from([Policy(), Policy(prefer="throughput"), Policy(max_tokens_per_item=300)]),
+)
+def test_what_goes_changes_nothing_and_what_stays_has_a_reason(shapes, policy: Policy) -> None:
+    before, after = decide(corpus(shapes), policy), calibrated(corpus(shapes), policy)
+    there = asked()
+    now = there.budget(after.engine_args, build_dummy=True).budget
+    then = there.budget(before.engine_args, build_dummy=True).budget
+    assert now is not None
+    assert then is not None
+    assert replace(now, dummies={}) == replace(then, dummies={})
+    profiled = now.profiled_modality or ""
+    assert now.dummies[profiled] == then.dummies[profiled]
+    shown = [*(cost.shape for cost in after.table.costs.values()), *there.witnesses]
+    assert there.items(after.engine_args, shown) == there.items(before.engine_args, shown)
+    outcomes = {e.setting: e.effect for e in _evidence(after, policy)}
+    assert all(outcomes.values()), outcomes
+    again, left = effects(after.engine_args, there)
+    assert left == after.engine_args
+    assert {e.outcome for e in again} <= {"moves", "stated"}
+    assert set(after.hints) | set(after.refused_hints) == set(after.table.modalities())
+
+
+def test_what_vllm_cannot_start_without_is_said_so() -> None:
+    model = opened(chunks=False)
+    there = Footprints(FakeHost(model), "/m", model.serve_defaults, ())  # type: ignore[arg-type]
+    args = {"limit_mm_per_prompt": {"image": 1, "video": 0, "audio": 0}}
+    found, _ = effects({**args, "max_num_batched_tokens": 16384}, there)
+    words = by_name(found)["max_num_batched_tokens"].words
+    assert words.startswith("without it: vLLM refuses to start: Chunked MM input disabled")
+    with pytest.raises(EngineError, match="vLLM refuses this configuration: Chunked"):
+        effects(args, there)
+
+
+def test_settings_that_only_memory_shows_are_shown_by_a_rehearsal() -> None:
+    args = {"gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8"}
+    found, left = effects(args, asked())
+    assert {e.outcome for e in found} == {"not shown"}
+    assert left == args
+
+    def rehearse(args: Mapping[str, Any]) -> Any:
+        kv = int(args.get("gpu_memory_utilization", 0.9) * 1000)
+        return SimpleNamespace(
+            weights_bytes=5, activation_peak_bytes=5, kv_cache_bytes=kv, kv_cache_tokens=None
+        )
+
+    shown = by_name(effects(args, asked(rehearse=rehearse))[0])
+    assert shown["gpu_memory_utilization"].words == "without it: kv_cache_bytes 500 → 900"
+    assert shown["kv_cache_dtype"].outcome == "not shown"
+
+
+class EitherHost(FakeHost):
+    """Whose dummy is small with either of two options: what no item shows, both together do."""
+
+    def ask(self, request: Any, doing: str) -> Any:
+        answer = super().ask(request, doing)
+        if not isinstance(request, AskBudget):
+            return answer
+        found = answer.budget
+        small = request.engine_args.get("media_io_kwargs", {})
+        sizes = {m: Dummy(9 if small else d.embeds, 0, {}) for m, d in found.dummies.items()}
+        return BudgetFound(replace(found, dummies=sizes))
+
+
+def test_what_goes_is_asked_for_together_once_more() -> None:
+    policy = Policy(media_io_kwargs={"video": {"this": 1, "that": 1}})
+    decided = decide(corpus([PAGE, CLIP]), policy, host=EitherHost)
+    host = EitherHost(opened())
+    budgets = BudgetSource(host, opened(), "/m", policy)  # type: ignore[arg-type]
+    decision = effective(decided, budgets, Silent())
+    assert decision.engine_args == decided.engine_args
+    found = by_name(decision.effects)
+    words = "without it and the others that seemed idle: profiled "
+    assert found["media_io_kwargs.video.this"].words.startswith(words)
+    assert found["media_io_kwargs.video.that"].moved
+
+
+def test_each_question_is_asked_once() -> None:
+    there = asked()
+    effects(calibrated(corpus([PAGE])).engine_args, there)
+    host: Any = there.host
+    before = host.asked
+    effects(calibrated(corpus([PAGE])).engine_args, there)
+    assert host.asked == before
+
+
+def test_witnesses_are_of_the_modalities_that_are_served() -> None:
+    tables = (decide(corpus([PAGE, CLIP])).table,)
+    both = witnesses(["image", "video"], tables)
+    assert {PAGE, CLIP, replace(CLIP, width_px=560, height_px=560)} < set(both)
+    assert {shape.modality for shape in witnesses(["image"], tables)} == {"image"}
+    huge = VideoShape(900, 30.0, 30.0, 1920, 1080)
+    heavy = (decide(corpus([huge])).table,)
+    assert replace(huge, width_px=3840, height_px=2160) not in witnesses(["video"], heavy)
+
+
+def _evidence(decision: Decision, policy: Policy | None = None) -> list[Any]:
+    found = evidence(decision, opened(), policy or Policy())
+    return list(with_effects(found, decision.effects))
+
+
+def _check(decision: Decision) -> Any:
+    found = findings(corpus([PAGE]), {}, decision, Policy())
+    return next(check for check in found if check.name == "settings have effect")

@@ -1,0 +1,91 @@
+"""Every point of the frontier, counted where vLLM's count holds and measured where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.engine.messages import Counted, CountEmbeds, Measure, Measured
+from mmcalib.errors import VllmRefused
+from tests.workflows.corpora import corpus, decide
+from tests.workflows.fake_host import KNOBS, FakeHost, Miscounting, VolumeHost, area_knob, opened
+
+SHAPES = [ImageShape(200 + 37 * n, 3000 - 61 * n) for n in range(40)]
+CLIPS = [VideoShape(60 + n, 30.0, 2.0 + n / 30, 300 + 29 * n, 240) for n in range(40)]
+EDGES = st.integers(30, 4000)
+PHOTOS = st.lists(st.builds(ImageShape, EDGES, EDGES), min_size=9, max_size=20, unique=True)
+
+
+class Uncounted(FakeHost):
+    """Of a model for which vLLM has no count."""
+
+    def count(self, request: CountEmbeds) -> Counted:
+        return Counted((None,) * len(request.subjects), ((),) * len(request.subjects))
+
+
+class Unable(FakeHost):
+    def count(self, request: CountEmbeds) -> Counted:
+        raise VllmRefused("no such method")
+
+
+class Counting(FakeHost):
+    """Notes how many items it processed."""
+
+    processed = 0
+
+    def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
+        type(self).processed += len(request.subjects)
+        return super().measure(request, doing)
+
+
+def points(shapes: list[Shape], host: type[FakeHost], **model: Any) -> list[tuple[object, ...]]:
+    found = decide(corpus(shapes), model=opened(**model), host=host).explored
+    return [
+        (p.knob.name, p.value, p.max_tokens, p.p99_tokens, p.p50_tokens, p.items_downscaled,
+         p.mean_retention, p.worst_retention, p.max_embeds)
+        for p in (e.point for e in found)
+    ]  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(PHOTOS)
+def test_counting_gives_what_measuring_gives(shapes) -> None:
+    assert points(shapes, FakeHost) == points(shapes, Uncounted)
+
+
+@pytest.mark.parametrize("host", [Miscounting, Uncounted, Unable])
+def test_without_a_count_that_holds_everything_is_measured(host: type[FakeHost]) -> None:
+    decision = decide(corpus([*SHAPES, *CLIPS]), host=host)
+    assert not any(e.point.counted for e in decision.explored)
+    assert points([*SHAPES, *CLIPS], host) == points([*SHAPES, *CLIPS], FakeHost)
+
+
+def test_a_cap_that_means_something_else_is_counted_as_well() -> None:
+    decision = decide(corpus(CLIPS), host=VolumeHost)
+    capped = [e.point for e in decision.explored if e.point.value != e.point.knob.value]
+    assert any(point.counted for point in capped)
+
+
+def test_counting_processes_a_few_items_of_each_point() -> None:
+    Counting.processed = 0
+    decision = decide(corpus(SHAPES), host=Counting)
+    values = len(decision.explored)
+    assert any(e.point.counted for e in decision.explored)
+    # Under the default, under the choice, and spots; the sample's files come on top.
+    assert Counting.processed < 3 * len(SHAPES) + values * 12
+
+
+def test_a_knob_that_bleeds_is_measured_on_what_it_bleeds_into() -> None:
+    bleeding = replace(area_knob("image"), bleeds=("video",))
+    model = opened(knobs=(bleeding, KNOBS[1]))
+    Counting.processed = 0
+    decision = decide(corpus([*SHAPES, *CLIPS]), model=model, host=Counting)
+    images = [e.point for e in decision.explored if e.point.knob == bleeding]
+    assert not any(point.counted for point in images)
+    assert Counting.processed >= (len(images) - 1) * (len(SHAPES) + len(CLIPS))

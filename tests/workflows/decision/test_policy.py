@@ -1,0 +1,234 @@
+"""What the policy asks for beyond the corpus: context, memory, quality floor, coverage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mmcalib.derive.adequacy import ADEQUATE
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.knobs import FrameSampling
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.workflows.calibration.reviewed import findings
+from mmcalib.workflows.decision.decision import Decision
+from tests.workflows.corpora import corpus, decide
+from tests.workflows.fake_host import UNIT, VolumeHost, area_knob, opened
+
+SIDES = st.integers(28, 3600)
+ITEMS = st.builds(ImageShape, SIDES, SIDES) | st.builds(
+    VideoShape, st.integers(2, 300), st.just(30.0), st.just(9.0), SIDES, SIDES
+)
+REQUESTS = st.lists(st.lists(ITEMS, min_size=1, max_size=3), min_size=1, max_size=5)
+POLICIES = st.builds(
+    Policy,
+    prefer=st.sampled_from(["quality", "throughput"]),
+    coverage=st.sampled_from([0.5, 0.9, 1.0]) | st.just({"image": 0.5}),
+    max_model_len=st.sampled_from([None, "fit", 4096, 16384]),
+    min_image_pixels=st.sampled_from([0, 100_000]),
+)
+few = settings(max_examples=40)
+PAGE = ImageShape(2800, 2240)  # 8,000 tokens
+STAMP = ImageShape(280, 280)
+FRAMES = FrameSampling(path=("video", "num_frames"), value=32, steps=(4, 8, 16, 32))
+
+
+def longest_media(decision: Decision) -> int:
+    assert decision.longest is not None
+    return decision.longest.longest.item_tokens
+
+
+@few
+@given(REQUESTS, POLICIES)
+def test_every_covered_prompt_is_admitted_or_the_verdict_is_no(requests, policy: Policy) -> None:
+    read = corpus([], requests)
+    decision = decide(read, policy)
+    failed = {c.name for c in findings(read, {}, decision, policy) if c.status == "fail"}
+    counts = {m: count.value for m, count in decision.counts.items()}
+    context = decision.engine_args["max_model_len"]
+    for entry in read.prompts.signatures():
+        if not entry.signature.within(counts):
+            continue
+        costs = [decision.table.costs[shape] for shape in entry.signature.shapes]
+        assert all(cost.embeds <= decision.budget.encoder_budget_tokens for cost in costs)
+        fits = sum(cost.tokens for cost in costs) + policy.text_reserve_tokens <= context
+        assert fits or "prompts fit" in failed
+    share = policy.coverage if isinstance(policy.coverage, float) else 0.0
+    assert read.prompts.admitted(counts) >= share * len(requests) - 1e-9
+
+
+@few
+@given(REQUESTS, POLICIES)
+def test_nothing_is_under_reserved_unless_the_verdict_says_so(requests, policy: Policy) -> None:
+    read = corpus([], requests)
+    decision = decide(read, policy)
+    failed = {c.name for c in findings(read, {}, decision, policy) if c.status == "fail"}
+    assert decision.adequacy.ratio >= ADEQUATE or "adequately reserved" in failed
+
+
+@few
+@given(REQUESTS, st.sampled_from([{}, {"max_model_len": "fit"}]))
+def test_more_coverage_never_gives_smaller_limits(requests, more) -> None:
+    read = corpus([], requests)
+    found = [decide(read, Policy(coverage=share, **more)) for share in (0.25, 0.5, 0.75, 1.0)]
+    for less, all_ in pairwise(found):
+        for modality, count in all_.counts.items():
+            assert less.counts[modality].value <= max(1, count.value)
+        assert less.engine_args["max_model_len"] <= all_.engine_args["max_model_len"]
+
+
+CLIP = VideoShape(25, 30.0, 9.0, 28, 28)
+
+
+@few
+@given(REQUESTS, REQUESTS)
+# One of other size may have another text, though it is as long: none of them is counted alone.
+@example([[CLIP], [CLIP]], [[replace(CLIP, num_frames=2)]])
+def test_a_larger_corpus_never_tightens_what_is_admitted(one, two) -> None:
+    """Merging keeps every check at least as hard to pass: limits, items and context only grow."""
+    policy = Policy(max_model_len="fit")
+    part, whole = decide(corpus([], one), policy), decide(corpus([], [*one, *two]), policy)
+    for modality, count in part.counts.items():
+        assert count.value <= whole.counts[modality].value
+        most = part.table.heaviest(modality)
+        if most is not None:
+            assert most.embeds <= whole.table.costs[most.shape].embeds
+    assert part.engine_args["max_model_len"] <= whole.engine_args["max_model_len"]
+    assert longest_media(part) <= longest_media(whole)
+
+
+def test_a_context_that_fits_holds_the_longest_prompt_in_whole_blocks() -> None:
+    decision = decide(corpus([], [[PAGE, STAMP], [STAMP]]), Policy(max_model_len="fit"))
+    assert longest_media(decision) == 8100
+    assert decision.engine_args["max_model_len"] == 9136  # 8,100 + 1,024, in blocks of 16
+    assert decision.budget.max_model_len == 9136
+    assert decision.default_budget.max_model_len == opened().max_model_len
+
+
+def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None:
+    read = corpus([], [[PAGE], [STAMP, STAMP]])
+    policy = Policy(max_model_len=4096)
+    decision = decide(read, policy)
+    assert decision.forced == "r.jsonl:1 and its answer would take 9,024 of 4,096 tokens"
+    assert decision.longest is not None
+    assert decision.longest.passes
+    assert decision.table.costs[STAMP].tokens == 100
+    checks = {check.name: check for check in findings(read, {}, decision, policy)}
+    assert checks["prompts fit"].status == "pass"
+    assert checks["items kept whole"].status == "warn"
+    assert (
+        "1 items are downscaled, because otherwise r.jsonl:1" in checks["items kept whole"].detail
+    )
+
+
+def test_as_little_as_will_do_is_taken_away() -> None:
+    """Steps of 2,048 and 1,024 tokens exist; the first that is wanted is taken."""
+
+    def too_large(decision: Decision) -> str:
+        return "too large" if longest_media(decision) > 2500 else ""
+
+    decision = decide(corpus([PAGE, STAMP]), rejects=too_large)
+    assert decision.forced == "too large"
+    assert 1024 < longest_media(decision) <= 2048
+
+
+def test_what_nothing_helps_stays_as_the_policy_wants_it() -> None:
+    decision = decide(corpus([PAGE, STAMP]), rejects=lambda decision: "never enough")
+    assert decision.forced == ""
+    assert longest_media(decision) == 8000
+
+
+def test_items_of_an_encoder_decoder_model_take_no_context() -> None:
+    model = replace(opened(max_model_len=448, chunks=False), encoder_decoder=True)
+    decision = decide(corpus([PAGE]), model=model)
+    assert decision.longest is None
+    assert decision.forced == ""
+
+
+def test_few_steps_are_tried_and_one_where_none_helps() -> None:
+    """Each takes seconds: it is measured as a whole, and rehearsed."""
+    tried: list[int] = []
+
+    def too_large(decision: Decision, most: int) -> str:
+        tried.append(longest_media(decision))
+        return "too large" if tried[-1] > most else ""
+
+    read = corpus([PAGE, STAMP])
+    decide(read, rejects=lambda decision: too_large(decision, 0))
+    assert len(tried) == 2
+    tried.clear()
+    steps = {e.point.max_tokens for e in decide(read).explored}
+    for most in sorted(steps)[1:-1]:
+        tried.clear()
+        found = decide(read, rejects=partial(too_large, most=most))
+        assert longest_media(found) == max(step for step in steps if step <= most)
+        assert len(tried) <= 2 + math.ceil(math.log2(len(steps)))
+
+
+def test_a_given_cap_is_not_forced_lower() -> None:
+    policy = Policy(max_tokens_per_item=4000)
+    decision = decide(corpus([PAGE]), policy, rejects=lambda decision: "never enough")
+    assert 2048 < longest_media(decision) <= 4000
+
+
+@pytest.mark.parametrize("prefer", ["quality", "throughput"])
+@few
+@given(shapes=st.lists(st.builds(ImageShape, SIDES, SIDES), min_size=1, max_size=8))
+def test_no_image_is_downscaled_below_the_floor(prefer, shapes: list[Shape]) -> None:
+    floor = 400 * UNIT
+    decision = decide(
+        corpus(shapes),
+        Policy(prefer=prefer, min_image_pixels=floor),
+        rejects=lambda decision: "never enough",
+    )
+    for cost in decision.table.of("image"):
+        before = decision.default_table.costs[cost.shape].tokens
+        assert isinstance(cost.shape, ImageShape)
+        area = cost.shape.width_px * cost.shape.height_px
+        assert cost.tokens >= before or area * cost.tokens / before >= floor - 1
+
+
+def test_frames_are_raised_to_the_floor_and_not_chosen_otherwise() -> None:
+    model = opened(knobs=(FRAMES,))
+    long = corpus([VideoShape(300, 30.0, 10.0, 280, 280)])
+    assert "media_io_kwargs" not in decide(long, model=model).engine_args
+    enough = decide(long, Policy(min_video_frames=32), model)
+    assert "media_io_kwargs" not in enough.engine_args
+    more = decide(long, Policy(min_video_frames=48), model)
+    assert more.engine_args["media_io_kwargs"] == {"video": {"num_frames": 48}}
+    short = corpus([VideoShape(20, 30.0, 0.7, 280, 280)])
+    assert "media_io_kwargs" not in decide(short, Policy(min_video_frames=48), model).engine_args
+
+
+def test_coverage_may_be_of_each_modality_by_itself() -> None:
+    clip = VideoShape(20, 30.0, 0.7, 280, 280)
+    requests: list[Sequence[Shape]] = [*[[STAMP]] * 8, [STAMP] * 4, [clip] * 3]
+    counts = decide(corpus([], requests), Policy(coverage={"image": 0.9})).counts
+    assert counts["image"].value == 1
+    assert "covers 90.0%" in counts["image"].reason
+    assert counts["video"].value == 3
+
+
+def test_utilization_is_written_where_given() -> None:
+    assert "gpu_memory_utilization" not in decide(corpus([STAMP])).engine_args
+    args = decide(corpus([STAMP]), Policy(gpu_memory_utilization=0.8)).engine_args
+    assert args["gpu_memory_utilization"] == 0.8
+
+
+def test_a_cap_is_chosen_for_the_frames_that_the_floor_asks_for() -> None:
+    """A cap of all frames together downscales more of them: none is, and the check says so."""
+    policy, long = Policy(min_video_frames=64), VideoShape(300, 30.0, 10.0, 280, 280)
+    cap = area_knob("video")
+    read, model = corpus([long]), opened(knobs=(replace(cap, value=32 * cap.value), FRAMES))
+    decision = decide(read, policy, model, host=VolumeHost)
+    assert decision.engine_args["media_io_kwargs"] == {"video": {"num_frames": 64}}
+    assert decision.table.costs[long].tokens == 64 // 2 * 100
+    assert "mm_processor_kwargs" in decision.engine_args
+    checks = {check.name: check for check in findings(read, {}, decision, policy)}
+    assert checks["items kept whole"].status == "pass"

@@ -1,0 +1,157 @@
+"""Which rules are kept: those that say what the processor did, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.engine.messages import Blank, Measure, Measured
+from mmcalib.errors import EngineDied, EngineError, VllmRefused
+from mmcalib.progress import Silent
+from mmcalib.workflows.gate.costs import costs
+from mmcalib.workflows.gate.rules import ProvenRule, prove_rules
+from tests.workflows.corpora import corpus, decide, path_of
+from tests.workflows.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
+
+A, B = ImageShape(280, 280), ImageShape(560, 280)
+CLIP = VideoShape(100, 10.0, 10.0, 280, 280)
+SOUND = AudioShape(160_000, AUDIO_HZ)
+
+
+class Refusing(FakeHost):
+    """Has words for shapes that it does not take."""
+
+    def refusal(self, shape: Shape) -> str:
+        return ""
+
+    def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
+        for answer, subject in zip(super().measure(request, doing), request.subjects, strict=True):
+            words = self.refusal(subject.shape) if isinstance(subject, Blank) else ""
+            yield Measured(answer.index, None, words) if words else answer
+
+
+class Resizing(Refusing):
+    """Resizes as the Qwen-VL processors do, the least number of pixels included."""
+
+    def refusal(self, shape: Shape) -> str:
+        if isinstance(shape, VideoShape) and max(shape.width_px, shape.height_px) > 200 * min(
+            shape.width_px, shape.height_px
+        ):
+            return "absolute aspect ratio must be smaller than 200"
+        return ""
+
+    def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+        if isinstance(shape, AudioShape):
+            return super().cost(shape, kwargs)
+        area = Area(EDGE, 4 * UNIT, cap(shape.modality, kwargs), 200.0)
+        cells = area.cells(shape.width_px, shape.height_px)
+        if isinstance(shape, ImageShape):
+            return Cost(cells, cells, 0, 0.0, 0.0, (shape.width_px, shape.height_px))
+        kept = min(32, shape.num_frames)
+        tokens = -(-kept // 2) * cells
+        return Cost(tokens, tokens, 0, 0.0, 0.0, (kept, shape.width_px, shape.height_px))
+
+
+class OneSize(Refusing):
+    """Makes 256 tokens of every picture that is not tiny, and two more around them."""
+
+    def refusal(self, shape: Shape) -> str:
+        assert isinstance(shape, ImageShape)
+        return "too small" if min(shape.width_px, shape.height_px) < 8 else ""
+
+    def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+        return Cost(258, 256, 0, 0.0, 0.0, (896, 896))
+
+
+class Falling(FakeHost):
+    """Makes less of more sound, once."""
+
+    def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+        found = super().cost(shape, kwargs)
+        if isinstance(shape, AudioShape) and shape.duration_s == 10:
+            return replace(found, tokens=3)
+        return found
+
+
+def proven(
+    shapes: list[Shape], host: type[FakeHost], model: ModelInfo | None = None
+) -> dict[Modality, ProvenRule]:
+    model = model or opened()
+    files = {path_of(shape): shape for shape in shapes}
+    decision = decide(corpus(shapes), model=model, host=host)
+    return prove_rules(host(model, files), model, decision, Silent())  # type: ignore[arg-type]
+
+
+def test_a_resizing_rule_is_kept_with_the_numbers_of_the_setting() -> None:
+    found = proven([A, B, CLIP], Resizing)
+    image, video = found["image"].rule, found["video"].rule
+    assert image == Area(EDGE, 4 * UNIT, 200 * UNIT, 200.0)
+    assert isinstance(video, Frames)
+    assert (video.sampling.loader, video.sampling.num_frames) == ("uniform", 32)
+    assert found["image"].compared > 30
+
+
+def test_a_rule_that_says_otherwise_than_the_processor_is_dropped() -> None:
+    """The pretend model makes single tokens of the smallest pictures, its numbers say four."""
+    assert proven([A, B, CLIP], FakeHost) == {}
+
+
+def test_one_size_has_a_ceiling() -> None:
+    found = proven([A], OneSize, opened({"image": None}, knobs=()))
+    assert found["image"].rule == Ceiling(258, 256, min_side_px=8, max_aspect=100.0)
+
+
+def test_tiles_have_a_ceiling_only_where_vllm_names_it() -> None:
+    model = replace(opened({"image": None}, knobs=()), tiles_images=True)
+    assert proven([A], FakeHost, model) == {}
+
+
+def test_sounds_lie_on_a_ladder() -> None:
+    found = proven([SOUND], FakeHost)["audio"].rule
+    assert isinstance(found, Ladder)
+    assert [r.samples for r in found.rungs[-2:]] == [31 * AUDIO_HZ, 600 * AUDIO_HZ]
+    assert [r.tokens for r in found.rungs] == sorted(r.tokens for r in found.rungs)
+
+
+def test_there_is_no_ladder_where_more_sound_costs_less() -> None:
+    assert proven([SOUND], Falling) == {}
+
+
+def test_a_failed_question_leaves_no_rule_and_a_dead_engine_ends_the_run() -> None:
+    class Failing(Resizing):
+        error: EngineError = VllmRefused("no")
+
+        def measure(self, request: Measure, doing: str) -> Any:
+            if doing == "bounding unseen shapes":
+                raise self.error
+            return super().measure(request, doing)
+
+    assert proven([A], Failing) == {}
+    Failing.error = EngineDied("gone")
+    with pytest.raises(EngineDied):
+        proven([A], Failing)
+
+
+def test_costs_have_every_shape_of_the_corpus_once() -> None:
+    sliver = ImageShape(2, 900)
+    decision = decide(corpus([A, B, sliver, CLIP]))
+    found = costs(decision, Policy(text_reserve_tokens=7), {})
+    assert found.text_reserve_tokens == 7
+    images = found.modalities["image"]
+    assert [entry.shape for entry in images.known] == [A, B]
+    assert [entry.shape for entry in images.refused] == [sliver]
+    assert set(found.modalities) == {"image", "video"}
+
+
+def test_of_an_item_that_differs_from_its_stand_in_the_larger_cost_is_kept() -> None:
+    decision = decide(corpus([A, B]), files={path_of(A): ImageShape(28, 28)})
+    image = costs(decision, Policy(), {}).modalities["image"]
+    assert {entry.shape: entry.tokens for entry in image.known}[A] == 100

@@ -1,0 +1,278 @@
+"""R4 in bytes: which part decides, what it names, and the settings that mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mmcalib.census.accesses import Accesses
+from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
+from mmcalib.checks.catalogue.reserve import RESERVED, embeddings_alone
+from mmcalib.checks.check import Check, verdict
+from mmcalib.derive.adequacy import Adequacy
+from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.cures import Engine
+from mmcalib.derive.demand import LanguageStep, Merge, WorstStep
+from mmcalib.derive.limits import Count
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import EncoderStep, Outputs, Rehearsed, StepPeak
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
+from mmcalib.errors import VllmRefused
+from mmcalib.gpus import catalogue
+from mmcalib.models import ResolvedModel
+from mmcalib.workflows.calibration.memory_found import in_bytes
+from mmcalib.workflows.memory.checks import known_in_bytes, predicted_shortfall, reserved_check
+from mmcalib.workflows.memory.cured import Ask, cured
+from mmcalib.workflows.memory.figures import rehearsal
+from mmcalib.workflows.memory.predicted import Predicted
+from mmcalib.workflows.memory.retained import views_check
+from mmcalib.workflows.memory.tokens_alone import in_tokens, no_gpu
+from mmcalib.workflows.memory.worst_steps import encoder_steps
+from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
+
+GPU = catalogue.find("L4")
+MIB = 1 << 20
+SECOND = AudioShape(16_000, 16_000)
+
+
+@dataclass(frozen=True)
+class Config:
+    budget: Budget
+    plain: Budget
+    table: CostTable = field(default_factory=lambda: CostTable(DEFAULT, {}))
+    modality: Modality = "image"
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    adequacy: Adequacy = field(default_factory=lambda: Adequacy(1, 1))
+
+    @property
+    def counts(self) -> dict[Modality, Count]:
+        return {self.modality: Count(1, "", "given")}
+
+
+FOUR = Config(limits(16_384, 4), limits(16_384, 4))
+
+
+def predicted(config: Config, after: Rehearsed) -> Predicted:
+    return Predicted(GPU, None, after, steps={config.modality: after})
+
+
+def test_what_stays_resident_beside_the_language_model_decides() -> None:
+    """Finding §3 of the server conformance work: `max_num_seqs 4`, 1,296 of 1,296 tokens, adequacy
+    1.0, while the language model may run beside 15,088 more tokens, 494 MB.
+    """
+    at = predicted(FOUR, deepstack(FOUR.budget))
+    found = predicted_shortfall(at, FOUR)
+    assert found is not None
+    assert isinstance(found.worst, LanguageStep)
+    assert found.nbytes == 15_088 * WIDTH == 494_403_584
+    check = reserved_check(at, FOUR, allow_under_reserve=False, cures=["--one"])
+    assert check is not None
+    assert check.status == "fail"
+    assert "under-reserved by 0.46 GiB" in check.detail
+    assert (
+        "the language model's step of 16,384 tokens takes 1.69 GiB beside 16,384 tokens in the "
+        "encoder cache (0.50 GiB)" in check.detail
+    )
+    assert check.remedy == "--one, or --allow-under-reserve"
+
+
+def test_the_merge_decides_where_it_takes_the_most() -> None:
+    """Finding §3 of the server conformance work: merging deepstack is in no profile."""
+    at = predicted(FOUR, deepstack(FOUR.budget, merge_peak_bytes=3 * GIB))
+    found = predicted_shortfall(at, FOUR)
+    assert found is not None
+    assert isinstance(found.worst, Merge)
+    check = reserved_check(at, FOUR, allow_under_reserve=False)
+    assert check is not None
+    assert "the merge of 16,384 tokens with those of the text takes 3.00 GiB" in check.detail
+
+
+def test_a_full_profile_needs_nothing_more() -> None:
+    full = limits(324 * 50, 64)
+    config = Config(full, full)
+    check = reserved_check(predicted(config, deepstack(full)), config, allow_under_reserve=False)
+    assert check is not None
+    assert check.status == "pass"
+
+
+def test_both_cures_pass_as_they_are_rehearsed() -> None:
+    """Finding §3 of the server conformance work: the cure is derived, not only named."""
+    asked: list[Mapping[str, Any]] = []
+
+    def ask(
+        every: Sequence[Mapping[str, Any]], first: tuple[EncoderStep, ...]
+    ) -> list[Rehearsed | None]:
+        asked.extend(every)
+        batch = every[0].get("max_num_batched_tokens", 16_384)
+        after = deepstack(limits(batch, every[0].get("max_num_seqs", 4)))
+        return [after for _ in every]
+
+    found = predicted_shortfall(predicted(FOUR, deepstack(FOUR.budget)), FOUR)
+    assert found is not None
+    less, more = cured(found, FOUR, ask)
+    assert less.engine == Engine(max_num_batched_tokens=18 * 324)
+    assert more.engine == Engine(max_num_seqs=51)
+    assert less.found.passes
+    assert more.found.passes
+    assert all("limit_mm_per_prompt" in args for args in asked[1::2])
+
+
+def test_what_would_not_start_is_no_cure() -> None:
+    found = predicted_shortfall(predicted(FOUR, deepstack(FOUR.budget)), FOUR)
+    assert found is not None
+    broken = deepstack(FOUR.budget, kv_cache_tokens=None)
+    assert list(cured(found, FOUR, lambda every, first: [broken for _ in every])) == []
+
+
+CLIP = ItemCost(SECOND, 12, "/c.wav", 27, 25, 1_536_000, 0.0, (), "real")
+LISTENING = limits(2250, 256, 750, "audio")
+CLIPS = Config(LISTENING, LISTENING, CostTable(DEFAULT, {SECOND: CLIP}), "audio")
+
+
+def listening(step_bytes: int | None) -> Rehearsed:
+    step = StepPeak(EncoderStep(SECOND, 90), step_bytes, 2250 if step_bytes else None, "refused")
+    return rehearsed(
+        budget=LISTENING,
+        activation_peak_bytes=248 * MIB,
+        phases=peaks(156 * MIB, 248 * MIB),
+        encoder_tokens=2250,
+        outputs=Outputs(8192, 2250 * 8192, shared=True),
+        merge_peak_bytes=36 * MIB,
+        steps=(step,),
+    )
+
+
+def test_padded_clips_decide_by_their_bytes() -> None:
+    """Finding §4 of the server conformance work: "2,250 tokens take 0.15 GiB; the profile reserves
+    0.24 GiB: pass", beside a warning that 90 such clips give 30 × the input.
+    """
+    assert encoder_steps(CLIPS) == (EncoderStep(SECOND, 90),)
+    after = listening(4626 * MIB)
+    check = reserved_check(predicted(CLIPS, after), CLIPS, allow_under_reserve=False)
+    assert check is not None
+    assert check.status == "fail"
+    assert "90 items such as /c.wav, 2,250 tokens of audio, takes 4.52 GiB" in check.detail
+    assert known_in_bytes(after) == {INPUT_RESERVED.of("audio")}
+
+
+def test_a_step_that_could_not_be_run_decides_nothing() -> None:
+    """Finding §4 of the server conformance work: then the warning that names no bytes stays."""
+    after = listening(None)
+    found = predicted_shortfall(predicted(CLIPS, after), CLIPS)
+    assert found is not None
+    assert not isinstance(found.worst, WorstStep) or not found.worst.items
+    assert known_in_bytes(after) == set()
+
+
+@pytest.mark.parametrize(("width", "status"), [(4096, "pass"), (WIDTH, "fail")])
+def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
+    """Finding §3 of the server conformance work: "adequately reserved, 0 tokens", but up to the
+    encoder budget may be held.
+    """
+    alone = replace(
+        limits(16_384, 4), max_tokens_per_item={}, profiled_modality=None, profiled_items=0
+    )
+    config = Config(alone, alone)
+    after = deepstack(alone, phases=peaks(0, GIB)[1:], activation_peak_bytes=GIB)
+    after = replace(after, encoder_tokens=0, outputs=Outputs(width), merge_peak_bytes=None)
+    check = reserved_check(Predicted(GPU, None, after), config, allow_under_reserve=False)
+    assert check is not None
+    assert check.status == status
+    assert "16,384 tokens in the encoder cache" in check.detail
+    said = embeddings_alone(alone)
+    assert said is not None
+    (said,) = in_tokens([said], config, NO_GPU)
+    assert (said.status, "not known" in said.detail) == ("warn", True)
+    assert embeddings_alone(FOUR.budget) is None
+
+
+def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
+    """Finding §3 of the server conformance work: one small picture pins the batch it came with."""
+    stamp, page = ImageShape(32, 32), ImageShape(576, 576)
+    costs: dict[Shape, ItemCost] = {
+        stamp: ItemCost(stamp, 8, "/s.png", 4, 4, 1, 0.0, (), "real"),
+        page: ItemCost(page, 90, "/p.png", 324, 324, 1, 0.0, (), "real"),
+    }
+    full = limits(324 * 50, 64)
+    config = Config(full, full, CostTable(DEFAULT, costs))
+    at = predicted(config, deepstack(full))
+    possible = views_check(at, config, Accesses())
+    assert possible is not None
+    assert possible.status == "warn"
+    assert "no order of requests is given" in possible.detail
+    items = ((stamp, "/s.png"), (page, "/p.png"))
+    known = views_check(at, config, Accesses(items, [0, 1, 0, 1], [2, 4]))
+    assert known is not None
+    assert "2 batches, each item that requests name again" in known.detail
+    for outputs in (Outputs(WIDTH, shared=False), Outputs(WIDTH, shared=True, outlive=False)):
+        nothing = predicted(config, deepstack(full, outputs=outputs))
+        assert views_check(nothing, config, Accesses()) is None
+
+
+def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
+    """Finding §8 of the server conformance work: three fields of its document were null."""
+    (tmp_path / "config.json").write_text("{}")
+    model = ResolvedModel("m", str(tmp_path), "local", None, ())
+    found = rehearsal(deepstack(FOUR.budget), model, GPU, None).budget
+    assert found is not None
+    assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (1296, 1296, 1.0)
+    alone = replace(FOUR.budget, max_tokens_per_item={}, max_items_per_prompt={})
+    held = rehearsal(deepstack(alone, encoder_tokens=0), model, GPU, None).budget
+    assert held is not None
+    assert (held.worst_step_tokens, held.adequacy) == (16_384, 0.0)
+    skipped = deepstack(FOUR.budget, encoder_tokens=0)
+    found = rehearsal(skipped, model, GPU, None).budget
+    assert found is not None
+    assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (0, 1296, 0.0)
+
+
+# Asked for cures alone.
+NOBODY = cast(Ask, None)
+NO_GPU = no_gpu("mmcalib run --gpu NAME")
+TOKENS = Check(
+    RESERVED, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
+)
+SHORT = Check(RESERVED, "fail", "under-reserved: 324 of 1296 tokens", "the cure")
+
+
+def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
+    """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
+    (check,) = in_tokens([TOKENS], FOUR, NO_GPU)
+    assert (check.id, check.status, verdict([check])) == (RESERVED, "warn", "pass")
+    assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because no GPU")
+    for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):
+        assert part in check.detail
+    assert "bytes are not known" in check.detail
+    assert check.remedy.startswith("mmcalib run --gpu NAME rehearses it")
+
+
+def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
+    words = "NotImplementedError: no kernel. Ask for another"
+    failure = VllmRefused(f"{words} (vLLM, while rehearsing on L4)", reason=words)
+    failed = Predicted(GPU, None, None, failure=failure)
+    other = VllmRefused("it asserts")
+    partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, failure=other)
+    for at, reason in ((failed, "no kernel"), (partly, "it asserts")):
+        assert predicted_shortfall(at, FOUR) is None
+        (check,) = in_bytes([TOKENS], at, FOUR, Policy(), NOBODY, Accesses(), "mmcalib rehearse")  # type: ignore[arg-type]
+        assert check.status == "warn"
+        assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
+        assert f"{reason}; bytes are not known of" in check.detail
+        assert check.remedy.startswith("mmcalib rehearse --gpu L4 --verbose shows why")
+
+
+def test_what_fails_in_tokens_still_fails_with_its_cure() -> None:
+    (check,) = in_tokens([SHORT], FOUR, NO_GPU)
+    assert (check.status, check.remedy) == ("fail", "the cure")
+    assert "only tokens were compared" in check.detail
+
+
+def test_where_nothing_can_be_held_tokens_are_the_whole_matter() -> None:
+    empty = replace(limits(0, 4), max_tokens_per_item={}, profiled_modality=None)
+    assert in_tokens([TOKENS], Config(empty, empty), NO_GPU) == [TOKENS]

@@ -1,0 +1,67 @@
+"""What a plan tries of all the fixes there are, on a bench whose rehearsals stand for vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmcalib.derive.facts import Facts
+from mmcalib.derive.fix import Fix
+from mmcalib.derive.fix_search import Found
+from mmcalib.derive.goal import Goal
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.gpus import catalogue
+from mmcalib.progress import Silent
+from mmcalib.workflows.memory.prediction import MemoryPrediction
+from mmcalib.workflows.plan.bench import Bench
+from mmcalib.workflows.plan.searching import MOST_REHEARSALS, searched
+from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
+
+FACTS = Facts(
+    largest_items=BUDGET.max_tokens_per_item,
+    knobs=(),
+    chunks_mm_input=True,
+    quantized=False,
+    tensor_parallel_size=1,
+    attention_heads=16,
+    weights_bytes=7 * GIB,
+    total_bytes=22 * GIB,
+    max_model_len=BUDGET.max_model_len,
+    max_num_seqs=BUDGET.max_num_seqs,
+    max_num_batched_tokens=BUDGET.max_num_batched_tokens,
+)
+
+
+@dataclass
+class Wanting:
+    """Has few tokens of KV cache until one argument has one value."""
+
+    name: str
+    value: Any
+    asked: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> Rehearsed:
+        self.asked.append(engine_args)
+        enough = engine_args.get(self.name) == self.value
+        return rehearsed(kv_cache_tokens=400_000 if enough else 1_000)
+
+
+def search(wanting: Wanting, engine_args: Mapping[str, Any]) -> tuple[list[Fix], Found]:
+    with MemoryPrediction(catalogue.find("H100-80G"), wanting) as prediction:
+        bench = Bench(prediction, {"model": "/m", **engine_args}, Goal("kv_tokens", 200_000))
+        return searched(bench, FACTS, Silent())
+
+
+def test_every_fix_is_rehearsed_on_its_own_and_the_one_that_does_it_is_found() -> None:
+    wanting = Wanting("kv_cache_dtype", "fp8")
+    fixes, found = search(wanting, {})
+    on_their_own = [fix for fix in fixes if fix.alone and not fix.untried]
+    assert [*found.alone] == [fix.name for fix in on_their_own]
+    for fix in on_their_own:
+        assert {"model": "/m", **fix.changes} in wanting.asked
+    assert [fix.name for fix in found.best] == ["kv_cache_dtype"]
+    assert found.reached
+    assert len(wanting.asked) <= MOST_REHEARSALS

@@ -1,0 +1,65 @@
+"""Which prompts are answered, and which are only taken in."""
+
+from __future__ import annotations
+
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.engine.messages import Answered, Replayed
+from mmcalib.workflows.proof.burst import Burst, burst
+from mmcalib.workflows.proof.fill import filled
+from mmcalib.workflows.proof.replay import replay_check
+from tests.workflows.corpora import corpus, decide
+
+LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)  # 8,000 and 100 tokens
+
+
+def chosen(requests: list[list[ImageShape]], step: int, affordable: float = 1e9) -> Burst:
+    read = corpus([], requests)
+    decision = decide(read)
+    return burst(read.prompts, decision.table, decision.counts, step, affordable)
+
+
+def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
+    found = chosen([[LARGE], [SMALL], [SMALL, SMALL], [SMALL]], step=8000)
+    assert [prompt.origin for prompt in found.prompts] == ["r.jsonl:1"]
+    assert [prompt.item_tokens for prompt in found.admit] == [(100, 100), (100,)]
+    assert found.fills_step
+
+
+def test_what_is_too_heavy_to_answer_is_still_taken_in() -> None:
+    found = chosen([[LARGE], [SMALL]], step=8000, affordable=500)
+    assert [prompt.item_tokens for prompt in found.prompts] == [(100,)]
+    assert [prompt.item_tokens for prompt in found.admit] == [(8000,)]
+    assert found.too_heavy == 1
+
+
+def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
+    found = chosen([[LARGE], [SMALL]], step=8000)
+    answered = (Answered("r.jsonl:1", "", 8010, (8000,)),)
+    good = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "", 0, (100,)),))
+    check = replay_check(found, good, 8000)
+    assert check.status == "pass"
+    assert "1 of the heaviest prompts answered in one burst, 1 others admitted" in check.detail
+    refused = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "too long", 0, ()),))
+    assert replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
+    differing = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "", 0, (99,)),))
+    assert "measured (100,), engine (99,)" in replay_check(found, differing, 8000).detail
+
+
+def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(tmp_path) -> None:
+    read = corpus([], [[LARGE], [SMALL]])
+    decision = decide(read)
+    own = burst(read.prompts, decision.table, decision.counts, 16_250, 1e9)
+    assert (own.encoder_tokens, own.fills_step) == (8100, False)
+    found = filled(own, decision.table, decision.counts, 16_250, 1e9, tmp_path)
+    assert found.made_up == 2
+    assert [prompt.item_tokens for prompt in found.prompts] == [(8000,), (100,), (8000,), (100,)]
+    assert (found.encoder_tokens, found.fills_step) == (16_200, True)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 2
+
+
+def test_blanks_keep_to_what_is_affordable(tmp_path) -> None:
+    read = corpus([], [[LARGE], [SMALL]])
+    decision = decide(read)
+    own = burst(read.prompts, decision.table, decision.counts, 16_250, 8350)
+    found = filled(own, decision.table, decision.counts, 16_250, 8350, tmp_path)
+    assert (found.made_up, found.encoder_tokens, found.fills_step) == (2, 8300, False)

@@ -1,0 +1,126 @@
+"""Members of archives as files, for an engine that loads nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from mmcalib.corpus.archives import archive_at
+from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.domain.items import Prompt, Skipped
+from mmcalib.locations.location import url_of
+from mmcalib.workflows.media_files import Message, files, messages_of_files
+from tests.corpus.tars import png, tar
+from tests.security.bombs import slow_jpeg
+
+NO_ROOM = """
+import resource, sys
+from mmcalib.errors import OutputError
+from mmcalib.workflows.media_files import files
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+try:
+    files([("image", sys.argv[1])])
+except OutputError as error:
+    print(error.message, error.hint, sep="\\n")
+"""
+
+
+def files_of(prompt: Prompt) -> list[bytes]:
+    """What the engine would read for the media of a prompt."""
+    found = []
+    (messages,) = messages_of_files([prompt.messages])
+    assert not isinstance(messages, Skipped)
+    for message in messages:
+        parts = message["content"]
+        assert isinstance(parts, list)
+        for part in parts:
+            if part["type"] != "text":
+                url = urlsplit(part[part["type"]]["url"])
+                assert url.scheme == "file"
+                found.append(Path(url.path).read_bytes())
+    return found
+
+
+def only_prompt(path: Path) -> Prompt:
+    source = archive_at(str(path))
+    assert source is not None
+    (prompt,) = source.prompts()
+    assert isinstance(prompt, Prompt)
+    return prompt
+
+
+def test_members_of_a_shard_become_files(tmp_path: Path) -> None:
+    shard = tar(tmp_path / "a.tar", ("x.a.png", png(9)), ("x.b.png", png(7)), ("x.txt", b"words"))
+    assert files_of(only_prompt(shard)) == [png(9), png(7)]
+
+
+def test_cells_of_a_table_become_files(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    cells = [{"bytes": png(width), "path": None} for width in (9, 7)]
+    table = arrow.table({"prompt": ["words"], "images": [cells]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert files_of(only_prompt(tmp_path / "a.parquet")) == [png(9), png(7)]
+
+
+def test_a_file_is_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "a b#%.png"
+    path.write_bytes(png(9))
+    assert files([("image", str(path))]) == [str(path)]
+    part = url_part("image_url", url_of(str(path)))
+    messages: list[Message] = [
+        {"role": "user", "content": [part, text_part("words")]},
+        {"role": "assistant"},
+    ]
+    assert messages_of_files([messages]) == [messages]
+
+
+def test_what_went_away_is_no_file(tmp_path: Path) -> None:
+    gone = f"tar://a.png::{tmp_path}/none.tar"
+    assert files([("image", gone)]) == [Skipped(gone, "no such file any more")]
+
+
+def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
+    cut, good = tmp_path / "cut.png", tmp_path / "good.png"
+    good.write_bytes(png(99))
+    cut.write_bytes(png(99)[:-40])
+    refused, path = files([("image", str(cut)), ("image", str(good))])
+    assert isinstance(refused, Skipped)
+    assert path == str(good)
+    parts = [url_part("image_url", url_of(str(one))) for one in (good, cut)]
+    requests: list[list[Message]] = [[{"role": "user", "content": [part]}] for part in parts]
+    assert messages_of_files([*requests, [{"role": "user", "content": parts}]]) == [
+        requests[0],
+        refused,
+        refused,
+    ]
+
+
+def test_what_was_decoded_before_is_not_decoded_again(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(png(99)[:-40])
+    shard = tar(tmp_path / "a.tar", ("a.png", cut.read_bytes()))
+    path, copy = files([("image", str(cut)), ("image", f"tar://a.png::{shard}")], decoded=True)
+    assert path == str(cut)
+    assert isinstance(copy, str)
+    assert Path(copy).read_bytes() == cut.read_bytes()
+
+
+def test_what_takes_too_long_is_not_handed_over(tmp_path: Path) -> None:
+    slow_jpeg(tmp_path / "slow.jpg", 6000, 8000)
+    (refused,) = files([("image", str(tmp_path / "slow.jpg"))], timeout_s=3)
+    assert refused == Skipped(str(tmp_path / "slow.jpg"), "a decoder took more than 3 s")
+
+
+def test_no_room_for_copies_says_where_they_lie(tmp_path: Path) -> None:
+    shard = tar(tmp_path / "a.tar", ("a.png", png(99)))
+    command = [sys.executable, "-c", NO_ROOM, f"tar://a.png::{shard}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    message, hint = done.stdout.splitlines()
+    assert message.startswith("cannot write a copy of media: ")
+    assert message.endswith("File too large")
+    assert hint == "TMPDIR=DIR"

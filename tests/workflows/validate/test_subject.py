@@ -1,0 +1,108 @@
+"""A hand-written configuration where proof and memory take it, without an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmcalib.checks.catalogue import reserve
+from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
+from mmcalib.checks.catalogue.size_hints import SIZE_HINT
+from mmcalib.checks.check import Check
+from mmcalib.derive.limits import Count
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.shapes import Modality
+from mmcalib.gpus import catalogue
+from mmcalib.models import ResolvedModel
+from mmcalib.workflows.memory.checks import reserved_check
+from mmcalib.workflows.memory.predicted import Predicted
+from mmcalib.workflows.memory.rehearse import on_gpu
+from mmcalib.workflows.memory.worst_steps import configurations
+from mmcalib.workflows.validate.concluded import in_bytes
+from mmcalib.workflows.validate.subject import Subject, here
+from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
+
+OPENED = ModelInfo(
+    architecture="PretendVL",
+    modalities={"image": None},
+    max_model_len=32_768,
+    knobs=(),
+    serve_defaults={"max_num_batched_tokens": 2048, "max_num_seqs": 128},
+    chunks_mm_input=True,
+    video_loader=None,
+    audio_rate_hz=None,
+    device="cpu",
+    starts_engines=True,
+    versions={},
+)
+
+
+def subject(**engine_args: Any) -> Subject:
+    counts: dict[Modality, Count] = {"image": Count(1, "", "given")}
+    return Subject(
+        resolved=ResolvedModel("m", "/m", "local", None, ()),
+        opened=OPENED,
+        engine_args=engine_args,
+        counts=counts,
+        budget=BUDGET,
+        plain=BUDGET,
+        default_budget=BUDGET,
+        adequacy=reserve.reserved(engine_args, BUDGET, counts),
+    )
+
+
+def test_the_worst_step_has_no_hint_and_is_profiled() -> None:
+    hinted = {"image": {"count": 1, "width": 512}}
+    found = subject(limit_mm_per_prompt=hinted, skip_mm_profiling=True, max_num_seqs=4)
+    ((modality, args),) = configurations(found)
+    assert modality == "image"
+    assert args == {
+        "limit_mm_per_prompt": {"image": 1},
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 16_384,
+    }
+
+
+def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
+    hinted = subject(limit_mm_per_prompt={"image": {"count": 1, "width": 512}})
+    gpu = catalogue.find("L4")
+    worst: dict[Modality, Rehearsed] = {"image": rehearsed()}
+    before = [
+        Check(SIZE_HINT.of("image"), "fail", "a trap", "the cure"),
+        Check(RESERVED, "fail", "in tokens", "the cure"),
+    ]
+    for reserves, statuses in ((GIB // 4, ("fail", "fail")), (2 * GIB, ("warn", "pass"))):
+        config = rehearsed(activation_peak_bytes=reserves)
+        predicted = Predicted(gpu, None, config, steps=worst)
+        check = reserved_check(predicted, hinted, allow_under_reserve=False)
+        assert check is not None
+        hint, reserved = in_bytes(before, [check])
+        assert (hint.status, reserved.status) == statuses
+        assert "rehearsed" in reserved.detail
+        assert reserved.remedy == ("the cure" if reserved.status == "fail" else "")
+
+
+def test_a_finding_that_is_there_already_is_not_repeated() -> None:
+    before = [
+        Check(RESERVED, "fail", "", ""),
+        Check(ENCODER_RESERVED, "fail", "skipped", ""),
+    ]  # fmt: skip
+    memory = [Check(RESERVED, "fail", "", ""), Check(ENCODER_RESERVED, "warn", "")]
+    assert [c.name for c in in_bytes(before, memory)] == [
+        "encoder reserved",
+        "adequately reserved",
+    ]
+
+
+def test_what_needs_a_gpu_is_left_out_without_one() -> None:
+    args = {"tensor_parallel_size": 2, "max_num_seqs": 4}
+    assert here(args, "cpu") == {"max_num_seqs": 4}
+    assert here(args, "cuda") == args
+
+
+def test_the_defaults_are_those_of_the_gpu() -> None:
+    assert on_gpu(OPENED, None) == OPENED
+    assert on_gpu(OPENED, rehearsed()).serve_defaults == {
+        "max_num_batched_tokens": 8_192,
+        "max_num_seqs": 256,
+    }
