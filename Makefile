@@ -9,7 +9,7 @@ WITHIN ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-all bench conformance lint format docs clean
+.PHONY: help setup demo test test-long test-all bench conformance compat lint format docs clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -19,7 +19,7 @@ setup: ## Install mmcalib and vLLM into .venv (VLLM=cpu|cuda|none, PYTHON=python
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "setup: failed: $(PYTHON) is not Python 3.11 or newer; name one: make setup PYTHON=python3.12" >&2; \
 		exit 1; }
-	@$(PYTHON) scripts/setup.py --vllm $(VLLM)
+	@$(PYTHON) scripts/setup.py --vllm $(if $(filter 0.%,$(VLLM)),auto,$(VLLM))
 
 demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., GPU=...); results in out/
 	$(BIN)/python datasets/materialise.py sample
@@ -57,6 +57,10 @@ bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibr
 
 conformance: setup ## Ask check and vLLM's real server the same 2,000 generated requests (half an hour)
 	$(BIN)/python benchmarks/conformance.py --out reports/conformance.md
+
+compat: setup ## Try every command with each release of vLLM (VLLM=0.33.0 for one; ten minutes each)
+	$(BIN)/python datasets/materialise.py sample
+	$(BIN)/python benchmarks/compat.py --media sample $(addprefix --vllm ,$(filter 0.%,$(VLLM)))
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .

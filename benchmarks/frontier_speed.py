@@ -30,12 +30,12 @@ from mmcalib.domain.setting import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import ImageShape, VideoShape  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import OpenModel  # noqa: E402
-from mmcalib.geometry import find, materialise  # noqa: E402
-from mmcalib.job.decision.budgets import BudgetSource  # noqa: E402
-from mmcalib.job.decision.counts import counts  # noqa: E402
-from mmcalib.job.decision.explore import Explored, explore, knobs  # noqa: E402
-from mmcalib.job.decision.measure import measure  # noqa: E402
+from mmcalib.models import find, materialise  # noqa: E402
 from mmcalib.progress import Silent  # noqa: E402
+from mmcalib.workflows.decision.budgets import BudgetSource  # noqa: E402
+from mmcalib.workflows.decision.counts import counts  # noqa: E402
+from mmcalib.workflows.decision.explore import Explored, explore, knobs  # noqa: E402
+from mmcalib.workflows.decision.measure import measure  # noqa: E402
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 # What a user was promised for 500 shapes.

@@ -53,7 +53,7 @@ CLOCK = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line of `mmcalib`, under a name that no other has; `model` is empty where it needs none."""
+    """A line of `mmcalib`, under a name that no other has."""
 
     name: str
     words: tuple[str, ...]
@@ -184,7 +184,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="commands that begin so")
     given = parser.parse_args()
     found: list[str] = []
-    rows: list[tuple[str, float, float]] = []
+    rows: list[tuple[str, Ran, Ran]] = []
     with tempfile.TemporaryDirectory(prefix="same-outputs-") as scratch:
         trees = {"before": checked_out(given.commit, Path(scratch, "tree")), "now": ROOT}
         for side in trees:
@@ -198,13 +198,16 @@ def main() -> int:
             before, now = (
                 ran(tree, Path(scratch, SIDES[side]), command) for side, tree in trees.items()
             )
-            rows.append((command.name, before.seconds, now.seconds))
+            rows.append((command.name, before, now))
             lines = list(differences(command.name, before, now))
-            print("\n".join(lines), flush=True) if lines else None
+            for line in lines:
+                print(line, flush=True)
             found += lines
-    print(f"\n{'command':58}{'before, s':>10}{'now, s':>10}{'ratio':>8}")
+    # A command that fails at once on both sides is equal, too, and says little.
+    print(f"\n{'command':58}{'exit':>5}{'before, s':>10}{'now, s':>10}{'ratio':>8}")
     for name, old, new in rows:
-        print(f"{name:58}{old:10.1f}{new:10.1f}{new / old:8.2f}")
+        seconds = f"{old.seconds:10.1f}{new.seconds:10.1f}{new.seconds / old.seconds:8.2f}"
+        print(f"{name:58}{new.texts['exit code']:>5}{seconds}")
     print(f"{len(rows)} commands, {len(found)} lines differ")
     return 1 if found else 0
 

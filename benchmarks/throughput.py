@@ -28,13 +28,13 @@ from mmcalib.domain.setting import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import Modality  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import File, Measure  # noqa: E402
-from mmcalib.geometry import resolve  # noqa: E402
-from mmcalib.job.calibration.served import served_modalities  # noqa: E402
-from mmcalib.job.decision.measure import measure  # noqa: E402
-from mmcalib.job.opening import open_model  # noqa: E402
-from mmcalib.job.read import read  # noqa: E402
-from mmcalib.job.spec import cache_dir  # noqa: E402
+from mmcalib.models import resolve  # noqa: E402
 from mmcalib.progress import Silent  # noqa: E402
+from mmcalib.workflows.calibration.served import served_modalities  # noqa: E402
+from mmcalib.workflows.decision.measure import measure  # noqa: E402
+from mmcalib.workflows.opening import open_model  # noqa: E402
+from mmcalib.workflows.read import read  # noqa: E402
+from mmcalib.workflows.spec import cache_dir  # noqa: E402
 
 MODELS = ("Qwen/Qwen2.5-VL-3B-Instruct", "OpenGVLab/InternVL2-2B", "Qwen/Qwen2.5-Omni-7B")
 SAMPLE = 12

@@ -20,8 +20,8 @@ from mmcalib.engine.messages import (
     TryDevice,
 )
 from mmcalib.errors import EngineDied, MmcalibError
-from mmcalib.geometry import find, materialise
-from mmcalib.job.proof.processor_device import Pair
+from mmcalib.models import find, materialise
+from mmcalib.workflows.proof.processor_device import Pair
 
 # One of each kind of processor; sizes of the same family share theirs.
 MODELS = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpu.processed import UNSERVED, WHOLE, Line
 from gpu.report import CPU_MARK
-from mmcalib.job.proof.processor_device import figures
+from mmcalib.workflows.proof.processor_device import figures
 
 MIB = 1 << 20
 _NAMED = 20

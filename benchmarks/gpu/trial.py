@@ -27,10 +27,10 @@ from mmcalib.engine.messages import (
     StartEngine,
 )
 from mmcalib.errors import MmcalibError
-from mmcalib.geometry import depths, find, materialise, read_config
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.job.memory.accuracy import components
 from mmcalib.media.blank import write_blank
+from mmcalib.models import depths, find, materialise, read_config
+from mmcalib.workflows.memory.accuracy import components
 
 # Enough of the largest images that each step of either configuration is full more than once.
 BURST_ITEMS = 12

@@ -17,9 +17,9 @@ import mmcalib
 from judging.pool import Pool
 from judging.subject import Subject
 from mmcalib.errors import MmcalibError
-from mmcalib.geometry import cut_checkpoint, find, materialise, read_config
-from mmcalib.job.gate.calibration import Calibration
+from mmcalib.models import cut_checkpoint, find, materialise, read_config
 from mmcalib.processes.environment import safe_environment
+from mmcalib.workflows.gate.calibration import Calibration
 
 # One block of each stack, and that a narrow one: what is refused does not depend on depth or width.
 LAYERS = 1

@@ -20,7 +20,7 @@ from judging.subject import Subject
 from judging.verdict import Verdict
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import MmcalibError
-from mmcalib.job.gate.check import check
+from mmcalib.workflows.gate.check import check
 
 _MOST_STARTS = 12
 # How often what vLLM fails at is sent once more.

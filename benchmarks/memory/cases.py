@@ -11,7 +11,15 @@ from typing import Any
 # Engine arguments that a log names in its own words, or that only say how it was found.
 _NOT_ARGUMENTS = {"quantization"}
 GIB = 2**30
-COMPONENTS = ("weights", "activation peak", "cuda graphs", "non-torch", "kv pool")
+COMPONENTS = (
+    "weights",
+    "activation peak",
+    "activations and graphs",
+    "cuda graphs",
+    "non-torch",
+    "consumed",
+    "kv pool",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One log that can be rehearsed: with which geometry, GPU, release and arguments, and why."""
+    """One log that can be rehearsed: with which geometry, GPU, release and arguments, and why.
+
+    `total_gib` is what the log prints where the catalogue's card has another total.
+    """
 
     id: str
     model: str
@@ -40,6 +51,7 @@ class Case:
     geometry: str
     gpu: str
     total: str
+    total_gib: float | None
     release: str
     group: str
     why: str
@@ -55,6 +67,7 @@ class Excluded:
 
     id: str
     model: str
+    release: str
     why: str
 
 
@@ -70,7 +83,8 @@ def load(logs: Path, table: Path) -> tuple[list[Case], list[Excluded]]:
             cases.append(_case(log, entry))
         else:
             why = reasons.get(log["id"], f"no entry in {table.name}")
-            excluded.append(Excluded(log["id"], log["model"], why))
+            release = log["vllm_version"] or "not said"
+            excluded.append(Excluded(log["id"], log["model"], release, why))
     return cases, excluded
 
 
@@ -88,6 +102,7 @@ def _case(log: dict[str, Any], entry: dict[str, Any]) -> Case:
         geometry=entry["geometry"],
         gpu=entry["gpu"],
         total=entry["total"],
+        total_gib=entry.get("total_gib"),
         release=entry["release"],
         group=entry["group"],
         why=entry["why"],
@@ -104,14 +119,19 @@ def _published(figures: dict[str, Any]) -> Published:
         return None if value is None else round(value * GIB)
 
     graphs = "cudagraph_estimate_gib"
+    consumed = of("consumed_gib")
+    # Who prints what was consumed prints activations with the estimate of graphs among them.
+    peak = "activation peak" if consumed is None else "activations and graphs"
     tokens, items = figures["encoder_budget_tokens"], figures["profiled_items"]
     return Published(
         components={
+            **dict.fromkeys(COMPONENTS),
             "weights": of("weights_gib"),
-            "activation peak": of("activation_peak_gib"),
+            peak: of("activation_peak_gib"),
             # What startup subtracted, which is nothing before 0.21, whatever the graphs then took.
             "cuda graphs": of(graphs),
             "non-torch": of("non_torch_gib"),
+            "consumed": consumed,
             "kv pool": of("kv_cache_gib"),
         },
         kv_cache_tokens=figures["kv_cache_tokens"],

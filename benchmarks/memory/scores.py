@@ -60,8 +60,10 @@ def score(case: Case, answer: Rehearsed, allowances: Allowances) -> Score:
     predicted: dict[str, float] = {
         "weights": answer.weights_bytes,
         "activation peak": answer.activation_peak_bytes,
+        "activations and graphs": answer.activation_peak_bytes + graphs,
         "cuda graphs": graphs,
         "non-torch": outside,
+        "consumed": answer.weights_bytes + answer.buffers_bytes + outside,
         "kv pool": pool,
     }
     rows = [

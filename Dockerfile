@@ -1,0 +1,8 @@
+# mmcalib in an official image of vLLM, whose packages stay as they are: docs/recipes/container.md
+ARG VLLM=v0.33.0
+FROM vllm/vllm-openai:${VLLM}
+COPY pyproject.toml README.md LICENSE /opt/mmcalib/
+COPY mmcalib /opt/mmcalib/mmcalib
+RUN uv pip freeze --system | grep == > /opt/mmcalib/constraints.txt \
+    && uv pip install --system --break-system-packages --constraint /opt/mmcalib/constraints.txt /opt/mmcalib
+ENTRYPOINT ["mmcalib"]
