@@ -15,7 +15,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError, VllmMoved
 from mmcalib.progress import Silent
 from mmcalib.workflows.doctor.capabilities import capabilities
-from mmcalib.workflows.memory.rehearse import rehearse
+from mmcalib.workflows.memory.rehearse import Rehearsals, rehearse
 from tests.e2e import moved
 from tests.e2e.command import QWEN
 from tests.e2e.media import photo
@@ -32,15 +32,16 @@ Lacks = Callable[[str], None]
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lacks:
     """Makes every child's vLLM lack a name."""
-    defaults = EngineHost.__init__.__kwdefaults__
-    assert defaults is not None
 
     def lacks(missing: str) -> None:
         wrapper = tmp_path / "python"
         words = shlex.join([sys.executable, str(Path(moved.__file__)), missing])
         wrapper.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setitem(defaults, "python", str(wrapper))
+        for starts in (EngineHost, Rehearsals):
+            defaults = starts.__init__.__kwdefaults__
+            assert defaults is not None
+            monkeypatch.setitem(defaults, "python", str(wrapper))
 
     return lacks
 

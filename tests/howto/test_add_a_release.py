@@ -38,7 +38,8 @@ def test_a_release_is_a_matter_of_one_folder(tmp_path: Path) -> None:
         'VLLM_0_33 = Release("vllm", 0, 33)\nVLLM_0_34 = Release("vllm", 0, 34)\n',
     )
     module = f"{RELEASES}/environment.py"
-    copy.edit(module, "import VLLM_0_21, VLLM_0_33", "import VLLM_0_21, VLLM_0_33, VLLM_0_34")
+    imports = "from mmcalib.releases.release import "
+    copy.edit(module, imports, f"{imports}VLLM_0_34, ")
     copy.edit(
         module,
         'release has."""\n    from vllm import envs\n',
