@@ -11,6 +11,7 @@ from typing import BinaryIO, cast
 from mmcalib.domain.encoding import MIB, PLAIN, Encoded, mib
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.errors import UsageError
 from mmcalib.locations.disk import NOT_REGULAR
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.locations.opening import Opened, open_item
@@ -28,6 +29,7 @@ from mmcalib.media.bounded import (
 from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import ANIMATED, HEAD_BYTES, Kind, sniff
+from mmcalib.wording import one_line
 
 _NOT_MEDIA = "not an image, video or audio file"
 
@@ -129,6 +131,8 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
 
 def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Encoded:
     # These take five times as long to import as the rest, and may never be needed.
+    if kind in ("container", "audio"):
+        _load_readers()
     if kind == "container":
         from mmcalib.media.video import container_shape
 
@@ -144,3 +148,15 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
     if kind == "empty":
         raise Unreadable("empty file")
     raise NotMedia(f"{_NOT_MEDIA} (text)" if kind == "text" else _NOT_MEDIA)
+
+
+def _load_readers() -> None:
+    """An installation without its libraries is no damage of the file, and is not remembered."""
+    try:
+        import av  # noqa: F401
+        import soundfile  # noqa: F401
+    except (ImportError, OSError) as error:
+        raise UsageError(
+            one_line(f"video and sound cannot be read here: {error}"),
+            hint="pip install --force-reinstall av soundfile",
+        ) from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from mmcalib.releases.release import VLLM_0_19
+
 
 def current() -> Any:
     """vLLM's own answer: `is_cpu`, `is_cuda`, `is_cuda_alike`, `device_type`."""
@@ -38,6 +40,15 @@ def _borrowed_cpu() -> Any:
         """The CPU's, in a build without its kernels."""
 
     return BorrowedCpu
+
+
+def fit_block_size(config: Any) -> None:
+    """What vLLM's executors ask of the platform once the model is loaded: a KV block that every
+    attention backend takes, and that in hybrid models is as large as a page of their state. Before
+    0.19 the config itself knew.
+    """
+    if VLLM_0_19.reached:
+        current().update_block_size_for_backend(config)
 
 
 def cuda_base() -> Any:

@@ -85,7 +85,7 @@ def install(gpu: Gpu) -> Stage:
     platform.disown_build()
     stage = Stage(gpu)
     cuda.install(stage.machine)
-    triton.install()
+    triton.install(stage.machine)
     flashinfer.install()
     operations.install(lambda: stage.ledger.module)
     platform.install(stage.machine)

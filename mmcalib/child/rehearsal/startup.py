@@ -15,7 +15,7 @@ from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.overhead import CONTEXT_BYTES
 from mmcalib.child.rehearsal.patches import processes
-from mmcalib.releases import memory, models
+from mmcalib.releases import memory, models, platforms
 from mmcalib.releases.runner import gpu_worker, watched_phases
 
 
@@ -51,6 +51,7 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
             worker = gpu_worker(config)
             worker.init_device()
             worker.load_model()
+            platforms.fit_block_size(config)
             stage.machine.other_bytes += non_torch_bytes
             runner = worker.model_runner
             with (

@@ -15,6 +15,8 @@ from mmcalib.child.rehearsal.device.machine import GPUS, Machine
 from mmcalib.child.rehearsal.patches.patching import replace
 from mmcalib.releases import targets
 
+# What vLLM makes on `current_device()`, which is an index.
+_BY_INDEX = ("empty", "zeros", "ones", "full")
 # Where a GPU is described by memory and capability alone: vLLM asks whether there are many.
 _TYPICAL_SM_COUNT = 64
 # Fixed by CUDA for every GPU that vLLM runs on.
@@ -64,7 +66,7 @@ class Generator(torch.Generator):  # type: ignore[misc] # torch is not followed
 
 
 class _Device(contextlib.nullcontext[None]):
-    """`with torch.cuda.device(...)`."""
+    """`with torch.cuda.device(...)` and `with torch.accelerator.device_index(...)`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -129,6 +131,7 @@ def install(machine: Machine) -> None:
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
         "current_device_index": lambda: 0,
         "set_device_index": lambda device: None,
+        "device_index": _Device,
         "get_memory_info": lambda device=None: machine.memory_info(),
     }
     for name, value in {**both, **cuda}.items():
@@ -148,8 +151,21 @@ def install(machine: Machine) -> None:
     )
     # `with torch.device(...)` has to know the true constructors.
     _device_constructors()
+    for name in _BY_INDEX:
+        replace(f"torch.{name}", _placed(getattr(torch, name)))
     replace("torch.tensor", _unpinned(torch.tensor))
     _settings(machine)
+
+
+def _placed(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A build of torch without CUDA does not know which accelerator a bare index would mean."""
+
+    def placed(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if isinstance(device, int):
+            device = torch.device("cuda", device)
+        return make(*args, device=device, **kwargs)
+
+    return placed
 
 
 def _unpinned(tensor: Callable[..., Any]) -> Callable[..., Any]:
