@@ -72,6 +72,7 @@ LOGGED = [
     ("Qwen/Qwen2.5-VL-72B-Instruct", "video", {}, (114_688, 114_688)),
     ("Qwen/Qwen3-VL-8B-Instruct", "image", {}, (16_384, 16_384)),
     ("Qwen/Qwen3-VL-8B-Instruct", "image", {"max_pixels": 1_003_520}, (980, 980)),
+    ("Qwen/Qwen3.8-27B", "image", {}, (16_384, 16_384)),
     ("llava-hf/llava-v1.6-mistral-7b-hf", "image", {}, (2731, 3276)),
     ("openai/whisper-large-v3", "audio", {}, (1500, 1500)),
 ]

@@ -46,6 +46,10 @@ MORE_FILES = {
         "preprocessor_config.json",
         "processor_config.json",
     },
+    "Qwen3_5ForConditionalGeneration": {
+        "preprocessor_config.json",
+        "video_preprocessor_config.json",
+    },
     "Qwen3VLForConditionalGeneration": {
         "preprocessor_config.json",
         "video_preprocessor_config.json",

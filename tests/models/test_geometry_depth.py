@@ -30,6 +30,9 @@ TRUE_DEPTHS = {
     "Qwen/Qwen3-VL-4B-Instruct": (36, 24),
     "Qwen/Qwen3-VL-8B-Instruct": (36, 27),
     "Qwen/Qwen3-VL-30B-A3B-Instruct": (48, 27),
+    "Qwen/Qwen3.5-27B": (64, 27),
+    "Qwen/Qwen3.6-27B": (64, 27),
+    "Qwen/Qwen3.8-27B": (64, 27),
     "google/gemma-3-4b-it": (34, 27),
     "google/gemma-3-27b-it": (62, 27),
     "llava-hf/llava-onevision-qwen2-7b-ov-hf": (28, 26),
@@ -73,6 +76,8 @@ def test_a_cut_changes_depths_and_nothing_wide(geometry: Geometry) -> None:
         "decoder_layers",
         "max_window_layers",
         "sliding_window_pattern",
+        "full_attention_interval",
+        "layer_types",
         "fullatt_block_indexes",
         "deepstack_visual_indexes",
     }

@@ -1,0 +1,86 @@
+"""Geometry against published numbers of parameters: arithmetic over a config, without a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mmcalib.models import find
+
+Config = dict[str, Any]
+
+
+def qwen3_5(config: Config) -> int:
+    """Gated DeltaNet and gated attention in turn, an encoder without deepstack, an MTP head."""
+    text, vision = config["text_config"], config["vision_config"]
+    hidden = text["hidden_size"]
+    tables = 1 if text["tie_word_embeddings"] else 2
+    kinds = [_delta_net if kind == "linear_attention" else _attention for kind in _kinds(text)]
+    layers = sum(attention(text) + _feed_forward(text) + 2 * hidden for attention in kinds)
+    return (
+        tables * text["vocab_size"] * hidden
+        + layers
+        + hidden
+        + text["mtp_num_hidden_layers"] * _drafter(text)
+        + _qwen_encoder(vision)
+    )
+
+
+def _kinds(text: Config) -> list[str]:
+    kinds: list[str] = text["layer_types"]
+    assert len(kinds) == text["num_hidden_layers"]
+    return kinds
+
+
+def _drafter(text: Config) -> int:
+    hidden = text["hidden_size"]
+    block = _attention(text) + _feed_forward(text) + 2 * hidden
+    return 2 * hidden * hidden + block + 3 * hidden
+
+
+def _delta_net(text: Config) -> int:
+    hidden, value_heads = text["hidden_size"], text["linear_num_value_heads"]
+    keys = text["linear_num_key_heads"] * text["linear_key_head_dim"]
+    values = value_heads * text["linear_value_head_dim"]
+    inputs = hidden * (2 * keys + 2 * values + 2 * value_heads)
+    convolution = text["linear_conv_kernel_dim"] * (2 * keys + values)
+    return inputs + convolution + 2 * value_heads + text["linear_value_head_dim"] + values * hidden
+
+
+def _attention(text: Config) -> int:
+    hidden, head = text["hidden_size"], text["head_dim"]
+    queries, keys = text["num_attention_heads"] * head, text["num_key_value_heads"] * head
+    gate = queries if text["attn_output_gate"] else 0
+    return hidden * (2 * queries + gate + 2 * keys) + 2 * head
+
+
+def _feed_forward(text: Config) -> int:
+    return 3 * text["hidden_size"] * int(text["intermediate_size"])
+
+
+def _qwen_encoder(vision: Config) -> int:
+    hidden, wide = vision["hidden_size"], vision["intermediate_size"]
+    pixels = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+    block = 4 * hidden * hidden + 2 * hidden * wide + 9 * hidden + wide
+    merged = hidden * vision["spatial_merge_size"] ** 2
+    merger = 2 * hidden + merged * (merged + 1) + (merged + 1) * vision["out_hidden_size"]
+    patches = (pixels + 1 + vision["num_position_embeddings"]) * hidden
+    return int(patches + vision["depth"] * block + merger)
+
+
+# What the index of the published weights counts. Source: index id 68411029259, read on the hub on
+# 2026-09-24.
+@pytest.mark.parametrize(
+    ("model_id", "parameters"),
+    [
+        ("Qwen/Qwen3.5-27B", 27_781_427_952),
+        ("Qwen/Qwen3.8-27B", 27_781_427_952),
+    ],
+)
+def test_the_geometry_has_the_published_number_of_parameters(
+    model_id: str, parameters: int
+) -> None:
+    geometry = find(model_id)
+    assert geometry is not None
+    assert qwen3_5(geometry.values("config")) == parameters
