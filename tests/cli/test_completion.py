@@ -55,7 +55,10 @@ def completed(typed: str, env: dict[str, str]) -> list[str]:
     ("typed", "offers"),
     [
         ("mmcalib sc", ["scan"]),
-        ("mmcalib run --model google/", ["google/gemma-3-27b-it", "google/gemma-3-4b-it"]),
+        (
+            "mmcalib run --model google/",
+            ["google/gemma-3-12b-it", "google/gemma-3-27b-it", "google/gemma-3-4b-it"],
+        ),
         ("mmcalib plan --gpu L4", ["L4", "L40", "L40S"]),
         ("mmcalib rehearse --gpu au", ["auto"]),
         ("mmcalib run --validate re", ["replay"]),

@@ -37,6 +37,17 @@ TRUE_DEPTHS = {
     "google/gemma-3-27b-it": (62, 27),
     "llava-hf/llava-onevision-qwen2-7b-ov-hf": (28, 26),
     "llava-hf/llava-v1.6-mistral-7b-hf": (32, 24),
+    "google/gemma-3-12b-it": (48, 27),
+    "OpenGVLab/InternVL2_5-8B": (32, 24),
+    "OpenGVLab/InternVL3-2B": (28, 24),
+    "OpenGVLab/InternVL3-8B": (28, 24),
+    "Qwen/Qwen2-VL-7B-Instruct": (28, 32),
+    "Qwen/Qwen2.5-Omni-3B": (36, 32),
+    "Qwen/Qwen2.5-VL-32B-Instruct": (64, 32),
+    "llava-hf/llava-1.5-7b-hf": (32, 24),
+    "llava-hf/llava-onevision-qwen2-0.5b-ov-hf": (24, 26),
+    "mistral-community/pixtral-12b": (40, 24),
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": (40, 24),
     "openai/whisper-large-v3": (32, 32),
 }
 # Three deepstack layers of the encoder feed the language model.

@@ -22,6 +22,17 @@ IDS = {
     "google/gemma-3-27b-it",
     "llava-hf/llava-onevision-qwen2-7b-ov-hf",
     "llava-hf/llava-v1.6-mistral-7b-hf",
+    "google/gemma-3-12b-it",
+    "OpenGVLab/InternVL2_5-8B",
+    "OpenGVLab/InternVL3-2B",
+    "OpenGVLab/InternVL3-8B",
+    "Qwen/Qwen2-VL-7B-Instruct",
+    "Qwen/Qwen2.5-Omni-3B",
+    "Qwen/Qwen2.5-VL-32B-Instruct",
+    "llava-hf/llava-1.5-7b-hf",
+    "llava-hf/llava-onevision-qwen2-0.5b-ov-hf",
+    "mistral-community/pixtral-12b",
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
     "openai/whisper-large-v3",
 }
 
@@ -45,7 +56,12 @@ def test_every_fact_has_a_status_and_a_source(geometry: Geometry) -> None:
 def test_what_is_not_found_says_what_it_follows_from(geometry: Geometry) -> None:
     openings = {
         "inferred": ("sibling", "fine-tune", "arithmetic", "transformers", "vLLM"),
-        "transformers-default": ("Qwen2Config", "MistralConfig"),
+        "transformers-default": (
+            "Qwen2Config",
+            "MistralConfig",
+            "LlamaConfig",
+            "PixtralVisionConfig",
+        ),
         "stand-in": ("mmcalib's choice", "vLLM"),
     }
     for name, fact in geometry.doubtful():
