@@ -67,7 +67,9 @@ def encoder_of(config: Config, modality: str) -> Encoder | None:
     vision = whole.get("vision_config")
     if not isinstance(vision, Mapping) or modality not in ("image", "video"):
         return None
-    if "spatial_merge_size" in vision or "spatial_merge_size" in whole:
+    if vision.get("model_type") == "pixtral":
+        return _pixtral(whole, vision) if modality == "image" else None
+    if "spatial_merge_size" in vision:
         return _merging(vision)
     if "image_size" in vision and "intermediate_size" in vision and modality == "image":
         return _tiled(whole, vision)
@@ -87,6 +89,18 @@ def _merging(vision: Config) -> Encoder:
         merge=int(vision["spatial_merge_size"]) ** 2,
         inputs=_CHANNELS * _FRAMES_PER_PATCH * int(vision["patch_size"]) ** 2,
         input_bytes=1,
+    )
+
+
+def _pixtral(whole: Config, vision: Config) -> Encoder:
+    """Pixtral and Mistral Small 3: patches of the image itself, which the projector may merge."""
+    return Encoder(
+        int(vision["hidden_size"]),
+        int(vision["intermediate_size"]),
+        gated=True,
+        rotary=True,
+        merge=int(whole.get("spatial_merge_size", 1)) ** 2,
+        inputs=_CHANNELS * int(vision["patch_size"]) ** 2,
     )
 
 

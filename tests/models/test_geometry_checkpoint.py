@@ -41,6 +41,10 @@ def test_the_same_bytes_twice(geometry: Geometry, tmp_path: Path) -> None:
 MORE_FILES = {
     "InternVLChatModel": set(),
     "Gemma3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "Idefics3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "Llama4ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "LlavaForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "Mistral3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "LlavaNextForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "LlavaOnevisionForConditionalGeneration": {
         "preprocessor_config.json",

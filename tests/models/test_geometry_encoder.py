@@ -24,6 +24,21 @@ def test_the_largest_video_of_qwen25_vl() -> None:
     assert encoder.peak_bytes(1, 114_688) == 458_752 * (2 * (3 * 3420 + 4 * 1280) + 1176)
 
 
+@pytest.mark.parametrize(
+    ("model", "merged"),
+    [("mistralai/Mistral-Small-3.1-24B-Instruct-2503", 4), ("mistral-community/pixtral-12b", 1)],
+)
+def test_pixtral_merges_in_the_projector_or_not_at_all(model: str, merged: int) -> None:
+    whole = config(model)
+    encoder = encoder_of(whole, "image")
+    assert encoder is not None
+    pixels = 3 * whole["vision_config"]["patch_size"] ** 2
+    assert encoder.peak_bytes(2, 100) == 200 * merged * 2 * (
+        max(3 * 4096 + 4 * 1024, 12 * 1024) + pixels
+    )
+    assert encoder_of(whole, "video") is None
+
+
 def test_qwen2_vl_calls_its_width_otherwise() -> None:
     encoder = encoder_of(config("Qwen/Qwen2-VL-2B-Instruct"), "image")
     assert encoder is not None
