@@ -54,6 +54,10 @@ MORE_FILES = {
         "preprocessor_config.json",
         "video_preprocessor_config.json",
     },
+    "Qwen3_5MoeForConditionalGeneration": {
+        "preprocessor_config.json",
+        "video_preprocessor_config.json",
+    },
     "Qwen3VLForConditionalGeneration": {
         "preprocessor_config.json",
         "video_preprocessor_config.json",

@@ -15,7 +15,7 @@ def qwen3_5(config: Config) -> int:
     """Gated DeltaNet and gated attention in turn, an encoder without deepstack, an MTP head."""
     text, vision = config["text_config"], config["vision_config"]
     hidden = text["hidden_size"]
-    tables = 1 if text["tie_word_embeddings"] else 2
+    tables = 1 if config["tie_word_embeddings"] else 2
     kinds = [_delta_net if kind == "linear_attention" else _attention for kind in _kinds(text)]
     layers = sum(attention(text) + _feed_forward(text) + 2 * hidden for attention in kinds)
     return (
@@ -56,7 +56,12 @@ def _attention(text: Config) -> int:
 
 
 def _feed_forward(text: Config) -> int:
-    return 3 * text["hidden_size"] * int(text["intermediate_size"])
+    hidden = int(text["hidden_size"])
+    if "num_experts" not in text:
+        return 3 * hidden * int(text["intermediate_size"])
+    widths = text["num_experts"] * text["moe_intermediate_size"]
+    shared = text["shared_expert_intermediate_size"]
+    return hidden * (3 * widths + text["num_experts"] + 3 * shared + 1)
 
 
 def _qwen_encoder(vision: Config) -> int:
@@ -69,18 +74,25 @@ def _qwen_encoder(vision: Config) -> int:
     return int(patches + vision["depth"] * block + merger)
 
 
-# What the index of the published weights counts. Source: index id 68411029259, read on the hub on
-# 2026-09-24.
+# What the index of the published weights counts, in full where that is known and else in billions.
+# Source: index id 68411029259, read on the hub on 2026-09-24; of Qwen3.6-27B index id 56148059805.
 @pytest.mark.parametrize(
     ("model_id", "parameters"),
     [
-        ("Qwen/Qwen3.5-27B", 27_781_427_952),
-        ("Qwen/Qwen3.8-27B", 27_781_427_952),
+        ("Qwen/Qwen3.5-0.8B", "0.87 B"),
+        ("Qwen/Qwen3.5-2B", "2.27 B"),
+        ("Qwen/Qwen3.5-4B", "4.66 B"),
+        ("Qwen/Qwen3.5-9B", "9.65 B"),
+        ("Qwen/Qwen3.5-27B", "27,781,427,952"),
+        ("Qwen/Qwen3.6-27B", "27,781,427,952"),
+        ("Qwen/Qwen3.8-27B", "27,781,427,952"),
+        ("Qwen/Qwen3.5-35B-A3B", "35.95 B"),
     ],
 )
 def test_the_geometry_has_the_published_number_of_parameters(
-    model_id: str, parameters: int
+    model_id: str, parameters: str
 ) -> None:
     geometry = find(model_id)
     assert geometry is not None
-    assert qwen3_5(geometry.values("config")) == parameters
+    found = qwen3_5(geometry.values("config"))
+    assert parameters in (f"{found:,}", f"{found / 1e9:.2f} B")

@@ -1,0 +1,51 @@
+"""Facts against the publisher's own files: the digest of a file is public where the file is not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from mmcalib.models import Geometry, bundled
+
+# SHA-256 of config.json. Source: index id 68330512500, with the revision on the hub; of Qwen3.6
+# index ids 54570418369 and 70650232578.
+CONFIGS = {
+    "Qwen/Qwen3.5-0.8B": "b90b86f35c8e6925ef74ee04d0e758f0a845c83a42089ad82bbaa948de9b4204",
+    "Qwen/Qwen3.5-2B": "ed1c1723241f23f7f4e23430759cbd7dcfb4103cbdfe052bfe7626b57c2615b4",
+    "Qwen/Qwen3.5-4B": "ddc63e1c717afa86c865bb5e01313d89d72bb53b97ad4a8a03ba8510c0621670",
+    "Qwen/Qwen3.5-9B": "d0883072e01861ed0b2d47be3c16c36a8e81c224c7ffaa310c6558fb3f932b05",
+    "Qwen/Qwen3.5-27B": "f8d190c5b89c1521220f935d2567a587d6e291ed69066a45a106560b05a2174c",
+    "Qwen/Qwen3.5-35B-A3B": "5e4d7f74fec2f360eb9cfbfcd6ec0c4c76e684d3a11caaed259d9fd9bfbc7944",
+    "Qwen/Qwen3.6-27B": "69db4eb7196bc8190813231b3018ca05d8c2e3abc7b1af19d55c157af44a9d9c",
+    "Qwen/Qwen3.6-35B-A3B": "93a4693fa9d8392fbfccd4b3c9873f4bfdcb14fdede978b123d07d19675efe99",
+    "Qwen/Qwen3.8-27B": "191e0af232104ed8b65258cf3fb2b842e288008baca7633c11b82a1ac7203aab",
+}
+# Of preprocessor_config.json and video_preprocessor_config.json of Qwen3.8-27B, and of the others
+# of its family. Source: index id 67402721459.
+QWEN_IMAGES = "27225450ac9c6529872ee1924fcb0962ff5634834f817040f444118116f4e516"
+QWEN_VIDEOS = "7768af27c1fafa9cc9011c1dc20067e03f8915e03b63504550e11d5066986d13"
+
+each_qwen3_5 = pytest.mark.parametrize(
+    "geometry",
+    [one for one in bundled() if one.architecture.startswith("Qwen3_5")],
+    ids=lambda g: g.id,
+)
+
+
+def digest(geometry: Geometry, section: str) -> str:
+    """Of the section as the publisher writes the file: the same keys in the same order."""
+    return hashlib.sha256(json.dumps(geometry.values(section), indent=4).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("model_id", CONFIGS)
+def test_the_config_is_the_published_one_byte_for_byte(model_id: str) -> None:
+    [geometry] = [one for one in bundled() if one.id == model_id]
+    assert digest(geometry, "config") == CONFIGS[model_id]
+
+
+@each_qwen3_5
+def test_the_processors_are_the_published_ones_byte_for_byte(geometry: Geometry) -> None:
+    assert digest(geometry, "preprocessor") == QWEN_IMAGES
+    assert digest(geometry, "video_preprocessor") == QWEN_VIDEOS
