@@ -54,6 +54,8 @@ TRUE_DEPTHS = {
     "llava-hf/llava-onevision-qwen2-0.5b-ov-hf": (24, 26),
     "mistral-community/pixtral-12b": (40, 24),
     "mistralai/Mistral-Small-3.1-24B-Instruct-2503": (40, 24),
+    "HuggingFaceM4/Idefics3-8B-Llama3": (32, 27),
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": (48, 34),
     "openai/whisper-large-v3": (32, 32),
 }
 # Three deepstack layers of the encoder feed the language model.

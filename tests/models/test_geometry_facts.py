@@ -39,6 +39,8 @@ IDS = {
     "llava-hf/llava-onevision-qwen2-0.5b-ov-hf",
     "mistral-community/pixtral-12b",
     "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+    "HuggingFaceM4/Idefics3-8B-Llama3",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct",
     "openai/whisper-large-v3",
 }
 
