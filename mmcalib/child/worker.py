@@ -11,6 +11,7 @@ from mmcalib.child.peak import traced
 from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.releases.budget import worker_budget
 from mmcalib.releases.environment import subtracts_graphs
+from mmcalib.releases.kv_cache import bytes_per_token
 from mmcalib.releases.processors import item_bytes
 from mmcalib.releases.runner import encoded, encoder_batches
 from mmcalib.releases.worker_attributes import with_phases, worker_memory
@@ -27,7 +28,7 @@ class WorkerMethods:
     def mmcalib_kv(self) -> tuple[float, int]:
         """KV cache: (bytes per token over all layers of this worker, number of layers)."""
         specs = self.model_runner.get_kv_cache_spec().values()
-        return sum(spec.page_size_bytes / spec.block_size for spec in specs), len(specs)
+        return bytes_per_token(specs), len(specs)
 
     def mmcalib_budget(self) -> dict[str, Any]:
         """The encoder budget that this worker really has."""

@@ -76,7 +76,9 @@ class Rehearsed:
     below zero the engine would not start. `kv_cache_tokens` and `max_concurrency` are None then,
     and `problem` is vLLM's reason. `encoder_tokens` are the embeddings that the profile made, of
     `outputs`. `merge_peak_bytes` is what it takes to write a step full of embeddings among those
-    of the text, beside the cache that they come from; None where that could not be run.
+    of the text, beside the cache that they come from; None where that could not be run. `prefill`
+    is a step full of a prompt as serving runs it, of a model with recurrent layers: the profile's
+    own leaves them out.
     `buffers_bytes` is what startup keeps beside the weights, with the allocator's rounding.
     Non-torch and CUDA graphs are allowances, as `assumptions` say.
     """
@@ -109,4 +111,5 @@ class Rehearsed:
     encoder_tokens: int = 0
     outputs: Outputs | None = None
     merge_peak_bytes: int | None = None
+    prefill: PhasePeak | None = None
     steps: tuple[StepPeak, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 from mmcalib.releases.release import VLLM_0_10, VLLM_0_23
 
@@ -25,6 +25,11 @@ def forgo(config: Any) -> None:
     # Wrapped for the compiler, a step would hide what it holds inside.
     if VLLM_0_23.reached:
         config.compilation_config.ir_enable_torch_wrap = False
+
+
+# Operations that choose among kernels themselves, compiled or not: the name says native, but what
+# it calls are kernels of its own (model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py, 0.32).
+CHOOSE_THEMSELVES: Final = frozenset({"ChunkGatedDeltaRule"})
 
 
 def custom_op() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from mmcalib.releases.release import VLLM_0_10, VLLM_0_11, VLLM_0_23, VLLM_0_29, VLLM_0_33
@@ -15,6 +16,16 @@ def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
 
     layouts = worker.get_supported_kv_cache_layouts()
     resolve_kv_cache_layout(config, [layouts], specs)
+
+
+def bytes_per_token(specs: Iterable[Any]) -> float:
+    """What one more token takes in the layers that keep something of each; a recurrent layer keeps
+    one state per request, however long that is.
+    """
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    growing = (spec for spec in specs if not isinstance(spec, MambaSpec))
+    return float(sum(spec.page_size_bytes / spec.block_size for spec in growing))
 
 
 def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) -> Any:

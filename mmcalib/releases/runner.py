@@ -51,6 +51,27 @@ def watched_phases(
         yield
 
 
+def run_prefill(worker: Any, tokens: int) -> None:
+    """A step of `tokens` of one prompt, or of as few as the context allows, once there is a KV
+    cache: with attention, and with the recurrent layers that a profile leaves out.
+    """
+    runner = worker.model_runner
+    requests = -(-tokens // worker.model_config.max_model_len)
+    if uses_v2_runner(worker):
+        most, runner.max_num_reqs = runner.max_num_reqs, requests
+        try:
+            runner._dummy_run(tokens, skip_attn=False)
+        finally:
+            runner.max_num_reqs = most
+        return
+    scheduler = runner.scheduler_config
+    most, scheduler.max_num_seqs = scheduler.max_num_seqs, requests
+    try:
+        runner._dummy_run(tokens, force_attention=True)
+    finally:
+        scheduler.max_num_seqs = most
+
+
 def encoded(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
     """What the model's encoder makes of batches: an output per item."""
     return [out for batch in batches for out in getattr(model, ENCODER)(**batch)]

@@ -78,6 +78,7 @@ def memory_rows(memory: Memory) -> list[tuple[str, str, str]]:
         for name, field in (
             ("encoder", "encoder_peak_bytes"),
             ("language model", "language_model_peak_bytes"),
+            ("language model, served", "prefill_peak_bytes"),
             ("sampler", "sampler_peak_bytes"),
         )
         if getattr(memory, field) is not None

@@ -12,6 +12,8 @@ class Memory(DocumentPart):
 
     KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
     is the highest of its phases; while serving a full encoder cache takes its part of that.
+    `prefill_peak_bytes` is a step full of a prompt as it is served, of a model with recurrent
+    layers: vLLM's profile leaves them out.
     """
 
     total_bytes: int | None = None
@@ -20,6 +22,7 @@ class Memory(DocumentPart):
     buffers_bytes: int | None = None
     encoder_peak_bytes: int | None = None
     language_model_peak_bytes: int | None = None
+    prefill_peak_bytes: int | None = None
     sampler_peak_bytes: int | None = None
     encoder_cache_bytes: int | None = None
     activation_peak_bytes: int | None = None

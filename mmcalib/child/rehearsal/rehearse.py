@@ -56,6 +56,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         if given_bytes is not None:
             # The user's word, whatever else is taken.
             kept = stage.machine.allocator.allocated_bytes
+        prefill = serving.prefill(config, brought, stage.ledger, kv.layout)
         return Rehearsed(
             vllm=installed("vllm"),
             runner="V2" if uses_v2_runner(brought.worker) else "V1",
@@ -70,6 +71,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             buffers_bytes=kept - brought.weights_bytes,
             activation_peak_bytes=activation,
             phases=tuple(_peak(phase) for phase in brought.phases),
+            prefill=None if prefill is None else _peak(prefill),
             encoder_tokens=sum(phase.embeddings for phase in brought.phases),
             non_torch_bytes=outside,
             cudagraph_bytes=graphs.nbytes,
@@ -172,12 +174,13 @@ class KvCache:
     tokens: int | None
     concurrency: float | None
     problem: str = ""
+    layout: Any = None
 
 
 def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
     """Divide the available bytes as vLLM's engine core would."""
     specs = worker.get_kv_cache_spec()
-    per_token = round(sum(spec.page_size_bytes / spec.block_size for spec in specs.values()))
+    per_token = round(kv_cache.bytes_per_token(specs.values()))
     if not specs:
         return KvCache(0, 0, None, "this model keeps no KV cache")
     kv_cache.resolve_layout(config, worker, list(specs.values()))
@@ -186,7 +189,7 @@ def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
     except ValueError as error:
         return KvCache(per_token, None, None, " ".join(str(error).split()))
     tokens, concurrency = kv_cache.kv_cache_tokens(config, layout)
-    return KvCache(per_token, tokens, concurrency)
+    return KvCache(per_token, tokens, concurrency, layout=layout)
 
 
 MIB: Final = 1 << 20

@@ -20,7 +20,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.releases.budget import worker_budget
 from mmcalib.releases.models import embeds_width
-from mmcalib.releases.runner import encoded, encoder_batches
+from mmcalib.releases.runner import encoded, encoder_batches, run_prefill
 
 # Items that any model takes, of every modality: an icon, a second of video or sound.
 _SMALL: Final[Mapping[str, Shape]] = {
@@ -84,6 +84,22 @@ def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -
     with ledger.phase("encoder", since=brought.profile) as phase:
         batches, _ = encoder_batches(brought.worker, modality, media, step.items)
         note_outputs(phase, encoded(brought.worker.model_runner.model, batches))
+    return phase
+
+
+def prefill(config: Any, brought: Brought, ledger: Ledger, layout: Any) -> LedgerPhase | None:
+    """A step full of a prompt, as serving runs it, of a model with recurrent layers: vLLM's profile
+    leaves out what they compute (vllm#52872). None of any other model.
+
+    Fills the KV cache, and comes last: a profile would not find its memory afterwards.
+    """
+    if not config.model_config.is_hybrid or layout is None:
+        return None
+    brought.worker.initialize_from_config(layout)
+    with ledger.phase("prefill") as phase:
+        run_prefill(brought.worker, config.scheduler_config.max_num_batched_tokens)
+    # As the profile counts, whose kernels' workspaces stay.
+    phase.start_bytes -= brought.profile.end_bytes - brought.profile.start_bytes
     return phase
 
 

@@ -102,10 +102,11 @@ def demands(
         )
     # What the profile's own outputs hold is part of its later peaks.
     held = calibrated.outputs.held_bytes if calibrated.outputs else 0
-    language = [p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE]
+    language = [p.peak_bytes - held for p in calibrated.phases if p.name in _LANGUAGE]
+    if calibrated.prefill is not None:
+        language.append(calibrated.prefill.peak_bytes)
     if language:
-        tokens = budget.max_num_batched_tokens
-        yield LanguageStep(tokens, max(language) - held, beside(0))
+        yield LanguageStep(budget.max_num_batched_tokens, max(language), beside(0))
     if calibrated.merge_peak_bytes is not None:
         tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
         yield Merge(tokens, calibrated.merge_peak_bytes, beside(0))

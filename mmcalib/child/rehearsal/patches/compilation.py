@@ -119,6 +119,8 @@ def _fused(module: torch.nn.Module) -> Callable[..., Any] | None:
     kind = compilation.custom_op()
     if not isinstance(module, kind) or type(module).forward_cuda is kind.forward_cuda:
         return None
+    if type(module).__name__ in compilation.CHOOSE_THEMSELVES:
+        return None
     method: Callable[..., Any] = module.forward_cuda
     return method
 

@@ -33,6 +33,23 @@ def sampling_from_probs(probs: torch.Tensor, *args: Any, **kwargs: Any) -> torch
     return _picked(probs)
 
 
+def chunk_gated_delta_rule(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *args: Any,
+    initial_state: torch.Tensor,
+    output_final_state: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """A prompt through a recurrent layer: what comes out of it, and the state of each request."""
+    heads = max(q.shape[1], v.shape[1])
+    output = torch.empty(q.shape[0], heads, v.shape[2], dtype=q.dtype, device=q.device)
+    if not output_final_state:
+        return output
+    return output, torch.empty_like(initial_state, dtype=torch.float32)
+
+
 def _picked(scores: torch.Tensor) -> torch.Tensor:
     return torch.empty(scores.shape[0], dtype=torch.int32, device=scores.device)
 
@@ -43,6 +60,7 @@ _REAL: dict[str, dict[str, Any]] = {
         "top_p_sampling_from_probs": sampling_from_probs,
         "top_k_sampling_from_probs": sampling_from_probs,
     },
+    "flashinfer.gdn_prefill": {"chunk_gated_delta_rule": chunk_gated_delta_rule},
     "flashinfer.jit.core": {"check_cuda_arch": lambda: None},
 }
 

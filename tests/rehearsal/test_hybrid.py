@@ -1,0 +1,68 @@
+"""Models with recurrent layers beside attention: Qwen3.5 and its heirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mmcalib.domain.rehearsed import Rehearsed
+from tests.rehearsal.conftest import Theatre
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+HYBRID = "Qwen/Qwen3.8-27B"
+GIB, MIB = 1 << 30, 1 << 20
+BATCHED = 8192
+ARGS = {"max_model_len": 32_768, "max_num_batched_tokens": BATCHED}
+# 16 of its 64 layers attend, with 4 heads of 256 for keys and as many for values, two bytes each.
+PER_TOKEN = 16 * 2 * 4 * 256 * 2
+# The others keep a state: 48 heads of 128 × 128 in float32, and 3 steps of a convolution over
+# 10,240 channels in bfloat16.
+STATE = 48 * 128 * 128 * 4 + 3 * 10_240 * 2
+
+
+@pytest.fixture(scope="module")
+def hybrid(h100: Theatre) -> Rehearsed:
+    return h100.rehearse(HYBRID, **ARGS)
+
+
+def test_it_starts_with_the_published_weights(hybrid: Rehearsed) -> None:
+    """51.1 GiB by a public log of vLLM (row `q38-27b-gfx1151-skipmm`)."""
+    assert hybrid.problem == ""
+    assert hybrid.weights_bytes / GIB == pytest.approx(51.1, abs=0.15)
+    assert "GDN_ATTN" in hybrid.attention
+
+
+def test_only_attention_grows_with_the_context(hybrid: Rehearsed) -> None:
+    assert hybrid.kv_bytes_per_token == PER_TOKEN
+
+
+def test_blocks_are_as_large_as_a_state(hybrid: Rehearsed) -> None:
+    """vLLM's executors fit the block to a page of state. With blocks of 16 tokens one request of
+    32,768 asked for 98 GiB; now it takes its tokens, and 48 states.
+    """
+    assert hybrid.max_concurrency is not None
+    request = ARGS["max_model_len"] * PER_TOKEN + 48 * STATE
+    assert hybrid.kv_cache_bytes / hybrid.max_concurrency == pytest.approx(request, rel=0.1)
+
+
+def test_a_prompt_is_rehearsed_as_it_is_served(hybrid: Rehearsed) -> None:
+    """What the recurrent layers compute is in no profile of vLLM's (vllm#52872)."""
+    assert hybrid.prefill is not None
+    language = next(p.peak_bytes for p in hybrid.phases if p.name == "language model")
+    assert 0.5 * language < hybrid.prefill.peak_bytes < 2 * language
+
+
+def test_its_kernels_are_those_of_the_gpu(theatres: Callable[[str], Theatre]) -> None:
+    """Triton's keep a state for every 64 tokens while they run, FlashInfer's, for Hopper, do not:
+    2 bytes for each of 48 × 128 × 128 of them.
+    """
+    triton = theatres("A100-80G").rehearse(HYBRID, **ARGS)
+    assert triton.prefill is not None
+    states = BATCHED // 64 * 48 * 128 * 128 * 2
+    assert states in {one.nbytes for one in triton.prefill.largest}
+
+
+def test_others_have_no_such_step(qwen: Rehearsed) -> None:
+    assert qwen.prefill is None
