@@ -71,6 +71,8 @@ def encoder_of(config: Config, modality: str) -> Encoder | None:
         return _pixtral(whole, vision) if modality == "image" else None
     if "spatial_merge_size" in vision:
         return _merging(vision)
+    if "pooling_kernel_size" in vision:
+        return _pooled(vision)
     if "image_size" in vision and "intermediate_size" in vision and modality == "image":
         return _tiled(whole, vision)
     return None
@@ -100,6 +102,18 @@ def _pixtral(whole: Config, vision: Config) -> Encoder:
         gated=True,
         rotary=True,
         merge=int(whole.get("spatial_merge_size", 1)) ** 2,
+        inputs=_CHANNELS * int(vision["patch_size"]) ** 2,
+    )
+
+
+def _pooled(vision: Config) -> Encoder:
+    """Gemma 4: patches of the image itself or of a frame, a square of which becomes one token."""
+    return Encoder(
+        int(vision["hidden_size"]),
+        int(vision["intermediate_size"]),
+        gated=True,
+        rotary=True,
+        merge=int(vision["pooling_kernel_size"]) ** 2,
         inputs=_CHANNELS * int(vision["patch_size"]) ** 2,
     )
 

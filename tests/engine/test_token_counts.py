@@ -73,6 +73,8 @@ LOGGED = [
     ("Qwen/Qwen3-VL-8B-Instruct", "image", {}, (16_384, 16_384)),
     ("Qwen/Qwen3-VL-8B-Instruct", "image", {"max_pixels": 1_003_520}, (980, 980)),
     ("Qwen/Qwen3.8-27B", "image", {}, (16_384, 16_384)),
+    ("google/gemma-4-26B-A4B-it", "image", {}, (280, 280)),
+    ("google/gemma-4-26B-A4B-it", "video", {}, (2496, 2496)),
     ("llava-hf/llava-v1.6-mistral-7b-hf", "image", {}, (2731, 3276)),
     ("openai/whisper-large-v3", "audio", {}, (1500, 1500)),
 ]
@@ -98,7 +100,9 @@ def test_a_video_of_llava_onevision_is_196_tokens_a_frame(lab: Callable[[str], L
         assert (cost.sampled[0], cost.embeds) == (32, 32 * 196 + 1)
 
 
-OTHER_THAN_QWEN = sorted(BUNDLED - {i for i in BUNDLED if i.startswith("Qwen/")})
+# vLLM's dummy for Gemma 4 is 224 pixels wide and high, whatever the budget says.
+GEMMA4 = sorted(i for i in BUNDLED if i.startswith("google/gemma-4"))
+OTHER_THAN_QWEN = sorted(BUNDLED - {i for i in BUNDLED if i.startswith("Qwen/")} - set(GEMMA4))
 
 
 @pytest.mark.parametrize("model_id", OTHER_THAN_QWEN)
@@ -108,6 +112,16 @@ def test_a_dummy_item_is_as_large_as_the_budget(lab: Callable[[str], Lab], model
     found = {modality: dummy.embeds for modality, dummy in budget.dummies.items()}
     assert found
     assert found == {modality: budget.max_tokens_per_item[modality] for modality in found}
+
+
+@pytest.mark.parametrize("model_id", GEMMA4)
+def test_gemma4_s_dummies_are_smaller_than_its_budget(
+    lab: Callable[[str], Lab], model_id: str
+) -> None:
+    budget = lab(model_id).budget()
+    assert {"image": 280, "video": 2496}.items() <= budget.max_tokens_per_item.items()
+    # 32 frames of 8 by 8 tokens, where a frame may have 70.
+    assert budget.dummies["video"].embeds == 32 * 64
 
 
 def _measured(lab: Lab, fact: dict[str, Any]) -> int:

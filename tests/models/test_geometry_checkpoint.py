@@ -40,6 +40,7 @@ def test_the_same_bytes_twice(geometry: Geometry, tmp_path: Path) -> None:
 # processor, and with it vLLM's video loader, follows from preprocessor_config.json.
 MORE_FILES = {
     "InternVLChatModel": set(),
+    "Gemma4ForConditionalGeneration": {"processor_config.json"},
     "Gemma3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "Idefics3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "Llama4ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},

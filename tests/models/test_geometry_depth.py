@@ -40,6 +40,8 @@ TRUE_DEPTHS = {
     "Qwen/Qwen3.6-27B": (64, 27),
     "Qwen/Qwen3.8-27B": (64, 27),
     "google/gemma-3-4b-it": (34, 27),
+    "google/gemma-4-26B-A4B-it": (30, 27),
+    "google/gemma-4-31B-it": (60, 27),
     "google/gemma-3-27b-it": (62, 27),
     "llava-hf/llava-onevision-qwen2-7b-ov-hf": (28, 26),
     "llava-hf/llava-v1.6-mistral-7b-hf": (32, 24),

@@ -39,6 +39,13 @@ def test_pixtral_merges_in_the_projector_or_not_at_all(model: str, merged: int) 
     assert encoder_of(whole, "video") is None
 
 
+def test_gemma4_pools_nine_patches_into_a_token() -> None:
+    encoder = encoder_of(config("google/gemma-4-31B-it"), "image")
+    assert encoder is not None
+    assert encoder == encoder_of(config("google/gemma-4-31B-it"), "video")
+    assert encoder.peak_bytes(1, 280) == 2520 * 2 * (3 * 4304 + 4 * 1152 + 768)
+
+
 def test_qwen2_vl_calls_its_width_otherwise() -> None:
     encoder = encoder_of(config("Qwen/Qwen2-VL-2B-Instruct"), "image")
     assert encoder is not None

@@ -25,6 +25,8 @@ IDS = {
     "Qwen/Qwen2.5-Omni-7B",
     "OpenGVLab/InternVL2-2B",
     "google/gemma-3-4b-it",
+    "google/gemma-4-26B-A4B-it",
+    "google/gemma-4-31B-it",
     "google/gemma-3-27b-it",
     "llava-hf/llava-onevision-qwen2-7b-ov-hf",
     "llava-hf/llava-v1.6-mistral-7b-hf",

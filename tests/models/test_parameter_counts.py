@@ -64,6 +64,44 @@ def _feed_forward(text: Config) -> int:
     return hidden * (3 * widths + text["num_experts"] + 3 * shared + 1)
 
 
+def gemma4(config: Config) -> int:
+    """Windows and whole attention in turn, the whole one with keys as values; experts or none."""
+    text, vision = config["text_config"], config["vision_config"]
+    hidden = text["hidden_size"]
+    layers = sum(_gemma_attention(text, kind) + _gemma_feed_forward(text) for kind in _kinds(text))
+    norms = text["num_hidden_layers"] * (4 * hidden + 1) + hidden
+    return int(text["vocab_size"] * hidden + layers + norms + _gemma_encoder(vision, hidden))
+
+
+def _gemma_attention(text: Config, kind: str) -> int:
+    whole = kind == "full_attention"
+    head = text["global_head_dim" if whole else "head_dim"]
+    heads = text["num_global_key_value_heads" if whole else "num_key_value_heads"]
+    projections = 1 if whole and text["attention_k_eq_v"] else 2
+    width = 2 * text["num_attention_heads"] + projections * heads
+    return int(text["hidden_size"] * width * head + 2 * head)
+
+
+def _gemma_feed_forward(text: Config) -> int:
+    hidden, dense = text["hidden_size"], 3 * text["hidden_size"] * text["intermediate_size"]
+    if not text["enable_moe_block"]:
+        return int(dense)
+    experts = text["num_experts"]
+    router = hidden * experts + hidden + experts
+    norms = 3 * hidden
+    return int(dense + router + norms + 3 * hidden * text["moe_intermediate_size"] * experts)
+
+
+def _gemma_encoder(vision: Config, out: int) -> int:
+    hidden, head = vision["hidden_size"], vision["head_dim"]
+    heads = vision["num_attention_heads"] + vision["num_key_value_heads"]
+    attention = 2 * hidden * heads * head + 2 * head
+    block = attention + 3 * hidden * vision["intermediate_size"] + 4 * hidden
+    patches = (3 * vision["patch_size"] ** 2 + 2 * vision["position_embedding_size"]) * hidden
+    standardised = 2 * hidden if vision["standardize"] else 0
+    return int(patches + vision["num_hidden_layers"] * block + standardised + hidden * out)
+
+
 def _qwen_encoder(vision: Config) -> int:
     hidden, wide = vision["hidden_size"], vision["intermediate_size"]
     pixels = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
@@ -79,6 +117,8 @@ def _qwen_encoder(vision: Config) -> int:
 @pytest.mark.parametrize(
     ("model_id", "parameters"),
     [
+        ("google/gemma-4-26B-A4B-it", "25.81 B"),
+        ("google/gemma-4-31B-it", "31.27 B"),
         ("Qwen/Qwen3.5-0.8B", "0.87 B"),
         ("Qwen/Qwen3.5-2B", "2.27 B"),
         ("Qwen/Qwen3.5-4B", "4.66 B"),
@@ -94,5 +134,6 @@ def test_the_geometry_has_the_published_number_of_parameters(
 ) -> None:
     geometry = find(model_id)
     assert geometry is not None
-    found = qwen3_5(geometry.values("config"))
+    count = {"Gemma4ForConditionalGeneration": gemma4}.get(geometry.architecture, qwen3_5)
+    found = count(geometry.values("config"))
     assert parameters in (f"{found:,}", f"{found / 1e9:.2f} B")

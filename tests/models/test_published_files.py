@@ -10,8 +10,10 @@ import pytest
 from mmcalib.models import Geometry, bundled
 
 # SHA-256 of config.json. Source: index id 68330512500, with the revision on the hub; of Qwen3.6
-# index ids 54570418369 and 70650232578.
+# index ids 54570418369 and 70650232578, of Gemma 4 69567555466 and 70116951812.
 CONFIGS = {
+    "google/gemma-4-26B-A4B-it": "ed0c1eb3633de771906e9ba004a44cc5635bcc06ee2062077c3d2e88a50707d3",
+    "google/gemma-4-31B-it": "e967dd38bc5cfd38bd09a995a7bf4a754075df2b46aba68f7fbb5a791e6d8dd1",
     "Qwen/Qwen3.5-0.8B": "b90b86f35c8e6925ef74ee04d0e758f0a845c83a42089ad82bbaa948de9b4204",
     "Qwen/Qwen3.5-2B": "ed1c1723241f23f7f4e23430759cbd7dcfb4103cbdfe052bfe7626b57c2615b4",
     "Qwen/Qwen3.5-4B": "ddc63e1c717afa86c865bb5e01313d89d72bb53b97ad4a8a03ba8510c0621670",
@@ -27,6 +29,9 @@ CONFIGS = {
 QWEN_IMAGES = "27225450ac9c6529872ee1924fcb0962ff5634834f817040f444118116f4e516"
 QWEN_VIDEOS = "7768af27c1fafa9cc9011c1dc20067e03f8915e03b63504550e11d5066986d13"
 
+# Of processor_config.json of Gemma 4. Source: index id 69567555466.
+GEMMA_PROCESSOR = "32bdf45d2ad4cc29a0822ddd157a182de76644f0419a6228d151495256e9813c"
+
 each_qwen3_5 = pytest.mark.parametrize(
     "geometry",
     [one for one in bundled() if one.architecture.startswith("Qwen3_5")],
@@ -34,9 +39,24 @@ each_qwen3_5 = pytest.mark.parametrize(
 )
 
 
+each_gemma4 = pytest.mark.parametrize(
+    "geometry",
+    [one for one in bundled() if one.architecture.startswith("Gemma4")],
+    ids=lambda g: g.id,
+)
+
+
 def digest(geometry: Geometry, section: str) -> str:
     """Of the section as the publisher writes the file: the same keys in the same order."""
-    return hashlib.sha256(json.dumps(geometry.values(section), indent=4).encode()).hexdigest()
+    values = geometry.values(section)
+    text = (
+        json.dumps(values, indent=2) + "\n" if _by_gemma(geometry) else json.dumps(values, indent=4)
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _by_gemma(geometry: Geometry) -> bool:
+    return geometry.architecture.startswith("Gemma4")
 
 
 @pytest.mark.parametrize("model_id", CONFIGS)
@@ -49,3 +69,8 @@ def test_the_config_is_the_published_one_byte_for_byte(model_id: str) -> None:
 def test_the_processors_are_the_published_ones_byte_for_byte(geometry: Geometry) -> None:
     assert digest(geometry, "preprocessor") == QWEN_IMAGES
     assert digest(geometry, "video_preprocessor") == QWEN_VIDEOS
+
+
+@each_gemma4
+def test_the_processor_is_the_published_one_byte_for_byte(geometry: Geometry) -> None:
+    assert digest(geometry, "processor") == GEMMA_PROCESSOR
