@@ -73,6 +73,7 @@ LOGGED = [
     ("Qwen/Qwen3-VL-8B-Instruct", "image", {}, (16_384, 16_384)),
     ("Qwen/Qwen3-VL-8B-Instruct", "image", {"max_pixels": 1_003_520}, (980, 980)),
     ("Qwen/Qwen3.8-27B", "image", {}, (16_384, 16_384)),
+    ("zai-org/GLM-OCR", "image", {}, (6084, 6084)),
     ("google/gemma-4-26B-A4B-it", "image", {}, (280, 280)),
     ("google/gemma-4-26B-A4B-it", "video", {}, (2496, 2496)),
     ("llava-hf/llava-v1.6-mistral-7b-hf", "image", {}, (2731, 3276)),

@@ -59,6 +59,7 @@ TRUE_DEPTHS = {
     "HuggingFaceM4/Idefics3-8B-Llama3": (32, 27),
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": (48, 34),
     "openai/whisper-large-v3": (32, 32),
+    "zai-org/GLM-OCR": (16, 24),
 }
 # Three deepstack layers of the encoder feed the language model.
 LEAST_ENCODER_LAYERS = {

@@ -44,6 +44,7 @@ IDS = {
     "HuggingFaceM4/Idefics3-8B-Llama3",
     "meta-llama/Llama-4-Scout-17B-16E-Instruct",
     "openai/whisper-large-v3",
+    "zai-org/GLM-OCR",
 }
 
 each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)

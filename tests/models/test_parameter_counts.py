@@ -102,6 +102,32 @@ def _gemma_encoder(vision: Config, out: int) -> int:
     return int(patches + vision["num_hidden_layers"] * block + standardised + hidden * out)
 
 
+def glm_ocr(config: Config) -> int:
+    """Whole attention with two norms beside it, and a drafter with tables of its own."""
+    text, vision = config["text_config"], config["vision_config"]
+    hidden, head = text["hidden_size"], text["head_dim"]
+    width = 2 * text["num_attention_heads"] + 2 * text["num_key_value_heads"]
+    block = hidden * width * head + 3 * hidden * text["intermediate_size"] + 4 * hidden
+    tables = 2 * text["vocab_size"] * hidden
+    drafter = tables + 2 * hidden * hidden + block + 3 * hidden
+    layers = text["num_hidden_layers"] * block + hidden
+    return int(tables + layers + text["num_nextn_predict_layers"] * drafter + _glm_encoder(vision))
+
+
+def _glm_encoder(vision: Config) -> int:
+    hidden, wide, out = (
+        vision["hidden_size"],
+        vision["intermediate_size"],
+        vision["out_hidden_size"],
+    )
+    attention = 4 * hidden * (hidden + 1) + 2 * (hidden // vision["num_heads"])
+    block = attention + 3 * hidden * wide + 2 * wide + 3 * hidden
+    pixels = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+    merged = hidden * vision["spatial_merge_size"] ** 2
+    merger = (merged + 1) * out + out * (out + 2) + 3 * out * out * vision["in_channels"]
+    return int((pixels + 2) * hidden + vision["depth"] * block + merger)
+
+
 def _qwen_encoder(vision: Config) -> int:
     hidden, wide = vision["hidden_size"], vision["intermediate_size"]
     pixels = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
@@ -112,13 +138,23 @@ def _qwen_encoder(vision: Config) -> int:
     return int(patches + vision["depth"] * block + merger)
 
 
+COUNTS = {
+    "Gemma4ForConditionalGeneration": gemma4,
+    "GlmOcrForConditionalGeneration": glm_ocr,
+    "Qwen3_5ForConditionalGeneration": qwen3_5,
+    "Qwen3_5MoeForConditionalGeneration": qwen3_5,
+}
+
+
 # What the index of the published weights counts, in full where that is known and else in billions.
-# Source: index id 68411029259, read on the hub on 2026-09-24; of Qwen3.6-27B index id 56148059805.
+# Source: index id 68411029259, read on the hub on 2026-09-24; of Qwen3.6-27B index id 56148059805,
+# of GLM-OCR index id 68508449768.
 @pytest.mark.parametrize(
     ("model_id", "parameters"),
     [
         ("google/gemma-4-26B-A4B-it", "25.81 B"),
         ("google/gemma-4-31B-it", "31.27 B"),
+        ("zai-org/GLM-OCR", "1,325,258,240"),
         ("Qwen/Qwen3.5-0.8B", "0.87 B"),
         ("Qwen/Qwen3.5-2B", "2.27 B"),
         ("Qwen/Qwen3.5-4B", "4.66 B"),
@@ -134,6 +170,5 @@ def test_the_geometry_has_the_published_number_of_parameters(
 ) -> None:
     geometry = find(model_id)
     assert geometry is not None
-    count = {"Gemma4ForConditionalGeneration": gemma4}.get(geometry.architecture, qwen3_5)
-    found = count(geometry.values("config"))
+    found = COUNTS[geometry.architecture](geometry.values("config"))
     assert parameters in (f"{found:,}", f"{found / 1e9:.2f} B")
