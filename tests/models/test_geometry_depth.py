@@ -30,6 +30,8 @@ TRUE_DEPTHS = {
     "Qwen/Qwen3-VL-4B-Instruct": (36, 24),
     "Qwen/Qwen3-VL-8B-Instruct": (36, 27),
     "Qwen/Qwen3-VL-30B-A3B-Instruct": (48, 27),
+    "Qwen/Qwen3-VL-32B-Instruct": (64, 27),
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": (94, 27),
     "Qwen/Qwen3.5-0.8B": (24, 12),
     "Qwen/Qwen3.5-2B": (24, 24),
     "Qwen/Qwen3.5-4B": (32, 24),

@@ -11,6 +11,8 @@ IDS = {
     "Qwen/Qwen3-VL-4B-Instruct",
     "Qwen/Qwen3-VL-8B-Instruct",
     "Qwen/Qwen3-VL-30B-A3B-Instruct",
+    "Qwen/Qwen3-VL-32B-Instruct",
+    "Qwen/Qwen3-VL-235B-A22B-Instruct",
     "Qwen/Qwen3.5-0.8B",
     "Qwen/Qwen3.5-2B",
     "Qwen/Qwen3.5-4B",

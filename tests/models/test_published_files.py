@@ -10,8 +10,15 @@ import pytest
 from mmcalib.models import Geometry, bundled
 
 # SHA-256 of config.json. Source: index id 68330512500, with the revision on the hub; of Qwen3.6
-# index ids 54570418369 and 70650232578, of Gemma 4 69567555466 and 70116951812.
+# index ids 54570418369 and 70650232578, of Gemma 4 69567555466 and 70116951812,
+# of Qwen3-VL 68991165975 and 70329412375.
 CONFIGS = {
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": (
+        "a9b0434bf1bb5de21786cb3dc3abf95e7254a1e131557c911d7271d2fb63e476"
+    ),
+    "Qwen/Qwen3-VL-32B-Instruct": (
+        "d2dd0c60d01b9e195d9447c52da61c7302d28828524914c044d9c6e1b81d0427"
+    ),
     "google/gemma-4-26B-A4B-it": "ed0c1eb3633de771906e9ba004a44cc5635bcc06ee2062077c3d2e88a50707d3",
     "google/gemma-4-31B-it": "e967dd38bc5cfd38bd09a995a7bf4a754075df2b46aba68f7fbb5a791e6d8dd1",
     "Qwen/Qwen3.5-0.8B": "b90b86f35c8e6925ef74ee04d0e758f0a845c83a42089ad82bbaa948de9b4204",
@@ -28,7 +35,6 @@ CONFIGS = {
 # of its family. Source: index id 67402721459.
 QWEN_IMAGES = "27225450ac9c6529872ee1924fcb0962ff5634834f817040f444118116f4e516"
 QWEN_VIDEOS = "7768af27c1fafa9cc9011c1dc20067e03f8915e03b63504550e11d5066986d13"
-
 # Of processor_config.json of Gemma 4. Source: index id 69567555466.
 GEMMA_PROCESSOR = "32bdf45d2ad4cc29a0822ddd157a182de76644f0419a6228d151495256e9813c"
 
@@ -37,8 +43,6 @@ each_qwen3_5 = pytest.mark.parametrize(
     [one for one in bundled() if one.architecture.startswith("Qwen3_5")],
     ids=lambda g: g.id,
 )
-
-
 each_gemma4 = pytest.mark.parametrize(
     "geometry",
     [one for one in bundled() if one.architecture.startswith("Gemma4")],
@@ -49,14 +53,9 @@ each_gemma4 = pytest.mark.parametrize(
 def digest(geometry: Geometry, section: str) -> str:
     """Of the section as the publisher writes the file: the same keys in the same order."""
     values = geometry.values(section)
-    text = (
-        json.dumps(values, indent=2) + "\n" if _by_gemma(geometry) else json.dumps(values, indent=4)
-    )
+    by_transformers = geometry.architecture.startswith(("Gemma4", "Qwen3VL"))
+    text = json.dumps(values, indent=2) + "\n" if by_transformers else json.dumps(values, indent=4)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _by_gemma(geometry: Geometry) -> bool:
-    return geometry.architecture.startswith("Gemma4")
 
 
 @pytest.mark.parametrize("model_id", CONFIGS)
