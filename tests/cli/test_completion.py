@@ -56,7 +56,7 @@ def completed(typed: str, env: dict[str, str]) -> list[str]:
     [
         ("mmcalib sc", ["scan"]),
         (
-            "mmcalib run --model google/",
+            "mmcalib run --model google/gemma-3-",
             ["google/gemma-3-12b-it", "google/gemma-3-27b-it", "google/gemma-3-4b-it"],
         ),
         ("mmcalib plan --gpu L4", ["L4", "L40", "L40S"]),
