@@ -73,6 +73,9 @@ def _cut_texts(config: Config, layers: int) -> None:
         # From this layer on there are windows; where there are any, one is kept.
         if isinstance(start := section.get("max_window_layers"), int):
             section["max_window_layers"] = layers if start >= true else min(start, layers - 1)
+        # The last k layers read the cache of others; the cut keeps the first.
+        if isinstance(shared := section.get("num_kv_shared_layers"), int):
+            section["num_kv_shared_layers"] = max(0, layers - (true - shared))
         # The first k layers are dense, the rest experts; where there are experts, one is kept.
         dense = section.get("first_k_dense_replace")
         if isinstance(dense, int) and dense < true:

@@ -44,6 +44,8 @@ TRUE_DEPTHS = {
     "google/gemma-3-4b-it": (34, 27),
     "google/gemma-4-26B-A4B-it": (30, 27),
     "google/gemma-4-31B-it": (60, 27),
+    "google/gemma-4-E2B-it": (35, 16),
+    "google/gemma-4-E4B-it": (42, 16),
     "google/gemma-3-27b-it": (62, 27),
     "llava-hf/llava-onevision-qwen2-7b-ov-hf": (28, 26),
     "llava-hf/llava-v1.6-mistral-7b-hf": (32, 24),
@@ -102,6 +104,7 @@ def test_a_cut_changes_depths_and_nothing_wide(geometry: Geometry) -> None:
         "sliding_window_pattern",
         "full_attention_interval",
         "layer_types",
+        "num_kv_shared_layers",
         "fullatt_block_indexes",
         "deepstack_visual_indexes",
     }
@@ -158,6 +161,15 @@ def test_experts_and_named_layers_stay_within_the_depth() -> None:
     assert cut["first_k_dense_replace"] == 1
     assert cut["cross_attention_layers"] == [1]
     assert cut["eos_token_id"] == text["eos_token_id"]
+
+
+@pytest.mark.parametrize(("layers", "shared"), [(2, 0), (24, 0), (30, 6), (42, 18)])
+def test_layers_that_share_a_cache_are_the_last(layers: int, shared: int) -> None:
+    text = {"num_hidden_layers": 42, "num_kv_shared_layers": 18}
+    assert cut_depth({"text_config": text}, text_layers=layers)["text_config"] == {
+        "num_hidden_layers": layers,
+        "num_kv_shared_layers": shared,
+    }
 
 
 @pytest.mark.parametrize(("feature_layer", "least"), [(-2, 2), (-1, 1), ([3, -1], 4)])

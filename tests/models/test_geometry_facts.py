@@ -29,6 +29,8 @@ IDS = {
     "google/gemma-3-4b-it",
     "google/gemma-4-26B-A4B-it",
     "google/gemma-4-31B-it",
+    "google/gemma-4-E2B-it",
+    "google/gemma-4-E4B-it",
     "google/gemma-3-27b-it",
     "llava-hf/llava-onevision-qwen2-7b-ov-hf",
     "llava-hf/llava-v1.6-mistral-7b-hf",

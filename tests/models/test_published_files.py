@@ -10,8 +10,8 @@ import pytest
 from mmcalib.models import Geometry, bundled
 
 # SHA-256 of config.json. Source: index id 68330512500, with the revision on the hub; of Qwen3.6
-# index ids 54570418369 and 70650232578, of Gemma 4 69567555466 and 70116951812,
-# of Qwen3-VL 68991165975 and 70329412375.
+# index ids 54570418369 and 70650232578, of Gemma 4 69567555466, 70116951812 and
+# 57482229140, of Qwen3-VL 68991165975 and 70329412375.
 CONFIGS = {
     "Qwen/Qwen3-VL-235B-A22B-Instruct": (
         "a9b0434bf1bb5de21786cb3dc3abf95e7254a1e131557c911d7271d2fb63e476"
@@ -21,6 +21,8 @@ CONFIGS = {
     ),
     "google/gemma-4-26B-A4B-it": "ed0c1eb3633de771906e9ba004a44cc5635bcc06ee2062077c3d2e88a50707d3",
     "google/gemma-4-31B-it": "e967dd38bc5cfd38bd09a995a7bf4a754075df2b46aba68f7fbb5a791e6d8dd1",
+    "google/gemma-4-E2B-it": "1b28f3d2c3100f6c594754b81107428bd7b822a7f48272ca681dae9d2ec38330",
+    "google/gemma-4-E4B-it": "33b10c02df3c2e8536cf323d29d53262aaa2f4d11dbe19bc729373fbe90295d4",
     "Qwen/Qwen3.5-0.8B": "b90b86f35c8e6925ef74ee04d0e758f0a845c83a42089ad82bbaa948de9b4204",
     "Qwen/Qwen3.5-2B": "ed1c1723241f23f7f4e23430759cbd7dcfb4103cbdfe052bfe7626b57c2615b4",
     "Qwen/Qwen3.5-4B": "ddc63e1c717afa86c865bb5e01313d89d72bb53b97ad4a8a03ba8510c0621670",
