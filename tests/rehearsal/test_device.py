@@ -434,3 +434,11 @@ def test_a_mask_that_a_number_fills_makes_no_positions(gpu: ImaginaryGpu) -> Non
 
     assert peak_of(gpu, fill) == 0
     assert peak_of(gpu, put) >= 4 * 512 * 512 * 8
+
+
+def test_an_unknown_mask_of_rows_lets_all_through(gpu: ImaginaryGpu) -> None:
+    """Gemma 4 strips padding by a mask that its tower computes."""
+    scores = activation(280, 64)
+    unknown = (activation(280, 64) > 0).any(dim=-1)
+    assert scores[unknown].shape == (280, 64)
+    assert gpu.whole_masks == 1

@@ -47,6 +47,20 @@ def test_blocks_are_as_large_as_a_state(hybrid: Rehearsed) -> None:
     assert hybrid.kv_cache_bytes / hybrid.max_concurrency == pytest.approx(request, rel=0.1)
 
 
+def test_a_published_pool_holds_as_many_tokens(theatres: Callable[[str], Theatre]) -> None:
+    """Row `q38-27b-gb10-786k`, of 0.27.1: 820,013 tokens and 1.04 requests in 50.29 GiB."""
+    longest = 786_432
+    found = theatres("GB10").rehearse(
+        HYBRID,
+        max_model_len=longest,
+        max_num_batched_tokens=2048,
+        kv_cache_memory_bytes=round(50.29 * GIB),
+        hf_overrides={"text_config": {"max_position_embeddings": longest}},
+    )
+    assert found.kv_cache_tokens == pytest.approx(820_013, rel=0.005)
+    assert found.max_concurrency == pytest.approx(1.04, abs=0.005)
+
+
 def test_a_prompt_is_rehearsed_as_it_is_served(hybrid: Rehearsed) -> None:
     """What the recurrent layers compute is in no profile of vLLM's (vllm#52872)."""
     assert hybrid.prefill is not None

@@ -161,6 +161,8 @@ def _assumptions(
     if stage.device.guesses:
         asked = ", ".join(f"{name} ({count})" for name, count in stage.device.guesses.items())
         yield f"zero stood in for values that nobody knew: {asked}"
+    if stage.device.whole_masks:
+        yield f"every row passed {stage.device.whole_masks} masks that nobody knew"
     profiled = {phase.name for phase in brought.phases}
     if config.model_config.is_multimodal_model and "encoder" not in profiled:
         yield "vLLM profiles no encoder here: nothing is reserved for it"

@@ -61,7 +61,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
     """While entered, every operation on a `cuda` tensor is booked instead of computed.
 
     Host tensors stay real, except large ones. Where code asks for a value that nobody knows it
-    gets zero, and `guesses` counts it by operation.
+    gets zero, and `guesses` counts it by operation; a mask of rows that nobody knows lets all
+    through, and `whole_masks` counts those.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self.ledger = ledger
         self.values = Values()
         self.guesses: Counter[str] = Counter()
+        self.whole_masks = 0
         self._on_matmul = on_matmul
         self._kernels: dict[Operation, Any] = {}
         self._lift_before: list[bool] = []
@@ -80,6 +82,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         """Forget values and guesses; matrix products are told to another from now on."""
         self.values = Values()
         self.guesses.clear()
+        self.whole_masks = 0
         self._on_matmul = on_matmul
 
     def __enter__(self) -> ImaginaryGpu:

@@ -22,7 +22,8 @@ _MASKS = (torch.bool, torch.uint8)
 
 def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments with every mask of known value turned into positions, as torch does first,
-    unless it only fills in a number.
+    unless it only fills in a number. An unknown one that picks whole rows to be read lets all
+    through: encoders strip padding so, of which the largest item has none.
     """
     if func not in _INDEXED or (len(args) > 2 and _fills(args[2])):
         return args
@@ -32,6 +33,9 @@ def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[
             indices.append(index)
             continue
         mask = gpu.values.of(index) if isinstance(index, FakeTensor) else index
+        if mask is None and func is aten.index.Tensor and index.ndim < args[0].ndim:
+            gpu.whole_masks += 1
+            mask = torch.ones(index.shape, dtype=torch.bool)
         if mask is None:
             indices.append(index)
         else:
