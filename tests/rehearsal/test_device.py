@@ -438,7 +438,7 @@ def test_a_mask_that_a_number_fills_makes_no_positions(gpu: ImaginaryGpu) -> Non
 
 def test_an_unknown_mask_of_rows_lets_all_through(gpu: ImaginaryGpu) -> None:
     """Gemma 4 strips padding by a mask that its tower computes."""
-    scores = activation(280, 64)
-    unknown = (activation(280, 64) > 0).any(dim=-1)
-    assert scores[unknown].shape == (280, 64)
+    scores = activation(4096, 64)
+    unknown = (activation(4096, 64) > 0).any(dim=-1)
+    assert scores[unknown].shape == (4096, 64)
     assert gpu.whole_masks == 1
