@@ -347,6 +347,18 @@ def test_every_module_says_what_it_is_and_stays_short() -> None:
     assert found == []
 
 
+def test_every_class_name_stands_once() -> None:
+    """Two ideas of one name are told apart by nobody who reads one of them; those that a module
+    keeps to itself may share theirs.
+    """
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
 def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 

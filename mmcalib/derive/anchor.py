@@ -164,9 +164,9 @@ class Anchor:
         """
         tokens, requests = _held(found, kv_cache_bytes)
         of_base = _held(self.base, self.log.kv_cache_bytes or 0)
-        tokens *= _scale(self.log.kv_cache_tokens, of_base[0])
-        requests *= _scale(self.log.max_concurrency, of_base[1])
         share = _scale(self.log.kv_cache_tokens, of_base[0])
+        tokens *= share
+        requests *= _scale(self.log.max_concurrency, of_base[1])
         held = replace(found, kv_bytes_per_token=round(found.kv_bytes_per_token / share))
         if kv_cache_bytes <= 0:
             problem = "nothing is left for the KV cache, by the log and the rehearsed difference"

@@ -51,7 +51,7 @@ class LogRelease:
 
 
 @dataclass(slots=True)
-class Sources:
+class LineVotes:
     """The releases of each line that names its place, as they are read."""
 
     found: dict[str, frozenset[str]] = field(default_factory=dict)

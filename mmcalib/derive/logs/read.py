@@ -14,7 +14,7 @@ from mmcalib.derive.logs.facts import encoder_in, facts_in
 from mmcalib.derive.logs.figures import Quantity, figures_in
 from mmcalib.derive.logs.line import Line, read_lines
 from mmcalib.derive.logs.line_numbers import RELEASES, releases_at
-from mmcalib.derive.logs.log_release import Sources, reserves_no_graphs
+from mmcalib.derive.logs.log_release import LineVotes, reserves_no_graphs
 from mmcalib.derive.logs.phases import (
     Phase,
     frame_in,
@@ -82,7 +82,7 @@ class _Draft:
     sightings: dict[Cause, _Sighting] = field(default_factory=dict)
     retired: dict[RetiredKnob, None] = field(default_factory=dict)
     frames: dict[str | None, list[str]] = field(default_factory=dict)
-    sources: Sources = field(default_factory=Sources)
+    sources: LineVotes = field(default_factory=LineVotes)
     itemised: list[Stated] = field(default_factory=list)
     quote: dict[str, None] = field(default_factory=dict)
     phase: Phase | None = None
