@@ -85,7 +85,7 @@ def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
         cv2.CAP_PROP_FPS: shape.fps,
     }
 
-    class Clip:
+    class Capture:
         def get(self, fact: int) -> float:
             return facts[fact]
 
@@ -95,7 +95,7 @@ def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
         return _frames(shape, frame_idx, allow), frame_idx
 
     return {
-        "open_video_capture": classmethod(lambda cls, data: Clip()),
+        "open_video_capture": classmethod(lambda cls, data: Capture()),
         "get_video_metadata": staticmethod(lambda cap: _source(shape)),
         "read_frames": classmethod(read),
     }
