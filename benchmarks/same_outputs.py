@@ -39,7 +39,7 @@ CLOCK = (
     (re.compile(r"\d[\d.,]* (?:ms|s|min)\b"), "TIME"),
     # A rate is told of what took long enough.
     (re.compile(r", [\d.,]+/s\b"), ""),
-    (re.compile(r"\b[\d,]+ cores?\b"), "CORES"),
+    (re.compile(r"\b\d[\d.,]* cores?\b"), "CORES"),
     (re.compile(r'("[a-z_0-9]*(?:_s|seconds)": )[-\d.e]+'), r"\1TIME"),
     # Seconds of a processor in tables, and what they come to per hundred items.
     (re.compile(r"(?<=\| )0\.\d{2,3} \| [\d.,]+ \|$", re.M), "TIME |"),
@@ -147,6 +147,8 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
 def plain(text: str, folder: Path, tree: Path) -> str:
     """Without what differs by place and time."""
     text = text.replace(str(folder), "FOLDER").replace(str(tree), "TREE")
+    # As Markdown has it.
+    text = text.replace(str(folder).replace("_", "\\_"), "FOLDER")
     for pattern, instead in CLOCK:
         text = pattern.sub(instead, text)
     return text
