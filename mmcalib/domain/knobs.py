@@ -130,7 +130,33 @@ class FrameSampling(MediaOption):
         return fewer if fewer > 0 else None
 
 
-Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCap(MediaOption):
+    """The most tokens of an image, where they are one of few numbers.
+
+    `steps` are those numbers, ascending.
+    """
+
+    kind: Literal["tokens"] = "tokens"
+    modality: Literal["image"] = "image"
+    steps: tuple[int, ...]
+
+    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+        return list(self.steps)
+
+    def reductions(self) -> Iterator[tuple[Value, str]]:
+        for tokens in _fewer(self.steps, self.value):
+            yield tokens, f"an image takes at most {tokens} tokens, not {self.value}"
+
+    def value_for_tokens(self, tokens: int) -> Value | None:
+        return max((step for step in self.steps if step <= tokens), default=None)
+
+    def value_for_item(self, tokens: int) -> Value | None:
+        return self.value_for_tokens(tokens)
+
+
+Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling | TokenCap
 # In the order in which they are looked for.
 KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 

@@ -12,7 +12,7 @@ from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.goal import Goal
 from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap
+from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
 
 IMAGES = ("images_kwargs", "size", "longest_edge")
 # As the child finds them: Idefics3-8B, SmolVLM2-2.2B, Gemma 3 with pan-and-scan off and on,
@@ -40,6 +40,9 @@ CLIP = AreaCap(
     least_px=100_352,
 )
 FPS = FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
+GEMMA4 = TokenCap(
+    path=("images_kwargs", "max_soft_tokens"), value=280, steps=(70, 140, 280, 560, 1120)
+)
 FACTS = Facts(
     largest_items={"image": 16_384, "video": 114_688},
     knobs=(),
@@ -126,5 +129,12 @@ def test_what_the_loader_keeps_is_no_fix() -> None:
     assert caps(FPS) == []
 
 
+def test_soft_tokens_are_tokens() -> None:
+    assert said(GEMMA4) == {
+        140: "an image takes at most 140 tokens, not 280",
+        70: "an image takes at most 70 tokens, not 280",
+    }
+
+
 def test_every_kind_is_tried() -> None:
-    assert {type(knob) for knob in (IDEFICS3, GEMMA3, INTERNVL2, QWEN, FPS)} == set(KNOBS)
+    assert {type(knob) for knob in (IDEFICS3, GEMMA3, INTERNVL2, QWEN, FPS, GEMMA4)} == set(KNOBS)

@@ -15,14 +15,14 @@ import pytest
 from mmcalib.derive import frontier
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.cost import Cost
-from mmcalib.domain.knobs import CropCap, EdgeCap, FrameSampling, Knob, TileCap
+from mmcalib.domain.knobs import CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.models import materialise
-from tests.engine import idefics3
+from tests.engine import gemma4, idefics3
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine
@@ -183,3 +183,16 @@ def test_a_spelling_that_bleeds_is_taken_last_and_marked(qwen: Lab) -> None:
     assert preferred[0][0] == ["images_kwargs", "size", "longest_edge"]
     assert preferred[1] == []
     assert none is None
+
+
+def test_gemma_4_s_soft_tokens(host: EngineHost, engine_cache: Path) -> None:
+    opened = Lab(host, materialise(gemma4.geometry(), engine_cache / "gemma4"))
+    (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))
+    assert (knob.path, knob.value) == (("images_kwargs", "max_soft_tokens"), 280)
+    photo, counts = Blank(ImageShape(3072, 2048)), []
+    for value in knob.steps:
+        (cost,) = opened.costs(photo, setting=frontier.at(knob, value))
+        assert isinstance(cost, Cost), cost
+        assert value * 0.8 < cost.embeds <= value
+        counts.append(cost.embeds)
+    assert counts == sorted(set(counts))

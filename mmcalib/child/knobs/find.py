@@ -10,7 +10,7 @@ from mmcalib.child.knobs.trial import Spelling, Trial
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
 from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap
+from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.engine.messages import Blank
@@ -22,6 +22,8 @@ _FEWEST = 2
 _CLIP = VideoShape(num_frames=900, fps=30.0, duration_s=30.0, width_px=64, height_px=64)
 # Values that are tried: so many equal steps up to the default.
 _STEPS = 8
+# What Gemma 4's processor takes, and nothing between.
+_SOFT_TOKENS = (70, 140, 280, 560, 1120)
 
 
 def find_knobs(default: Processor, under: Callable[[Setting], Processor]) -> Iterator[Knob]:
@@ -45,6 +47,8 @@ def _found(kind: type[Knob], trial: Trial) -> Iterator[Knob]:
         return _crops(trial)
     if kind is FrameSampling:
         return _frames(trial)
+    if kind is TokenCap:
+        return _tokens(trial)
     assert_never(kind)
 
 
@@ -162,3 +166,16 @@ def _spellings(scope: str, least: int) -> Iterator[Spelling]:
     for outer in ((scope,), ()):
         yield (*outer, "size", "longest_edge"), {"shortest_edge": least}
         yield (*outer, "max_pixels"), {"min_pixels": least}
+
+
+def _tokens(trial: Trial) -> Iterator[Knob]:
+    """`max_soft_tokens` of Gemma 4."""
+    value = getattr(trial.part("image_processor"), "max_soft_tokens", None)
+    if "image" not in trial.modalities or value not in _SOFT_TOKENS:
+        return
+    tried = next(tokens for tokens in _SOFT_TOKENS if tokens != value)
+    paths = (("images_kwargs", "max_soft_tokens"), ("max_soft_tokens",))
+    found = trial.first([(path, {}) for path in paths], tried, "image")
+    if found is not None:
+        (path, _), bleeds = found
+        yield TokenCap(path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds)
