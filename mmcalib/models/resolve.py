@@ -63,12 +63,12 @@ def resolve(
         why = str(reason)
     geometry = find(model)
     if geometry is None:
-        close = difflib.get_close_matches(model, [one.id for one in bundled()], n=1)
+        close = _close(model)
         raise ModelError(
             f"{model} is not a local folder, not in the hub cache, the hub cannot be reached "
             f"and no geometry is bundled for it ({why})",
             hint="mmcalib models (lists what is bundled"
-            + (f", such as {close[0]}" if close else "")
+            + (f", such as {close}" if close else "")
             + "), or --model ./folder",
         )
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
@@ -100,3 +100,11 @@ def _folder_name(geometry: Geometry) -> str:
 
 def _doubts(geometry: Geometry) -> tuple[str, ...]:
     return tuple(f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
+
+
+def _close(model: str) -> str | None:
+    """What was meant: an id of which this is the beginning, or else one that is spelled like it."""
+    known = [one.id for one in bundled()]
+    longer = [name for name in known if name.lower().startswith(model.lower())]
+    alike = difflib.get_close_matches(model, known, n=1)
+    return next(iter([*longer, *alike]), None)
