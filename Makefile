@@ -9,7 +9,7 @@ WITHIN ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-all bench conformance compat lint format docs clean
+.PHONY: help setup demo test test-long models figures test-all bench conformance compat lint format docs clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -37,12 +37,18 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 	exit $$status
 
 test: setup ## Run the tests, the engine ones included
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" $(WITHIN:%=--within %)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long and not models" $(WITHIN:%=--within %)
 
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
-	$(BIN)/pytest -m long $(WITHIN:%=--within %)
+	$(BIN)/pytest -m "long and not models" $(WITHIN:%=--within %)
 
-test-all: lint test test-long demo ## Run all that a release must pass: lint, all tests, demo
+models: setup ## Try every bundled model: its items, dummies, knobs, limits, and startup on three GPUs
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not long" $(WITHIN:%=--within %) tests/bundled
+
+figures: setup ## Find anew what `mmcalib models` shows of each bundled model
+	$(BIN)/python benchmarks/model_figures.py
+
+test-all: lint test test-long models demo ## Run all that a release must pass: lint, all tests, demo
 
 bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md

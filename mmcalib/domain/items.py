@@ -69,13 +69,14 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class Text:
     """A request without its media: what it asks of the context, how many items of each modality it
-    carries, and its messages with a name in place of each.
+    carries, and its messages with a name in place of each. `origin` is that of its prompt.
     """
 
     asked: Asked
     items: Mapping[Modality, int]
     messages: list[dict[str, object]]
     fields: dict[str, object]
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ FEATURE_LAYERS = ("vision_feature_layer", "select_layer", "mm_vision_select_laye
 PERIODS = ("sliding_window_pattern", "full_attention_interval")
 # Layers of the language model that are named by index.
 INDEXES = ("cross_attention_layers", "mlp_only_layers", "moe_layers")
+# Lists of every layer whose names do not say so: Gemma 3n has both.
+PER_LAYER = ("activation_sparsity_pattern", "intermediate_size")
 
 
 def cut_depth(
@@ -85,7 +87,7 @@ def _cut_texts(config: Config, layers: int) -> None:
 def _cut_lists(section: Config, true: int, layers: int) -> None:
     """Shortens the lists that say something of every layer, such as `layer_types`."""
     for key, value in section.items():
-        per_layer = "layer" in key and key not in INDEXES
+        per_layer = key in PER_LAYER or ("layer" in key and key not in INDEXES)
         if per_layer and isinstance(value, list) and len(value) == true:
             section[key] = _keep_kinds(value, layers)
 

@@ -13,7 +13,13 @@ Config: TypeAlias = dict[str, Any]
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "llm")
 ENCODER_SECTIONS = ("vision_config", "audio_config", "vision_encoder", "audio_encoder_config")
 TEXT_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "decoder_layers")
-ENCODER_KEYS = ("num_hidden_layers", "depth", "encoder_layers", "n_layers", "num_layers", "layers")
+ENCODER_KEYS = (
+    *("num_hidden_layers", "depth", "encoder_layers", "n_layers", "num_layers", "layers"),
+    # Of the sound encoder of Gemma 3n.
+    "conf_num_hidden_layers",
+)
+# Ovis keeps its encoder within what makes tokens of it.
+OUTER_ENCODER, INNER_ENCODER = "visual_tokenizer_config", "backbone_config"
 # An encoder-decoder in one flat config, such as Whisper.
 FLAT_ENCODER_KEYS = ("encoder_layers",)
 # Sparse configs leave the depth to their class; these are the classes' defaults, by model_type.
@@ -73,6 +79,9 @@ def encoder_sections(config: Config) -> Iterator[tuple[str, Config, Sequence[str
         for name in ENCODER_SECTIONS:
             if isinstance(part.get(name), dict):
                 yield name, part[name], ENCODER_KEYS
+        outer = part.get(OUTER_ENCODER)
+        if isinstance(outer, dict) and isinstance(outer.get(INNER_ENCODER), dict):
+            yield OUTER_ENCODER, outer[INNER_ENCODER], ENCODER_KEYS
         if named_layers(part, FLAT_ENCODER_KEYS):
             yield "encoder", part, FLAT_ENCODER_KEYS
 

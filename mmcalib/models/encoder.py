@@ -19,6 +19,8 @@ _STREAMS = 4
 # and five streams.
 _ROTARY_STREAMS = 12
 _CHANNELS = 3
+# Either of the names by which sound encoders know their feed-forward layer's width.
+_WIDENED = {"encoder_ffn_dim", "intermediate_size"}
 _FRAMES_PER_PATCH = 2
 
 
@@ -63,7 +65,7 @@ def encoder_of(config: Config, modality: str) -> Encoder | None:
     whole = config.get("thinker_config", config)
     if modality == "audio":
         audio = whole.get("audio_config", whole)
-        return _audio(audio) if "encoder_ffn_dim" in audio else None
+        return _audio(audio) if _WIDENED & audio.keys() else None
     vision = whole.get("vision_config")
     if not isinstance(vision, Mapping) or modality not in ("image", "video"):
         return None
@@ -120,7 +122,7 @@ def _pooled(vision: Config) -> Encoder:
 
 def _tiled(whole: Config, vision: Config) -> Encoder:
     """CLIP and its heirs: the image is cut into tiles of one size, each encoded whole."""
-    side, patch = int(vision["image_size"]), int(vision["patch_size"])
+    side, patch = _edge(vision["image_size"]), _edge(vision["patch_size"])
     tiles = 1
     pinpoints = whole.get("image_grid_pinpoints")
     if pinpoints:
@@ -138,11 +140,16 @@ def _tiled(whole: Config, vision: Config) -> Encoder:
     )
 
 
+def _edge(size: Any) -> int:
+    """Of a square, which InternVL's -HF configs name by both sides."""
+    return int(size[0] if isinstance(size, list) else size)
+
+
 def _audio(audio: Config) -> Encoder:
     """Whisper and its heirs: 30 s are as many positions, however short the clip."""
     return Encoder(
-        int(audio["d_model"]),
-        int(audio["encoder_ffn_dim"]),
+        int(audio.get("d_model") or audio["hidden_size"]),
+        int(audio.get("encoder_ffn_dim") or audio["intermediate_size"]),
         gated=False,
         per_tile=int(audio["max_source_positions"]),
         inputs=2 * int(audio.get("num_mel_bins", 80)),

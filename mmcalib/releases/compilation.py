@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from mmcalib.releases.release import VLLM_0_10, VLLM_0_23
+from mmcalib.releases.release import VLLM_0_10, VLLM_0_23, VLLM_0_32
 
 
 def graph_mode(config: Any) -> str:
@@ -25,6 +25,12 @@ def forgo(config: Any) -> None:
     # Wrapped for the compiler, a step would hide what it holds inside.
     if VLLM_0_23.reached:
         config.compilation_config.ir_enable_torch_wrap = False
+
+
+def forgo_warmup(config: Any) -> None:
+    """Change an engine config so that its worker, once it is up, tries no kernels."""
+    if VLLM_0_32.reached:
+        config.kernel_config.enable_jit_warmup = False
 
 
 # Operations that choose among kernels themselves, compiled or not: the name says native, but what

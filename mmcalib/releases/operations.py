@@ -22,13 +22,20 @@ cutlass_scaled_mm_azp dispose dynamic_per_token_scaled_fp8_quant dynamic_scaled_
 dynamic_scaled_int8_quant fatrelu_and_mul free_shared_buffer fused_add_rms_norm
 fused_add_rms_norm_static_fp8_quant fused_qk_norm_rope gelu_and_mul gelu_fast gelu_new
 gelu_quick gelu_tanh_and_mul get_cutlass_moe_mm_data gptq_shuffle merge_attn_states
-moe_align_block_size moe_permute moe_prepare_scatter moe_sum moe_unpermute mul_and_silu
+moe_align_block_size moe_permute moe_permute_with_scratch moe_prepare_scatter moe_sum
+moe_unpermute mul_and_silu
 per_token_group_fp8_quant per_token_group_fp8_quant_packed per_token_group_quant_int8
 persistent_topk register_buffer register_graph_buffers relu_squared reshape_and_cache
 reshape_and_cache_flash rms_norm rms_norm_dynamic_per_token_quant rms_norm_per_block_quant
-rms_norm_static_fp8_quant rotary_embedding shuffle_rows silu_and_mul silu_and_mul_quant
+rms_norm_static_fp8_quant rotary_embedding shuffle_rows silu_and_mul
+silu_and_mul_per_block_quant silu_and_mul_quant
 silu_and_mul_with_clamp static_scaled_fp8_quant static_scaled_int8_quant swap_blocks
 swap_blocks_batch swigluoai_and_mul topk_sigmoid topk_softmax topk_softplus_sqrt
 vocab_parallel_embedding
 """
 WRITE_ONLY = frozenset(_WRITE_ONLY_NAMES.split())
+# Where an operation is given its output, which it then returns: that of which argument. The fake of
+# 0.32 for Marlin's experts takes fewer arguments than the operation is given.
+OUTPUTS = {"moe_wna16_marlin_gemm": 1}
+# Questions whose answer is yes in a CUDA build.
+YES = ("moe_permute_unpermute_supported",)

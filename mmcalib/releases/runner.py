@@ -56,20 +56,16 @@ def run_prefill(worker: Any, tokens: int) -> None:
     cache: with attention, and with the recurrent layers that a profile leaves out.
     """
     runner = worker.model_runner
-    requests = -(-tokens // worker.model_config.max_model_len)
+    # The tokens of a dummy step are spread over as many requests as there may be.
+    owner, most, attending = runner.scheduler_config, "max_num_seqs", {"force_attention": True}
     if uses_v2_runner(worker):
-        most, runner.max_num_reqs = runner.max_num_reqs, requests
-        try:
-            runner._dummy_run(tokens, skip_attn=False)
-        finally:
-            runner.max_num_reqs = most
-        return
-    scheduler = runner.scheduler_config
-    most, scheduler.max_num_seqs = scheduler.max_num_seqs, requests
+        owner, most, attending = runner, "max_num_reqs", {"skip_attn": False}
+    true = getattr(owner, most)
+    setattr(owner, most, -(-tokens // worker.model_config.max_model_len))
     try:
-        runner._dummy_run(tokens, force_attention=True)
+        runner._dummy_run(tokens, **attending)
     finally:
-        scheduler.max_num_seqs = most
+        setattr(owner, most, true)
 
 
 def encoded(model: Any, batches: list[dict[str, Any]]) -> list[Any]:

@@ -11,6 +11,7 @@ from mmcalib.releases.release import (
     VLLM_0_13,
     VLLM_0_15,
     VLLM_0_23,
+    VLLM_0_24,
     VLLM_0_32,
     Release,
 )
@@ -54,15 +55,20 @@ COMPILED = Target(
 )
 MAYBE_COMPILE = Target("vllm.model_executor.custom_op.CustomOp.maybe_compile", VLLM_0_15)
 
+COMPILER_START = Target("vllm.compilation.compiler_interface.trigger_inductor_lazy_init", VLLM_0_32)
+
 # Loading.
 _LOADER = "vllm.model_executor.model_loader"
 _INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_23.reached else "initialize_dummy_weights"
-DUMMY_WEIGHTS = Target(f"{_LOADER}.dummy_loader.{_INITIALIZE}")
+# Where it is defined, and where the loader has it by name: both take part, as releases go.
+DUMMY_WEIGHTS = tuple(
+    Target(f"{_LOADER}.{module}.{_INITIALIZE}") for module in ("weight_utils", "dummy_loader")
+)
 INSPECTION = Target("vllm.model_executor.models.registry._run_in_subprocess")
 RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
 
 # Parameters: quantized layers ask them how they are packed.
-PARAMETERS_ARE_FAKED = VLLM_0_32.reached
+PARAMETERS_ARE_FAKED = VLLM_0_24.reached
 PARAMETER = Target("vllm.model_executor.parameter.BasevLLMParameter.__new__")
 MATERIALIZE = Target(f"{_LOADER}.reload.meta.materialize_meta_tensor")
 
@@ -76,6 +82,11 @@ _VIEW = (
 )
 _UTILS = "vllm.utils.torch_utils" if VLLM_0_13.reached else "vllm.utils"
 DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")
+
+WARMUP = Target("vllm.model_executor.warmup.kernel_warmup.kernel_warmup", VLLM_0_32)
+
+# In `vllm.third_party` of CUDA wheels.
+DEEP_GEMM_IS_BROUGHT = VLLM_0_24.reached
 
 # Dummy media.
 _BUILDERS = "processing.dummy_inputs" if VLLM_0_15.reached else "profiling"

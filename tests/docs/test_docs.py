@@ -115,7 +115,7 @@ def test_options_in_prose_exist() -> None:
     known |= {"--install-completion", "--show-completion"}
     known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file", "--from-file", "--dry-run"}
     known |= {"--build-arg", "--tag", "--rm", "--shm-size", "--constraint", "--system"}
-    known |= {"--break-system-packages"}
+    known |= {"--break-system-packages", "--quantization", "--moe-backend"}
     for page, text in TEXTS.items():
         assert set(_OPTION.findall(text)) - known == set(), page
 

@@ -16,6 +16,8 @@ from mmcalib.engine.messages import AskBudget, Blank, File, Measure, OpenModel
 from mmcalib.models import find, materialise
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+# What processors import that vLLM does not bring.
+NEEDS = {"HuggingFaceTB/SmolVLM2-2.2B-Instruct": "num2words"}
 
 
 class Lab:

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap
-from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import (
@@ -22,6 +21,7 @@ from mmcalib.engine.messages import (
     decode,
     encode,
 )
+from tests.workflows.fake_host import opened
 
 SIZE = st.integers(1, 1 << 40)
 RATE = st.floats(0.01, 1e6)
@@ -61,24 +61,13 @@ ANY_KNOB: st.SearchStrategy[Knob] = st.one_of(
     st.builds(TileCap, path=PATH, value=SIZE, bleeds=BLEEDS),
     st.builds(CropCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS, switch=st.text()),
     st.builds(FrameSampling, path=PATH, value=SIZE | RATE, steps=st.tuples(SIZE, RATE)),
+    st.builds(TokenCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS),
 )
 
 
 @given(st.lists(ANY_KNOB, max_size=4).map(tuple))
 def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> None:
-    info = ModelInfo(
-        architecture="",
-        modalities={},
-        max_model_len=1,
-        knobs=knobs,
-        serve_defaults={},
-        chunks_mm_input=True,
-        video_loader=None,
-        audio_rate_hz=None,
-        device="cpu",
-        starts_engines=True,
-        versions={},
-    )
+    info = opened(knobs=knobs)
     arrived = decode(encode(ModelOpened(info)))
     assert isinstance(arrived, ModelOpened)
     assert arrived.model.knobs == knobs

@@ -43,6 +43,23 @@ MORE_FILES = {
     "Gemma4ForConditionalGeneration": {"processor_config.json"},
     "Gemma3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "Idefics3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "SmolVLMForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "DeepseekOCRForCausalLM": {"processor_config.json"},
+    "Gemma3nForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "Lfm2VlForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
+    "AudioFlamingo3ForConditionalGeneration": {
+        "preprocessor_config.json",
+        "processor_config.json",
+    },
+    "InternVLForConditionalGeneration": {
+        "preprocessor_config.json",
+        "processor_config.json",
+        "video_preprocessor_config.json",
+    },
+    "Glm4vForConditionalGeneration": {
+        "preprocessor_config.json",
+        "video_preprocessor_config.json",
+    },
     "Llama4ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "LlavaForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "Mistral3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},

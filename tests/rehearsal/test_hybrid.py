@@ -21,6 +21,10 @@ PER_TOKEN = 16 * 2 * 4 * 256 * 2
 # 10,240 channels in bfloat16.
 STATE = 48 * 128 * 128 * 4 + 3 * 10_240 * 2
 
+# A layer that attends, with a gate beside the queries, behind a matrix that takes two hidden states
+# side by side; two bytes each.
+HEAD = 5120 * (2 * 5120 + 12_288 + 2048 + 6144 + 3 * 17_408) * 2
+
 
 @pytest.fixture(scope="module")
 def hybrid(h100: Theatre) -> Rehearsed:
@@ -80,3 +84,22 @@ def test_its_kernels_are_those_of_the_gpu(theatres: Callable[[str], Theatre]) ->
 
 def test_others_have_no_such_step(qwen: Rehearsed) -> None:
     assert qwen.prefill is None
+
+
+def test_a_head_that_drafts_brings_its_weights_and_its_layer_of_cache(
+    h100: Theatre, hybrid: Rehearsed
+) -> None:
+    """0.79 GiB between two public logs of one machine (rows `q38-27b-gfx1151-skipmm` and `-mtp`);
+    a step's hidden states beside, which vLLM's second runner keeps for it.
+    """
+    drafting = h100.rehearse(
+        HYBRID, **ARGS, speculative_config={"method": "mtp", "num_speculative_tokens": 1}
+    )
+    assert round(HEAD / GIB, 2) == 0.79
+    head = drafting.weights_bytes - hybrid.weights_bytes
+    assert head == pytest.approx(HEAD + BATCHED * 5120 * 2, rel=0.01)
+    assert drafting.kv_bytes_per_token == PER_TOKEN // 16 * 17
+    # What it drafts is checked in one step, and a state is kept for each token of that.
+    assert drafting.max_concurrency is not None
+    assert hybrid.max_concurrency is not None
+    assert drafting.max_concurrency < hybrid.max_concurrency

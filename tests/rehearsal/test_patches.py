@@ -28,7 +28,7 @@ OTHER_WAYS = {
     (f"{STANDINS}/attention.py", "sys.modules[]"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_getAllocatorSettings"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_setAllocatorSettings"),
-    (f"{STANDINS}/flashinfer.py", "sys.meta_path.insert()"),
+    (f"{STANDINS}/hollow.py", "sys.meta_path.insert()"),
     (f"{STANDINS}/operations.py", "setattr(torch.ops)"),
     (f"{STANDINS}/operations.py", "sys.modules[]"),
 }

@@ -61,11 +61,10 @@ def _edges(trial: Trial) -> Iterator[Knob]:
     tile = dict(getattr(part, "max_image_size", None) or {}).get("longest_edge")
     if not longest or not tile or not tile < longest < SMALLEST_AREA_PX:
         return
-    paths = (("images_kwargs", "size", "longest_edge"), ("size", "longest_edge"))
-    found = trial.first([(path, {}) for path in paths], int(tile), "image")
+    found = trial.of_images("size", "longest_edge", tried=int(tile))
     if found is None:
         return
-    (path, _), bleeds = found
+    path, bleeds = found
     steps = (*range(int(tile), int(longest), int(tile)), int(longest))
     yield EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
 
@@ -77,11 +76,10 @@ def _crops(trial: Trial) -> Iterator[Knob]:
         return
     value = most if _crop_default(trial, _SWITCH) else 0
     tried = 0 if value else _FEWEST
-    paths = (("images_kwargs", _CROPS), (_CROPS,))
-    found = trial.first([(path, {_SWITCH: bool(tried)}) for path in paths], tried, "image")
+    found = trial.of_images(_CROPS, tried=tried, beside={_SWITCH: bool(tried)})
     if found is None:
         return
-    (path, _), bleeds = found
+    path, bleeds = found
     steps = (0, *range(_FEWEST, most + 1))
     yield CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
 
@@ -174,8 +172,7 @@ def _tokens(trial: Trial) -> Iterator[Knob]:
     if "image" not in trial.modalities or value not in _SOFT_TOKENS:
         return
     tried = next(tokens for tokens in _SOFT_TOKENS if tokens != value)
-    paths = (("images_kwargs", "max_soft_tokens"), ("max_soft_tokens",))
-    found = trial.first([(path, {}) for path in paths], tried, "image")
+    found = trial.of_images("max_soft_tokens", tried=tried)
     if found is not None:
-        (path, _), bleeds = found
+        path, bleeds = found
         yield TokenCap(path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds)

@@ -33,10 +33,9 @@ def tiles_images(default: Any) -> bool:
 
 
 def _knob(trial: Trial, name: str, value: int) -> Iterator[Knob]:
-    paths = (("images_kwargs", name), (name,))
-    found = trial.first([(path, {}) for path in paths], 1, "image")
+    found = trial.of_images(name, tried=1)
     if found is not None:
-        (path, _), bleeds = found
+        path, bleeds = found
         yield TileCap(path=path, value=value, bleeds=bleeds)
 
 

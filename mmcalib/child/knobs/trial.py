@@ -66,6 +66,16 @@ class Trial:
             bleeding = bleeding or ((path, beside), others)
         return bleeding
 
+    def of_images(
+        self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
+    ) -> tuple[tuple[str, ...], tuple[Modality, ...]] | None:
+        """The path under which an option of images is heeded, alone of images or of all, and the
+        modalities into which it bleeds.
+        """
+        paths = (("images_kwargs", *name), name)
+        found = self.first([(path, beside or {}) for path in paths], tried, "image")
+        return None if found is None else (found[0][0], found[1])
+
     def _cost(self, setting: Setting, modality: Modality) -> tuple[int, int] | None:
         key = setting.key, modality
         if key not in self._known:

@@ -11,6 +11,7 @@ from mmcalib.child.rehearsal.device.imaginary import ImaginaryGpu
 from mmcalib.child.rehearsal.device.ledger import Ledger
 from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.child.rehearsal.device.workspace import Workspaces
+from mmcalib.child.rehearsal.patches.flashinfer_products import Products
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.releases import targets
@@ -25,6 +26,7 @@ class Stage:
         self.ledger = Ledger(self.machine)
         self.workspaces = _workspaces(self.machine)
         self.device = ImaginaryGpu(self.ledger, on_matmul=self.workspaces.use)
+        self.products = Products()
         self._settled = False
 
     def settle(self) -> None:
@@ -42,6 +44,7 @@ class Stage:
         self.ledger.clear()
         self.workspaces = _workspaces(self.machine)
         self.device.clear(on_matmul=self.workspaces.use)
+        self.products.clear()
 
 
 def _workspaces(machine: Machine) -> Workspaces:
@@ -71,6 +74,7 @@ def install(gpu: Gpu) -> Stage:
         attention,
         compilation,
         cuda,
+        deep_gemm,
         flashinfer,
         kernels,
         loading,
@@ -86,7 +90,8 @@ def install(gpu: Gpu) -> Stage:
     stage = Stage(gpu)
     cuda.install(stage.machine)
     triton.install(stage.machine)
-    flashinfer.install()
+    flashinfer.install(stage.products, lambda: stage.ledger.module)
+    deep_gemm.install(stage.machine.capability, lambda: stage.ledger.module)
     operations.install(lambda: stage.ledger.module)
     platform.install(stage.machine)
     attention.install(stage.machine)

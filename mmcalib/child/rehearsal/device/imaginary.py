@@ -129,6 +129,10 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self._echo(func, args, kwargs, out)
         return out
 
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What a tensor holds, where that is known; not for changing it."""
+        return self.values.of(tensor) if isinstance(tensor, FakeTensor) else tensor
+
     def empty_like_of(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
         """A fake of the same sizes and strides as a dense real tensor."""
         dense = real if real.is_contiguous() else torch.empty_like(real, device="meta")

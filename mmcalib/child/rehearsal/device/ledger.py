@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
 from mmcalib.child.rehearsal.device.machine import Machine
+from mmcalib.child.storages import storages
 
 # A peak's listing is for a reader: what is smaller explains nothing.
 _WORTH_NAMING_BYTES = 1 << 20
@@ -96,6 +97,11 @@ class Ledger:
         block = self._machine.allocator.allocate(nbytes)
         self._raise_peaks(nbytes, operation)
         self._machine.allocator.free(block)
+
+    def booked_bytes(self, tensors: Iterable[torch.Tensor]) -> int:
+        """What the blocks of their storages take, each once."""
+        blocks = (self._blocks.get(key) for key in storages(tensors))
+        return sum(self._machine.allocator.size_of(block) for block in blocks if block is not None)
 
     def clear(self) -> None:
         """Forget everything; what dies later was booked in an era that is over."""

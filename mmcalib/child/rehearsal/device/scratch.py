@@ -57,11 +57,17 @@ def sort_scratch_bytes(numel: int, row_length: int, element_bytes: int) -> int:
     count = min(numel, _INT_MAX) // row_length * row_length
     rows = count // row_length
     if rows == 1 or row_length >= LARGE_SORT_ROW:
-        return INT64_BYTES * row_length + _radix_sort_bytes(row_length, element_bytes, INT64_BYTES)
+        return INT64_BYTES * row_length + radix_sort_scratch_bytes(
+            row_length, element_bytes, INT64_BYTES
+        )
     if rows < SEGMENTED_SORT_ROWS:
         # Two arrays of (row, index) as int2, the sorted keys that nobody wants, and the sort.
         pairs = 2 * INT64_BYTES * count
-        return pairs + element_bytes * count + _radix_sort_bytes(count, element_bytes, INT64_BYTES)
+        return (
+            pairs
+            + element_bytes * count
+            + radix_sort_scratch_bytes(count, element_bytes, INT64_BYTES)
+        )
     # dispatch_segmented_radix_sort.cuh, InvokePasses: "3rd keys buffer", "3rd values buffer".
     return INT64_BYTES * count + (element_bytes + INT64_BYTES) * count
 
@@ -98,7 +104,7 @@ def index_put_scratch_bytes(indices: int) -> int:
 
     Indexing.cu `index_put_with_sort_kernel`; the values are copied besides if they must expand.
     """
-    return 4 * INT64_BYTES * indices + _radix_sort_bytes(indices, INT64_BYTES, INT64_BYTES)
+    return 4 * INT64_BYTES * indices + radix_sort_scratch_bytes(indices, INT64_BYTES, INT64_BYTES)
 
 
 def _sort(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
@@ -173,8 +179,10 @@ def _unique(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """UniqueCub.cu `UniqueCub`: the values sorted, and with an inverse two arrays of indices."""
     numel, width = _numel(args[0]), _width(args[0])
     if kwargs.get("return_inverse", len(args) > 2 and args[2]):
-        return numel * (width + 2 * INT64_BYTES) + _radix_sort_bytes(numel, width, INT64_BYTES)
-    return numel * width + _radix_sort_bytes(numel, width, 0)
+        return numel * (width + 2 * INT64_BYTES) + radix_sort_scratch_bytes(
+            numel, width, INT64_BYTES
+        )
+    return numel * width + radix_sort_scratch_bytes(numel, width, 0)
 
 
 def _numel(tensor: Any) -> int:
@@ -190,7 +198,7 @@ def _copy_bytes(tensor: Any) -> int:
     return 0 if tensor.is_contiguous() else _numel(tensor) * _width(tensor)
 
 
-def _radix_sort_bytes(count: int, key_bytes: int, value_bytes: int) -> int:
+def radix_sort_scratch_bytes(count: int, key_bytes: int, value_bytes: int) -> int:
     """dispatch_radix_sort.cuh `InvokeOnesweep`, where no input may be overwritten."""
     tiles = -(-count // _ONESWEEP_TILE)
     return count * (key_bytes + value_bytes) + tiles * _ONESWEEP_TILE_BYTES

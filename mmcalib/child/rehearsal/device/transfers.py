@@ -79,7 +79,10 @@ def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float)
         value = gpu.values.of(source)
         if value is not None:
             target.copy_(value)
-        elif not target.dtype.is_floating_point:
+            return target
+        # What lies there is nobody's: a buffer that was made for this.
+        target.zero_()
+        if not target.dtype.is_floating_point:
             gpu.guesses["copy to host"] += 1
         return target
     value = gpu.values.of(source) if isinstance(source, FakeTensor) else source

@@ -29,6 +29,8 @@ def install(ledger: Ledger) -> None:
     replace("torch.compile", _as_it_is)
     replace(targets.COMPILED, would_be_compiled)
     replace(targets.MAYBE_COMPILE, _maybe_fused)
+    # It would make examples of what it will look for.
+    replace(targets.COMPILER_START, lambda device: None)
 
 
 def _as_it_is(model: Any = None, **options: Any) -> Any:

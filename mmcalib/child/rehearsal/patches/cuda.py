@@ -110,7 +110,8 @@ def install(machine: Machine) -> None:
         "is_initialized": lambda: True,
         "current_device": lambda: 0,
         "set_device": lambda device: None,
-        "set_stream": lambda stream: None,
+        # What `set_stream` ends in: vLLM replaces that itself, to know the stream again.
+        "_set_stream_by_id": lambda **stream: None,
         "device": _Device,
         "get_device_capability": lambda device=None: machine.capability,
         "get_device_name": lambda device=None: machine.gpu.torch_name,

@@ -1,20 +1,23 @@
-"""FlashInfer, which every CUDA build of vLLM brings: its samplers by what they allocate.
+"""FlashInfer, which every CUDA build of vLLM brings: samplers, attention and products by what they
+allocate.
 
-The rest of the package is hollow: vLLM finds it, and may choose it, but nothing of it runs.
+The rest of the package is hollow: vLLM finds it, and may choose it, but what it then calls is
+refused by name.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
-import sys
-import types
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from mmcalib.child.rehearsal.patches import flashinfer_attention
+from mmcalib.child.rehearsal.patches.flashinfer_products import Products
+from mmcalib.child.rehearsal.patches.hollow import Described, HollowPackages
+
 _PACKAGES = ("flashinfer", "flashinfer_cubin", "flashinfer_jit_cache")
+WAY_OUT = "another --linear-backend, --moe-backend or --attention-backend may do without it"
 
 
 def top_k_top_p_sampling_from_logits(
@@ -54,7 +57,7 @@ def _picked(scores: torch.Tensor) -> torch.Tensor:
     return torch.empty(scores.shape[0], dtype=torch.int32, device=scores.device)
 
 
-_REAL: dict[str, dict[str, Any]] = {
+_REAL: Described = {
     "flashinfer.sampling": {
         "top_k_top_p_sampling_from_logits": top_k_top_p_sampling_from_logits,
         "top_p_sampling_from_probs": sampling_from_probs,
@@ -65,38 +68,12 @@ _REAL: dict[str, dict[str, Any]] = {
 }
 
 
-class _Hollow(types.ModuleType):
-    """A module in which every public name is a class that does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        submodule = f"{self.__name__}.{name}"
-        if submodule in _REAL or any(known.startswith(f"{submodule}.") for known in _REAL):
-            return importlib.import_module(submodule)
-        made = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
-        setattr(self, name, made)
-        return made
-
-
-class _Finder:
-    """Finds every module of the packages as a hollow one, before the real ones are looked for."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: Any = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] not in _PACKAGES:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Hollow(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__dict__.update(_REAL.get(module.__name__, {}))
-        module.__dict__.setdefault("__version__", "0.0.0")
-
-
-def install() -> None:
-    """Must come before vLLM looks for the package."""
-    sys.meta_path.insert(0, _Finder())
+def install(products: Products, module: Callable[[], str]) -> None:
+    """Must come before vLLM looks for the package. `module` says which part of the model is at
+    work.
+    """
+    described: dict[str, dict[str, Any]] = {}
+    for part in (_REAL, flashinfer_attention.REAL, products.real()):
+        for name, content in part.items():
+            described.setdefault(name, {}).update(content)
+    HollowPackages(_PACKAGES, described, module, WAY_OUT).install()

@@ -33,3 +33,6 @@ def install(ledger: Ledger, capability: tuple[int, int]) -> None:
         return view
 
     replace(targets.DEVICE_VIEW, device_view)
+    # Last, since it brings much of vLLM along. Launched to be compiled and tuned, which a driver
+    # would be asked for.
+    replace(targets.WARMUP, lambda worker: None)

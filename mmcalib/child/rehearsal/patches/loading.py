@@ -16,7 +16,8 @@ def install() -> None:
     # It makes a small table when it is imported: on the GPU, if a layer asks for it first.
     if importlib.util.find_spec("compressed_tensors"):
         importlib.import_module("compressed_tensors")
-    replace(targets.DUMMY_WEIGHTS, _nothing)
+    for target in targets.DUMMY_WEIGHTS:
+        replace(target, _nothing)
     # A subprocess would not know of the stand-ins.
     replace(targets.INSPECTION, _run_here)
     record = replace(targets.RELOADING, None)

@@ -14,28 +14,46 @@ from typing import Any
 import torch
 
 from mmcalib.child.rehearsal.device.errors import NoFakeImplementation
+from mmcalib.child.rehearsal.device.scratch import radix_sort_scratch_bytes
 from mmcalib.child.rehearsal.patches.patching import replace
-from mmcalib.releases.operations import EXTENSIONS, MEMORY_ALLOCATOR, NAMESPACES, WRITE_ONLY
+from mmcalib.releases.operations import (
+    EXTENSIONS,
+    MEMORY_ALLOCATOR,
+    NAMESPACES,
+    OUTPUTS,
+    WRITE_ONLY,
+    YES,
+)
 
 # Questions to the compiled kernels, answered from the imaginary GPU where it matters.
 _MAX_SHARED_MEMORY_BYTES = 227 << 10
 
 
+def _into_what_is_given(*args: Any, **kwargs: Any) -> None:
+    """An overload `out`: its results are tensors of the caller's."""
+
+
 class Operation:
-    """One compiled operation under any of its overloads."""
+    """One compiled operation under any of its overloads; `out` writes to what it is given."""
 
     def __init__(self, name: str, module: Callable[[], str]) -> None:
         self.name = name
         self.fake: Callable[..., Any] | None = None
         self._module = module
-        self.default = self.out = self
+        self.default = self
+        self.out = _into_what_is_given
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self.name.partition("::")[2]
+        given = args[OUTPUTS[name]] if name in OUTPUTS and len(args) > OUTPUTS[name] else None
+        if given is not None:
+            return given
         if self.fake is not None:
             return self.fake(*args, **kwargs)
-        if self.name.partition("::")[2] in WRITE_ONLY:
+        if name in WRITE_ONLY:
             return None
-        raise NoFakeImplementation(self.name, self._module(), "vLLM describes no result for it")
+        why = "vLLM describes no result for it; another --linear-backend or --moe-backend may do"
+        raise NoFakeImplementation(self.name, self._module(), f"{why} without it")
 
 
 class _Namespace:
@@ -66,6 +84,12 @@ def install(module: Callable[[], str]) -> None:
     for name, space in spaces.items():
         setattr(torch.ops, name, space)
     _answers(spaces["_C_cuda_utils"])
+    for name in YES:
+        getattr(spaces["_moe_C"], name).fake = lambda *args: True
+    # Experts of tokens and their rows, int32 both.
+    spaces["_moe_C"].moe_permute_sort_workspace_size.fake = lambda rows, experts: (
+        radix_sort_scratch_bytes(rows, 4, 4)
+    )
     register = torch.library.register_fake
 
     def register_fake(op: Any, func: Any = None, /, **kwargs: Any) -> Any:

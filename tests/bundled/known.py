@@ -1,0 +1,267 @@
+"""What vLLM itself does not do for a bundled model: one table, which docs/limits.md shows. A line
+that begins to hold fails here, and is to be taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+
+from mmcalib.domain.shapes import Modality
+from mmcalib.models import Geometry
+
+# Those that every run of the tests has; `make models` has all.
+SLICE = (
+    "Qwen/Qwen2.5-VL-3B-Instruct",
+    "OpenGVLab/InternVL2-2B",
+    "openai/whisper-large-v3",
+    "zai-org/GLM-OCR",
+)
+
+
+class Line(Enum):
+    """What is asked of each model; the value is how docs/limits.md says it."""
+
+    OPENS = "opens as its facts say"
+    TAKES = "takes the item"
+    COUNTS = "counts what its processor makes"
+    WITHIN = "is within the budget"
+    DUMMY = "has a dummy as large as its budget"
+    KNOBS = "has knobs that move its items"
+    ROUND_TRIP = "reads its configuration back"
+    FIGURES = "has the figures that are kept"
+    STARTS = "starts where it was found to"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Where a line does not hold, of models by the beginnings of their ids, and why."""
+
+    models: tuple[str, ...]
+    line: Line
+    modality: Modality | None
+    items: tuple[str, ...]
+    reason: str
+
+    def of(self, geometry: Geometry, line: Line, case: tuple[str, ...]) -> bool:
+        modality, item = (*case, "", "")[:2]
+        return (
+            self.line is line
+            and geometry.id.startswith(self.models)
+            and self.modality in (None, modality)
+            and (not self.items or item in self.items)
+        )
+
+
+_QWEN2 = ("Qwen/Qwen2-VL", "Qwen/Qwen2.5-VL", "Qwen/Qwen2.5-Omni")
+_QWEN3 = ("Qwen/Qwen3",)
+_OMNI = ("Qwen/Qwen2.5-Omni",)
+_GEMMA4 = ("google/gemma-4",)
+_INTERNVL_HF = ("OpenGVLab/InternVL3_5-14B-HF",)
+_TILED = (
+    "a line down",
+    "a line across",
+    "a till receipt",
+    "48 megapixels",
+    "1 megapixel, square",
+    "an A4 page at 300 dpi",
+    "a phone's photo",
+    "a screen",
+    "a thumbnail",
+    "odd sides",
+)
+
+KNOWN: tuple[Known, ...] = (
+    Known(
+        _QWEN2,
+        Line.TAKES,
+        "video",
+        ("1 frame",),
+        "vLLM's loader samples none of a clip of one frame, and divides by their number",
+    ),
+    Known(
+        _OMNI,
+        Line.COUNTS,
+        "video",
+        ("2 frames", "10 frames of 4K", "an hour", "29.97 fps", "frames of 16 pixels"),
+        "vLLM counts a video within the bounds of pixels of an image, its processor within its own",
+    ),
+    Known(
+        _OMNI,
+        Line.WITHIN,
+        "audio",
+        ("a minute", "10 minutes"),
+        "vLLM reserves for 30 seconds of sound, and the processor cuts none off",
+    ),
+    Known(
+        _OMNI,
+        Line.DUMMY,
+        "video",
+        (),
+        "its dummy is within the bounds of pixels of a video, the budget's count within an image's",
+    ),
+    Known(
+        _GEMMA4,
+        Line.DUMMY,
+        "image",
+        (),
+        "its dummy is of 224 pixels a side, whatever the budget is",
+    ),
+    Known(
+        _GEMMA4,
+        Line.DUMMY,
+        "video",
+        (),
+        "its dummy is of 224 pixels a side, whatever the budget is",
+    ),
+    Known(
+        ("google/gemma-4-E",),
+        Line.DUMMY,
+        "audio",
+        (),
+        "its dummy is a 30th of a second, whatever the budget is",
+    ),
+    Known(
+        ("google/gemma-4-E",),
+        Line.TAKES,
+        "audio",
+        ("10 ms",),
+        "vLLM lets it in, as no token of sound between two that mark its ends",
+    ),
+    Known(
+        ("google/gemma-3n",),
+        Line.TAKES,
+        "audio",
+        ("10 ms",),
+        "vLLM lets it in: 188 tokens, and nothing for the encoder to make them of",
+    ),
+    Known(
+        ("deepseek-ai/DeepSeek-OCR",),
+        Line.WITHIN,
+        "image",
+        (
+            "a till receipt",
+            "48 megapixels",
+            "an A4 page at 300 dpi",
+            "a phone's photo",
+            "odd sides",
+        ),
+        "vLLM takes a square of 2 by 2 tiles for the largest; others are cut into 5 or 6",
+    ),
+    Known(
+        ("LiquidAI/LFM2-VL",),
+        Line.WITHIN,
+        "image",
+        (
+            "a till receipt",
+            "48 megapixels",
+            "1 megapixel, square",
+            "an A4 page at 300 dpi",
+            "a phone's photo",
+            "a screen",
+            "odd sides",
+        ),
+        "vLLM takes an image of one tile for the largest; its processor cuts others into up to 10",
+    ),
+    Known(
+        _INTERNVL_HF,
+        Line.WITHIN,
+        "image",
+        _TILED,
+        "vLLM takes an image of one tile for the largest; its processor cuts others into up to 12",
+    ),
+    Known(
+        _INTERNVL_HF,
+        Line.COUNTS,
+        "image",
+        _TILED,
+        "vLLM counts one tile, by the checkpoint's crop_to_patches; the call's default cuts more",
+    ),
+    Known(
+        ("zai-org/GLM-4.1V",),
+        Line.WITHIN,
+        "image",
+        ("48 megapixels", "a phone's photo"),
+        "vLLM takes a square for the largest; of other sides more tokens fit under the cap",
+    ),
+)
+
+# What a model's own rules refuse, with words of the refusal as the reason: nobody's fault.
+REFUSED: tuple[Known, ...] = (
+    Known(
+        (*_QWEN2, *_QWEN3, "zai-org/GLM"),
+        Line.TAKES,
+        "image",
+        ("a line down", "a line across"),
+        "absolute aspect ratio must be smaller than 200",
+    ),
+    Known(_QWEN3, Line.TAKES, "video", ("1 frame",), "must be larger than temporal_factor:2"),
+    Known(
+        ("zai-org/GLM-4.1V",),
+        Line.TAKES,
+        "video",
+        ("1 frame", "2 frames", "3 frames", "7 frames", "10 frames of 4K"),
+        "must be larger than temporal_factor:2",
+    ),
+    Known(("Qwen/Qwen2-Audio", *_OMNI), Line.TAKES, "audio", ("10 ms",), "The audio "),
+    Known(("nvidia/audio-flamingo-3",), Line.TAKES, "audio", ("10 ms",), "Audio is too short"),
+)
+
+# Without a method of vLLM's that counts an item by its size alone.
+UNCOUNTED: frozenset[tuple[str, Modality]] = frozenset(
+    {
+        ("Gemma4ForConditionalGeneration", "image"),
+        ("Gemma4ForConditionalGeneration", "video"),
+        ("Gemma4ForConditionalGeneration", "audio"),
+        ("AudioFlamingo3ForConditionalGeneration", "audio"),
+        ("Gemma3nForConditionalGeneration", "image"),
+        ("Gemma3nForConditionalGeneration", "audio"),
+        ("Glm4vForConditionalGeneration", "video"),
+        ("InternVLChatModel", "video"),
+        ("InternVLForConditionalGeneration", "video"),
+        ("Lfm2VlForConditionalGeneration", "image"),
+        ("Ovis", "image"),
+        ("Llama4ForConditionalGeneration", "image"),
+        ("Qwen2AudioForConditionalGeneration", "audio"),
+        ("Qwen2_5OmniForConditionalGeneration", "audio"),
+        ("WhisperForConditionalGeneration", "audio"),
+    }
+)
+
+
+def rule(geometry: Geometry, modality: Modality, item: str) -> str:
+    """Words of the rule by which the model refuses the item; "" where it has none."""
+    case = (modality, item)
+    return next((one.reason for one in REFUSED if one.of(geometry, Line.TAKES, case)), "")
+
+
+def counts(geometry: Geometry, modality: Modality) -> bool:
+    return (geometry.architecture, modality) not in UNCOUNTED
+
+
+def failing(
+    geometry: Geometry, line: Line, case: tuple[str, ...]
+) -> Iterator[pytest.MarkDecorator]:
+    """That it fails here, and must."""
+    for one in KNOWN:
+        if one.of(geometry, line, case):
+            yield pytest.mark.xfail(strict=True, reason=one.reason)
+
+
+def marks(geometry: Geometry, line: Line, case: tuple[str, ...]) -> Sequence[pytest.MarkDecorator]:
+    """The same, whose the test is for the workers that share the models, and whether every run of
+    the tests has it.
+    """
+    found = [pytest.mark.xdist_group(geometry.id), *failing(geometry, line, case)]
+    return found if geometry.id in SLICE else [*found, pytest.mark.models]
+
+
+def rows() -> Iterator[str]:
+    """The table of docs/limits.md."""
+    for one in KNOWN:
+        models = ", ".join(f"`{beginning}*`" for beginning in one.models)
+        about = f"{one.modality}: {'; '.join(one.items)}" if one.items else one.modality or ""
+        yield f"| {models} | {one.line.value} | {about} | {one.reason} |"

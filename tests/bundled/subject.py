@@ -1,0 +1,80 @@
+"""A bundled model, and what vLLM makes of everything that it is tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shapes import MODALITIES, Modality, Shape
+from mmcalib.engine.messages import Blank, Counted, CountEmbeds
+from mmcalib.models import Geometry
+from tests.bundled.shapes import PROBES, SHAPES
+from tests.engine.conftest import Lab
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An item as loaded, which is what knobs ask of it."""
+
+    shape: Shape
+    sampled: tuple[int, ...]
+
+
+class Subject:
+    """Opened in the session's engine host; each question is asked once."""
+
+    def __init__(self, geometry: Geometry, lab: Lab) -> None:
+        self.geometry, self.lab = geometry, lab
+        self.opened = lab.opened
+        self._costs: dict[Modality, dict[str, Cost | str]] = {}
+
+    @property
+    def folder(self) -> Path:
+        return self.lab.folder
+
+    @property
+    def modalities(self) -> list[Modality]:
+        return [modality for modality in MODALITIES if modality in self.opened.modalities]
+
+    def costs(self, modality: Modality) -> dict[str, Cost | str]:
+        """By the name of the shape; a refusal in vLLM's words."""
+        if modality not in self._costs:
+            self._costs[modality] = self._measured(SHAPES[modality], DEFAULT)
+        return self._costs[modality]
+
+    def probes(self, modality: Modality, setting: Setting = DEFAULT) -> list[tuple[int, int] | str]:
+        """Tokens and embeds of the largest items that anybody has, under a setting."""
+        shapes = {name: SHAPES[modality][name] for name in PROBES[modality]}
+        found = self._measured(shapes, setting).values()
+        return [(one.tokens, one.embeds) if isinstance(one, Cost) else one for one in found]
+
+    def _measured(self, shapes: Mapping[str, Shape], setting: Setting) -> dict[str, Cost | str]:
+        found = self.lab.costs(*map(Blank, shapes.values()), setting=setting)
+        return dict(zip(shapes, found, strict=True))
+
+    def tried(self, modality: Modality) -> list[Tried]:
+        return [
+            Tried(SHAPES[modality][name], cost.sampled)
+            for name, cost in self.costs(modality).items()
+            if isinstance(cost, Cost)
+        ]
+
+    @cached_property
+    def counted(self) -> dict[Modality, Counted]:
+        return {
+            modality: self.lab.host.ask(
+                CountEmbeds(DEFAULT, tuple(Blank(shape) for shape in SHAPES[modality].values())),
+                "counting",
+            )
+            for modality in self.modalities
+        }
+
+    @cached_property
+    def budget(self) -> Budget:
+        """vLLM's own, by its defaults."""
+        return self.lab.budget(build_dummy=False)

@@ -1,0 +1,176 @@
+"""What the bundled facts make of vLLM's own processor, counts, dummies, budget and parser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from mmcalib.checks.catalogue.file import ROUND_TRIP
+from mmcalib.derive import frontier
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.engine.messages import Blank
+from mmcalib.media.blank import write_blank
+from mmcalib.models import Geometry, bundled
+from mmcalib.models.figures import USUAL, kept
+from mmcalib.progress import Silent
+from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.workflows.calibration.assemble import assemble
+from mmcalib.workflows.calibration.decided import derive
+from mmcalib.workflows.calibration.proven import prove_decision
+from mmcalib.workflows.calibration.reviewed import Reviewed
+from mmcalib.workflows.calibration.served import serve
+from mmcalib.workflows.calibration.session import Session
+from mmcalib.workflows.calibration.sources import read_sources
+from mmcalib.workflows.spec import Job
+from tests.bundled.known import Line, counts, marks, rule
+from tests.bundled.shapes import CORPUS, SHAPES
+from tests.bundled.subject import Subject
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+# In which the largest videos, that dummies are, have some frames and not hundreds.
+_SHORT_CONTEXT = 4096
+
+Case = tuple[str, ...]
+
+
+def modalities(geometry: Geometry) -> Iterable[Case]:
+    return ((modality,) for modality in MODALITIES if modality in geometry.modalities)
+
+
+def items(geometry: Geometry) -> Iterable[Case]:
+    return ((m, name) for (m,) in modalities(geometry) for name in SHAPES[m])  # type: ignore[index]
+
+
+def whole(geometry: Geometry) -> Iterable[Case]:
+    return [()]
+
+
+def each(
+    line: Line, cases: Callable[[Geometry], Iterable[Case]], *names: str
+) -> pytest.MarkDecorator:
+    """A test of the line for every model, and of each for all its cases."""
+    params = [
+        pytest.param(
+            geometry.id, *case, marks=marks(geometry, line, case), id="-".join((geometry.id, *case))
+        )
+        for geometry in bundled()
+        for case in cases(geometry)
+    ]
+    return pytest.mark.parametrize(("subject", *names), params, indirect=["subject"])
+
+
+@each(Line.OPENS, whole)
+def test_it_opens_as_its_facts_say(subject: Subject) -> None:
+    assert subject.opened.architecture == subject.geometry.architecture
+    # What vLLM takes beside them, the facts cannot promise.
+    assert set(subject.modalities) >= set(subject.geometry.modalities)
+    assert not subject.opened.moved
+
+
+@each(Line.TAKES, items, "modality", "item")
+def test_it_takes_the_item(subject: Subject, modality: Modality, item: str) -> None:
+    """Or refuses it by a rule of its own, in words that say so."""
+    cost = subject.costs(modality)[item]
+    if words := rule(subject.geometry, modality, item):
+        assert isinstance(cost, str)
+        assert words in cost
+        return
+    assert isinstance(cost, Cost), cost
+    assert cost.tokens >= cost.embeds > 0
+    assert cost.tensor_bytes > 0
+
+
+@each(Line.COUNTS, items, "modality", "item")
+def test_vllm_counts_what_its_processor_makes(
+    subject: Subject, modality: Modality, item: str
+) -> None:
+    cost, counted = subject.costs(modality)[item], subject.counted[modality]
+    found = dict(zip(SHAPES[modality], counted.embeds, strict=True))[item]
+    if not isinstance(cost, Cost):
+        return
+    if not counts(subject.geometry, modality):
+        assert found is None, "it has a count now"
+        return
+    assert found == cost.embeds
+    assert dict(zip(SHAPES[modality], counted.sampled, strict=True))[item] == cost.sampled
+
+
+@each(Line.WITHIN, items, "modality", "item")
+def test_no_item_is_larger_than_the_largest(
+    subject: Subject, modality: Modality, item: str
+) -> None:
+    """That vLLM reserves for; of videos, that can be made of any."""
+    cost, budget = subject.costs(modality)[item], subject.budget
+    if not isinstance(cost, Cost):
+        return
+    most = budget.max_tokens_per_item[modality]
+    if modality == "video" and budget.largest_clip is not None:
+        most = max(most, budget.largest_clip.embeds)
+    assert cost.embeds <= most
+
+
+@each(Line.DUMMY, modalities, "modality")
+def test_a_dummy_costs_what_the_budget_counts(subject: Subject, modality: Modality) -> None:
+    others = {m: 0 for m in subject.modalities if m != modality}
+    context = min(_SHORT_CONTEXT, subject.opened.max_model_len)
+    budget = subject.lab.budget(limit_mm_per_prompt={modality: 1, **others}, max_model_len=context)
+    assert budget.dummies[modality].embeds == budget.max_tokens_per_item[modality]
+
+
+@each(Line.KNOBS, whole)
+def test_each_knob_moves_items_of_its_modality_alone(subject: Subject) -> None:
+    for knob in subject.opened.knobs:
+        turned = frontier.at(knob, _turned(knob, subject))
+        moved = {m for m in subject.modalities if subject.probes(m, turned) != subject.probes(m)}
+        assert moved == {knob.modality, *knob.bleeds}, knob.name
+
+
+def _turned(knob: Knob, subject: Subject) -> float:
+    """Its least value, or the next one where that is its default."""
+    values = knob.values(subject.tried(knob.modality), Policy())
+    assert values == sorted(values), knob.name
+    assert knob.value in values, knob.name
+    return next(value for value in values if value != knob.value)
+
+
+@each(Line.ROUND_TRIP, whole)
+def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> None:
+    """Made for an item of its first modality, as YAML, and parsed as `vllm serve` would."""
+    (tmp_path / "media").mkdir()
+    write_blank(CORPUS[subject.modalities[0]], 0, tmp_path / "media")
+    job = Job(
+        str(subject.folder),
+        [tmp_path / "media"],
+        policy=Policy(max_model_len=min(_SHORT_CONTEXT, subject.opened.max_model_len)),
+        validate="budget",
+        cache_dir=tmp_path / "cache",
+    )
+    session = Session(job, subject.lab.host, None, None, tmp_path, Silent())
+    served = serve(session, read_sources(job, Silent()))
+    assert served.items == 1
+    # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
+    reviewed = Reviewed(derive(session, served), {}, None, {}, ())
+    made = assemble(job, reviewed)
+    proven = prove_decision(session, reviewed, engine_yaml(made, "vllm serve"))
+    (read_back,) = (check for check in proven.checks if check.id == ROUND_TRIP)
+    assert read_back.status == "pass", read_back.detail
+    limits = made.engine_config["limit_mm_per_prompt"]
+    assert set(limits) >= set(subject.modalities)
+    assert {"max_model_len", "max_num_batched_tokens"} <= set(made.engine_config)
+
+
+@each(Line.FIGURES, whole)
+def test_its_kept_figures_hold(subject: Subject) -> None:
+    """`mmcalib models` shows them; `make figures` finds them anew."""
+    figures = kept().get(subject.geometry.id)
+    if figures is None:
+        pytest.skip("none are kept yet: make figures")
+    costs = {m: subject.lab.cost(Blank(USUAL[m])) for m in subject.modalities}
+    assert {modality: cost.tokens for modality, cost in costs.items()} == figures.tokens
+    assert tuple(knob.name for knob in subject.opened.knobs) == figures.knobs

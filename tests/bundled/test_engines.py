@@ -1,0 +1,58 @@
+"""Eight families through the whole job: vLLM's real engine on the CPU, two layers of each stack at
+their true width, and an item of each modality answered.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mmcalib
+from mmcalib.checks.catalogue.engine import ENGINE_START, REPLAY
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.shapes import MODALITIES
+from mmcalib.media.blank import write_blank
+from mmcalib.models import find
+from tests.bundled.shapes import CORPUS
+from tests.e2e.media import requests
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.long]
+
+FAMILIES = (
+    "Qwen/Qwen2.5-VL-3B-Instruct",
+    "Qwen/Qwen3-VL-2B-Instruct",
+    "Qwen/Qwen3.5-0.8B",
+    "google/gemma-3-4b-it",
+    "OpenGVLab/InternVL3-2B",
+    "llava-hf/llava-onevision-qwen2-0.5b-ov-hf",
+    "Qwen/Qwen2-Audio-7B-Instruct",
+    "mistral-community/pixtral-12b",
+)
+
+
+@pytest.mark.parametrize("model_id", FAMILIES)
+def test_an_engine_starts_with_its_configuration_and_answers(
+    model_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MMCALIB_CACHE_DIR", str(tmp_path / "cache"))
+    geometry = find(model_id)
+    assert geometry is not None
+    media = tmp_path / "media"
+    media.mkdir()
+    taken = [modality for modality in MODALITIES if modality in geometry.modalities]
+    paths = {m: write_blank(CORPUS[m], number, media) for number, m in enumerate(taken)}
+    prompts = [[(str(modality), path.as_uri())] for modality, path in paths.items()]
+    asked = requests(media / "requests.jsonl", *prompts)
+    made = mmcalib.calibrate(
+        model_id, media, requests=asked, policy=Policy(max_model_len=8192), validate="replay"
+    )
+    for wanted in (ENGINE_START, REPLAY):
+        (check,) = wanted.among(made.checks)
+        assert check.status == "pass", check.detail
+    assert made.startup is not None
+    assert made.startup.replay is not None
+    answered = made.startup.replay
+    # Blank items of the same shapes fill the step.
+    assert answered.prompts >= len(taken)
+    assert (answered.rejected, answered.oom, answered.token_mismatches) == (0, 0, 0)

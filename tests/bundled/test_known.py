@@ -1,0 +1,38 @@
+"""The table of what vLLM does not do for bundled models, as docs/limits.md shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmcalib.models import bundled
+from tests.bundled.known import KNOWN, REFUSED, SLICE, Known, rows
+from tests.bundled.shapes import PROBES, SHAPES
+from tests.conftest import ROOT
+
+BEGIN, END = "<!-- known -->\n", "<!-- /known -->"
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (ROOT / "docs" / "limits.md").read_text("utf-8")
+    shown = page.partition(BEGIN)[2].partition(END)[0]
+    assert shown.splitlines()[2:] == list(rows())
+
+
+@pytest.mark.parametrize("known", [*KNOWN, *REFUSED], ids=lambda known: known.reason)
+def test_each_line_is_of_bundled_models_and_of_items_that_are_tried(known: Known) -> None:
+    ids = [geometry.id for geometry in bundled()]
+    for beginning in known.models:
+        assert any(model_id.startswith(beginning) for model_id in ids), beginning
+    if known.modality is not None:
+        assert set(known.items) <= set(SHAPES[known.modality])
+
+
+def test_twelve_items_of_each_modality() -> None:
+    assert {modality: len(shapes) for modality, shapes in SHAPES.items()} == dict.fromkeys(
+        SHAPES, 12
+    )
+    assert all(set(names) <= set(SHAPES[modality]) for modality, names in PROBES.items())
+
+
+def test_every_run_has_models_that_are_bundled() -> None:
+    assert set(SLICE) <= {geometry.id for geometry in bundled()}

@@ -1,0 +1,314 @@
+"""Quantised weights: bits and scales of each method, on each kernel that vLLM chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from mmcalib.child.rehearsal.device.errors import NoFakeImplementation
+from mmcalib.child.rehearsal.patches.flashinfer import WAY_OUT
+from mmcalib.child.rehearsal.patches.hollow import HollowPackages
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.errors import EngineError
+from tests.rehearsal.conftest import Theatre
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+MODEL = "Qwen/Qwen3-VL-8B-Instruct"
+# What so many layers more take is theirs alone: whatever else is loaded is there in both, and so
+# are blocks of the allocator that nothing fits exactly.
+FEW, LAYERS = 3, 3
+ARGS: dict[str, Any] = {
+    "max_model_len": 8192,
+    "max_num_batched_tokens": 2048,
+    "limit_mm_per_prompt": {"image": 1, "video": 0},
+}
+# Each layer's matrices, (rows, columns): qkv and output, gate and up, down.
+MATRICES = ((6144, 4096), (4096, 4096), (24_576, 4096), (4096, 12_288))
+QUANTISED = LAYERS * sum(rows * columns for rows, columns in MATRICES)
+ROWS = LAYERS * sum(rows for rows, _ in MATRICES)
+
+
+def compressed(form: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> Any:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "quantization_status": "compressed",
+        "ignore": ["lm_head", "re:.*visual.*"],
+        "config_groups": {"group_0": {**group, "output_activations": None}},
+    }
+
+
+def numbers(bits: int, kind: str, strategy: str, **more: Any) -> dict[str, Any]:
+    dynamic = {"dynamic": False, "symmetric": True}
+    return {"num_bits": bits, "type": kind, "strategy": strategy, **dynamic, **more}
+
+
+VISION = [
+    f"model.visual.blocks.{block}.{part}"
+    for block in range(6)
+    for part in ("attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2")
+]
+MERGERS = [
+    f"model.visual.{merger}.linear_fc{number}"
+    for merger in ("merger", *(f"deepstack_merger_list.{index}" for index in range(3)))
+    for number in (1, 2)
+]
+BLOCK_FP8 = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
+    "modules_to_not_convert": ["lm_head", *VISION, *MERGERS],
+}
+TENSOR_FP8 = {**BLOCK_FP8, "activation_scheme": "static", "weight_block_size": None}
+CHANNEL_FP8 = compressed(
+    "float-quantized",
+    numbers(8, "float", "channel"),
+    numbers(8, "float", "token", dynamic=True),
+)
+CHANNEL_INT8 = compressed(
+    "int-quantized", numbers(8, "int", "channel"), numbers(8, "int", "token", dynamic=True)
+)
+W4A16 = compressed("pack-quantized", numbers(4, "int", "group", group_size=128), None)
+NVFP4 = compressed(
+    "nvfp4-pack-quantized",
+    numbers(4, "float", "tensor_group", group_size=16),
+    numbers(4, "float", "tensor_group", group_size=16, dynamic="local"),
+)
+MODELOPT_NVFP4 = {
+    "quant_method": "modelopt",
+    "quant_algo": "NVFP4",
+    "producer": {"name": "modelopt", "version": "0.33.0"},
+    "config_groups": {
+        "group_0": {
+            "input_activations": numbers(4, "float", "group", group_size=16),
+            "weights": numbers(4, "float", "group", group_size=16),
+            "targets": ["Linear"],
+        }
+    },
+    "ignore": ["lm_head", "model.visual*"],
+}
+AWQ = {
+    "quant_method": "awq",
+    "bits": 4,
+    "group_size": 128,
+    "zero_point": True,
+    "version": "gemm",
+    "modules_to_not_convert": ["visual"],
+}
+GPTQ = {
+    "quant_method": "gptq",
+    "bits": 4,
+    "group_size": 128,
+    "desc_act": False,
+    "sym": True,
+    "lm_head": False,
+    "dynamic": {"-:.*visual.*": {}},
+}
+AUTO_ROUND = {
+    "quant_method": "auto-round",
+    "bits": 4,
+    "group_size": 128,
+    "sym": True,
+    "data_type": "int",
+    "packing_format": "auto_round:auto_gptq",
+    "block_name_to_quantize": "model.language_model.layers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the quantised matrices take: bits of a weight, and bytes of all scales beside. `slack`
+    is for norms and for what the allocator's blocks have left over, up to a MiB each.
+    """
+
+    bits: int
+    scale_bytes: float
+    slack: float = 0.01
+
+    @property
+    def nbytes(self) -> float:
+        return QUANTISED * self.bits / 8 + self.scale_bytes
+
+
+# One scale: for a tensor, a row in float32, a block of 128 × 128 in float32, a group in bfloat16.
+BY_TENSOR = Stored(8, 0)
+BY_ROW = Stored(8, ROWS * 4)
+BY_BLOCK = Stored(8, QUANTISED / 128**2 * 4)
+GROUPS_OF_8 = Stored(8, QUANTISED / 128 * 2)
+ROWS_OF_8 = Stored(8, ROWS * 2)
+GROUPS_OF_4 = Stored(4, QUANTISED / 128 * 2)
+# Zero points beside: of four bits for Marlin, in bfloat16 for Machete, which is Hopper's. While it
+# loads, vLLM lets no block above 20 MB be split, and there most come out of larger ones.
+ZERO_POINTS = Stored(4, QUANTISED / 128 * 2.5)
+WIDE_ZERO_POINTS = Stored(4, QUANTISED / 128 * 4, slack=0.07)
+# DeepGEMM's on the largest Blackwells: a byte for each row of a block.
+PACKED_BLOCKS = Stored(8, QUANTISED / 128)
+# A scale of a byte for each 16.
+SIXTEENS = Stored(4, QUANTISED / 16)
+
+METHODS = {
+    "H100-80G": [
+        (BLOCK_FP8, BY_BLOCK),
+        (TENSOR_FP8, BY_TENSOR),
+        (CHANNEL_FP8, BY_ROW),
+        (CHANNEL_INT8, BY_ROW),
+        (W4A16, GROUPS_OF_4),
+        (AWQ, WIDE_ZERO_POINTS),
+        (GPTQ, ZERO_POINTS),
+        (AUTO_ROUND, ZERO_POINTS),
+        (NVFP4, SIXTEENS),
+    ],
+    # Without FP8 in hardware Marlin takes groups of a column, in the model's own dtype.
+    "A100-80G": [
+        (BLOCK_FP8, GROUPS_OF_8),
+        (TENSOR_FP8, ROWS_OF_8),
+        (CHANNEL_FP8, ROWS_OF_8),
+        (CHANNEL_INT8, BY_ROW),
+        (W4A16, GROUPS_OF_4),
+        (AWQ, ZERO_POINTS),
+        (GPTQ, GROUPS_OF_4),
+        (NVFP4, SIXTEENS),
+        (MODELOPT_NVFP4, SIXTEENS),
+    ],
+    # FlashInfer's products.
+    "RTX-5090": [
+        (BLOCK_FP8, BY_BLOCK),
+        (TENSOR_FP8, BY_TENSOR),
+        (CHANNEL_FP8, BY_ROW),
+        (W4A16, GROUPS_OF_4),
+        (NVFP4, SIXTEENS),
+        (MODELOPT_NVFP4, SIXTEENS),
+    ],
+}
+METHODS["B200"] = [(BLOCK_FP8, PACKED_BLOCKS)]
+EACH = [
+    pytest.param("H100-80G", None, Stored(16, 0), id="bfloat16"),
+    *(
+        pytest.param(gpu, config, stored, id=f"{gpu}-{number}-{config['quant_method']}")
+        for gpu, methods in METHODS.items()
+        for number, (config, stored) in enumerate(methods)
+    ),
+]
+
+
+def rehearsed(
+    theatre: Theatre, config: dict[str, Any] | None, layers: int = FEW, **more: Any
+) -> Rehearsed:
+    cut = {"text_config": {"num_hidden_layers": layers}, "vision_config": {"depth": 6}}
+    quantised = {} if config is None else {"quantization_config": config}
+    return theatre.rehearse(MODEL, **ARGS, **more, hf_overrides={**cut, **quantised})
+
+
+@pytest.mark.parametrize(("gpu", "config", "stored"), EACH)
+def test_each_method_takes_its_bits_and_its_scales(
+    theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any] | None, stored: Stored
+) -> None:
+    few, more = (rehearsed(theatres(gpu), config, layers) for layers in (FEW, FEW + LAYERS))
+    assert more.problem == ""
+    taken = more.weights_bytes - few.weights_bytes
+    assert taken == pytest.approx(stored.nbytes, rel=stored.slack)
+    assert more.kv_cache_tokens
+
+
+def test_weights_that_are_quantised_while_they_load_take_as_little(h100: Theatre) -> None:
+    """One scale for each tensor; the tower is quantised too, as deep in both."""
+    few, more = (
+        rehearsed(h100, None, layers, quantization="fp8") for layers in (FEW, FEW + LAYERS)
+    )
+    taken = more.weights_bytes - few.weights_bytes
+    assert taken == pytest.approx(BY_TENSOR.nbytes, rel=BY_TENSOR.slack)
+
+
+def test_a_published_checkpoint_takes_what_its_server_printed(h100: Theatre) -> None:
+    """28.95 GiB with its head, of a server of Qwen3.8-27B-FP8 (public file 63117739030)."""
+    found = h100.rehearse(
+        "Qwen/Qwen3.8-27B-FP8",
+        max_model_len=131_072,
+        max_num_seqs=4,
+        speculative_config={"method": "mtp", "num_speculative_tokens": 3},
+    )
+    assert found.weights_bytes / 2**30 == pytest.approx(28.95, abs=0.1)
+
+
+@pytest.mark.parametrize("gpu", ["A100-80G", "RTX-5090"])
+def test_an_8_bit_cache_is_served_by_flashinfer_beside_hopper(
+    theatres: Callable[[str], Theatre], gpu: str
+) -> None:
+    """Whose attention runs where a hybrid model's prompt is rehearsed; its scales are those of a
+    checkpoint that has none.
+    """
+    theatre = theatres(gpu)
+    fp8 = {**BLOCK_FP8, "modules_to_not_convert": ["lm_head", "model.visual"]}
+    found = theatre.rehearse(
+        "Qwen/Qwen3.5-0.8B",
+        **ARGS,
+        kv_cache_dtype="fp8",
+        speculative_config={"method": "mtp", "num_speculative_tokens": 3},
+        hf_overrides={"quantization_config": fp8},
+    )
+    assert "FLASHINFER" in found.attention
+    assert found.prefill is not None
+    # Six layers attend and the head's, with 2 heads of 256 for keys and as many for values, a byte
+    # each.
+    assert found.kv_bytes_per_token == 7 * 2 * 2 * 256
+
+
+def test_a_method_that_this_vllm_lacks_is_refused_in_its_words(h100: Theatre) -> None:
+    with pytest.raises(EngineError, match="Unknown quantization method: bitsandbytes") as caught:
+        rehearsed(h100, {"quant_method": "bitsandbytes", "load_in_4bit": True})
+    assert "\n" not in caught.value.message
+
+
+def test_a_product_that_nobody_described_is_refused_by_its_name() -> None:
+    packages = HollowPackages(("flashinfer",), {}, lambda: "model.layers.0.mlp", WAY_OUT)
+    product = packages.refused("flashinfer.gemm.mm_bf16")
+    with pytest.raises(NoFakeImplementation) as caught:
+        product(1, 2)
+    assert str(caught.value) == (
+        "flashinfer.gemm.mm_bf16 has no fake implementation (in model.layers.0.mlp): "
+        "another --linear-backend, --moe-backend or --attention-backend may do without it"
+    )
+
+
+EXPERTS = "Qwen/Qwen3-VL-30B-A3B-Instruct"
+# A layer's: 128 experts of three matrices, queries with keys and values, output.
+QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
+
+
+def with_experts(theatre: Theatre, config: Any, layers: int, **more: Any) -> Rehearsed:
+    cut = {"text_config": {"num_hidden_layers": layers}, "vision_config": {"depth": 6}}
+    quantised = {} if config is None else {"quantization_config": config}
+    return theatre.rehearse(EXPERTS, **ARGS, **more, hf_overrides={**cut, **quantised})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "config", "bits"),
+    [
+        ("H100-80G", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8),
+        ("A100-80G", {**W4A16, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 16 / 128),
+    ],
+    ids=["blocks of FP8", "four bits by Marlin"],
+)
+def test_experts_are_quantised_as_other_layers_are(
+    theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any], bits: float
+) -> None:
+    few, more = (with_experts(theatres(gpu), config, layers) for layers in (1, 3))
+    taken = more.weights_bytes - few.weights_bytes
+    assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * bits / 8, rel=0.02)
+
+
+def test_experts_that_nobody_described_are_refused_with_the_way_out(
+    theatres: Callable[[str], Theatre],
+) -> None:
+    """FlashInfer's, which vLLM takes on Blackwell: their workspace is not known. Triton's are."""
+    theatre = theatres("RTX-5090")
+    with pytest.raises(EngineError, match="cutlass_fused_moe has no fake") as caught:
+        with_experts(theatre, None, 1)
+    assert "another --linear-backend, --moe-backend" in caught.value.message
+    assert with_experts(theatre, None, 1, moe_backend="triton").problem == ""
