@@ -7,12 +7,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.census.contents import first_of_each_content
-from mmcalib.domain.items import Item
+from mmcalib.corpus.asking import answer_by
+from mmcalib.domain.items import Item, Prompt
 from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress, Silent
 
 # Of a longer log the start says enough; the hit curve of a million takes seconds.
 MOST_ACCESSES = 4_000_000
+# Of so many requests it is kept where they stand.
+MOST_ORIGINS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One request: where it stands, the indices of its items and the answer that it asks for, None
+    where it does not say.
+    """
+
+    origin: str
+    items: Sequence[int]
+    answer_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,36 +34,50 @@ class Accesses:
     """The usable requests in their order, each as the indices of its items in theirs.
 
     Items of equal content and modality have one index, whatever their paths. `complete`: no
-    request was left out for want of room.
+    request was left out for want of room. `asked` is the origin and the answer of the first of
+    them.
     """
 
     items: tuple[tuple[Shape, str], ...] = ()
     named: Sequence[int] = ()
     ends: Sequence[int] = ()
     complete: bool = True
+    asked: Sequence[tuple[str, int | None]] = ()
 
     def requests(self) -> Iterator[Sequence[int]]:
         """Per request with items the index of each item that it names, in its order."""
         start = 0
         for end in self.ends:
-            yield self.named[start:end]
+            if end > start:
+                yield self.named[start:end]
+            start = end
+
+    def first(self) -> Iterator[Access]:
+        """The requests of which it is known where they stand, those without items among them."""
+        start = 0
+        for end, (origin, answer_tokens) in zip(self.ends, self.asked, strict=False):
+            yield Access(origin, self.named[start:end], answer_tokens)
             start = end
 
 
 @dataclass(slots=True)
 class AccessLog:
-    """Records accesses: four bytes each, and an entry per distinct item."""
+    """Records accesses: four bytes each, an entry per distinct item, and one for each of the first
+    requests.
+    """
 
     most: int = MOST_ACCESSES
     _indices: dict[Item, int] = field(default_factory=dict)
     _shapes: list[Shape] = field(default_factory=list)
     _named: array[int] = field(default_factory=lambda: array("I"))
     _ends: array[int] = field(default_factory=lambda: array("I"))
+    _asked: list[tuple[str, int | None]] = field(default_factory=list)
     _complete: bool = True
 
-    def add(self, items: Sequence[Item], shapes: Iterable[Shape]) -> None:
+    def add(self, prompt: Prompt, shapes: Iterable[Shape]) -> None:
         """One request, whose items have these shapes."""
-        if not items or not self._complete:
+        items = prompt.items
+        if not self._complete:
             return
         if len(self._named) + len(items) > self.most:
             self._complete = False
@@ -60,6 +88,8 @@ class AccessLog:
                 self._shapes.append(shape)
             self._named.append(index)
         self._ends.append(len(self._named))
+        if len(self._asked) < MOST_ORIGINS:
+            self._asked.append((prompt.origin, answer_by(prompt)))
 
     def accesses(self, progress: Progress | None = None) -> Accesses:
         """What was recorded; reads the files that are not told apart by their sizes."""
@@ -71,4 +101,5 @@ class AccessLog:
             named=array("I", (kept[first[index]] for index in self._named)),
             ends=self._ends,
             complete=self._complete,
+            asked=self._asked,
         )

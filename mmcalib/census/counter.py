@@ -140,7 +140,7 @@ class CorpusCounter:
         shapes = [file.shape for file in found]
         self.prompts.add(shapes, prompt)
         if self.log:
-            self.log.add(prompt.items, shapes)
+            self.log.add(prompt, shapes)
         for item, file in zip(prompt.items, found, strict=True):
             self.census.add(file.shape, item.path, encoding=file.encoding)
             if self.contents:

@@ -12,6 +12,7 @@ from mmcalib.engine import messages as m
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
     from mmcalib.child.rehearsal.install import Stage
+    from mmcalib.domain.traffic import Traffic, WorstOrder
     from mmcalib.gpus.gpu import Gpu
 
 
@@ -27,6 +28,9 @@ class Service:
     def say(self, answer: m.Message) -> None:
         self._pipe.send_bytes(m.encode(answer))
 
+    def _note(self, text: str) -> None:
+        self.say(m.Said(text))
+
     @property
     def model(self) -> OpenedModel:
         if self._model is None:
@@ -35,7 +39,9 @@ class Service:
 
     def answer(self, request: m.Message) -> m.Reply:
         """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
-        if not isinstance(request, m.Look | m.Imagine | m.Rehearse):
+        imagined = isinstance(request, m.ServeTraffic) and request.gpu is not None
+        own = m.Look | m.Imagine | m.Rehearse | m.FindWorstOrder
+        if not imagined and not isinstance(request, own):
             from mmcalib.releases.platforms import borrow_cpu
 
             borrow_cpu()
@@ -94,7 +100,7 @@ class Service:
             case m.StartEngine():
                 from mmcalib.child.startup import start
 
-                self._engine, started = start(request, say=lambda text: self.say(m.Said(text)))
+                self._engine, started = start(request, say=self._note)
                 return started
             case m.Replay():
                 from mmcalib.child.replay import replay
@@ -112,7 +118,28 @@ class Service:
                 from mmcalib.child.rehearsal.rehearse import rehearse
 
                 return m.RehearsalFound(rehearse(stage, request))
+            case m.ServeTraffic():
+                return m.TrafficServed(self._serve(request))
+            case m.FindWorstOrder():
+                return m.WorstOrderFound(self._find_worst(request))
         raise TypeError(f"unknown request {type(request).__name__}")
+
+    def _find_worst(self, request: m.FindWorstOrder) -> WorstOrder:
+        stage = self._imagine(request.gpu)
+        from mmcalib.child.rehearsal.traffic import find_worst_imagined
+
+        return find_worst_imagined(stage, request, self._note)
+
+    def _serve(self, request: m.ServeTraffic) -> Traffic:
+        if request.gpu is not None:
+            stage = self._imagine(request.gpu)
+            from mmcalib.child.rehearsal.traffic import serve_imagined
+
+            return serve_imagined(stage, request, self._note)
+        from mmcalib.child.traffic.books import StepBooks
+        from mmcalib.child.traffic.serve import serve
+
+        return serve(request, StepBooks(), self._note)
 
     def _imagine(self, gpu: Gpu) -> Stage:
         """The stage, set for this GPU at the first call. Raises ValueError for another GPU."""

@@ -47,9 +47,47 @@ def rehearse(
         list[str] | None,
         typer.Option(
             metavar="SOURCE",
-            help="With --python: items of these sizes. May be repeated. Default: usual ones.",
+            help="With --requests: their media. With --python: items of these sizes. May be "
+            "repeated.",
         ),
     ] = None,
+    requests: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSONL of chat requests to serve there, after the startup. May be repeated.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Requests under way at a time; default: all come at once."
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="R",
+            help="Requests a second, where a step takes --step-ms.",
+        ),
+    ] = None,
+    step_ms: Annotated[
+        float, typer.Option(metavar="MS", help="What a step is assumed to take, for --rate.")
+    ] = 50.0,
+    worst_order: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Look for the order of the requests' items that takes most, and write it there.",
+        ),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Orders that the search for it judges.")
+    ] = 60,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of that search.")] = 0,
+    answer_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Answers to requests that do not say.")
+    ] = 256,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 when the engine would not start.")
     ] = False,
@@ -68,18 +106,32 @@ def rehearse(
     from mmcalib.cli.document import print_json
     from mmcalib.cli.gpu import gpu_named
     from mmcalib.cli.progress import Terminal
+    from mmcalib.domain.traffic import Arrivals
     from mmcalib.errors import UsageError, VerdictError
     from mmcalib.progress import Silent
     from mmcalib.report.memory import comparison
     from mmcalib.report.release_comparison import release_comparison
+    from mmcalib.report.traffic_terminal import served, worst
     from mmcalib.workflows.memory.rehearse import AUTO
     from mmcalib.workflows.memory.rehearse import rehearse as rehearse_all
+    from mmcalib.workflows.traffic.rehearse import WorstOrderSearch, rehearse_traffic
     from mmcalib.workflows.upgrade.compare import compare_releases
 
     if python and compare is not None:
         raise UsageError("--python and --compare are one or the other", hint="--config FILE")
-    if data and not python:
-        raise UsageError("--data is for --python", hint="mmcalib run calibrates for a corpus")
+    if data and not (python or requests):
+        raise UsageError(
+            "--data is for --requests and --python", hint="mmcalib run calibrates for a corpus"
+        )
+    if requests and (python or compare):
+        raise UsageError(
+            "--requests are served under one configuration, on one installation",
+            hint="--config FILE",
+        )
+    if worst_order is not None and not requests:
+        raise UsageError("--worst-order is of --requests", hint="--requests requests.jsonl")
+    if concurrency is not None and rate is not None:
+        raise UsageError("--concurrency and --rate are one or the other", hint="--concurrency 64")
     if config is not None and compare is not None:
         raise UsageError("--config and --compare are one or the other", hint="--compare FILE FILE")
     where = gpu_named(gpu, gpu_memory, capability) or AUTO
@@ -100,6 +152,31 @@ def rehearse(
         if not quiet:
             release_comparison(both, console)
         found = [one.rehearsal for one in (both.before, both.after) if one.rehearsal is not None]
+    elif requests:
+        found = [
+            rehearse_traffic(
+                model,
+                requests=requests,
+                data=data or [],
+                gpu=where,
+                config=config,
+                flags=flags or [],
+                arrivals=Arrivals(concurrency, rate, step_ms / 1000),
+                answer_tokens=answer_tokens,
+                worst_order=None
+                if worst_order is None
+                else WorstOrderSearch(worst_order, trials, seed),
+                progress=progress,
+            )
+        ]
+        if as_json:
+            print_json(found[0])
+        if not quiet:
+            comparison(found, console)
+            if found[0].traffic is not None:
+                served(found[0].traffic, found[0].gpu, console)
+            if found[0].worst_order is not None:
+                worst(found[0].worst_order, found[0].gpu, console)
     else:
         found = rehearse_all(
             model,
@@ -118,4 +195,11 @@ def rehearse(
         raise VerdictError(
             f"vLLM would not start on {failed[0].gpu}: {why}",
             hint="mmcalib run --gpu NAME calibrates for a corpus of yours",
+        )
+    taken = [one.traffic for one in found if one.traffic]
+    taken += [one.worst_order.served for one in found if one.worst_order]
+    if strict and any(one.status == "fail" for one in taken):
+        raise VerdictError(
+            "serving these requests takes more memory than there is",
+            hint="mmcalib run --gpu NAME calibrates for them",
         )

@@ -67,6 +67,11 @@ def asked_by(prompt: Prompt) -> Asked:
     return prompt.asked or asked(prompt.messages, prompt.fields)
 
 
+def answer_by(prompt: Prompt) -> int | None:
+    """The tokens that it asks for; its messages need not be read for that."""
+    return prompt.asked.answer_tokens if prompt.asked else _answer_tokens(prompt.fields)
+
+
 def _answer_tokens(fields: Mapping[str, Any]) -> int | None:
     return _tokens(next((fields[n] for n in _ANSWER_FIELDS if fields.get(n) is not None), None))
 

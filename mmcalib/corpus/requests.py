@@ -92,7 +92,7 @@ class RequestsSource:
 
     def texts(self) -> Iterator[Text]:
         """What the usable lines ask of the context, without looking for their media."""
-        for _, line in self._lines():
+        for origin, line in self._lines():
             try:
                 request = parse_line(line)
             except BadRequest:
@@ -104,7 +104,7 @@ class RequestsSource:
                 if media
             )
             found = asked(request.written, request.fields)
-            yield Text(found, kinds, bare(request.written), request.fields)
+            yield Text(found, kinds, bare(request.written), request.fields, origin)
 
     def _lines(self) -> Iterator[tuple[str, bytes]]:
         with self.path.open("rb") as file:

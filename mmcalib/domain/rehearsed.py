@@ -79,6 +79,7 @@ class Rehearsed:
     of the text, beside the cache that they come from; None where that could not be run. `prefill`
     is a step full of a prompt as serving runs it, of a model with recurrent layers: the profile's
     own leaves them out.
+    `kv_blocks` is what vLLM divides the KV cache into; None where it would not start.
     `buffers_bytes` is what startup keeps beside the weights, with the allocator's rounding.
     Non-torch and CUDA graphs are allowances, as `assumptions` say.
     """
@@ -113,3 +114,4 @@ class Rehearsed:
     merge_peak_bytes: int | None = None
     prefill: PhasePeak | None = None
     steps: tuple[StepPeak, ...] = ()
+    kv_blocks: int | None = None

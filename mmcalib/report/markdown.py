@@ -5,7 +5,7 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mmcalib import wording
-from mmcalib.report import device_words, encoder_words, throughput_words, words
+from mmcalib.report import device_words, encoder_words, throughput_words, traffic_words, words
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.engine_yaml import engine_yaml
 
@@ -30,6 +30,7 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
         sweep=encoder_words,
         device=device_words,
         fed=throughput_words,
+        served=traffic_words,
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )

@@ -12,7 +12,8 @@ from rich.text import Text
 from mmcalib import wording
 from mmcalib.report import words
 from mmcalib.result.memory import Memory
-from mmcalib.result.rehearsal import PeakTensor, Phase, Rehearsal
+from mmcalib.result.peak_tensor import PeakTensor
+from mmcalib.result.rehearsal import Phase, Rehearsal
 
 # Rows of the listing of what lives at the peak: the rest is small.
 _NAMED_TENSORS = 6
@@ -128,14 +129,25 @@ def _memory(found: Sequence[Rehearsal]) -> Table:
 
 
 def _peak(phase: Phase) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for justify in ("right", "left", "left", "left"):
-        table.add_column("", justify=justify, overflow="fold")
+    table = _tensors()
     if phase.scratch_bytes:
         own = f"{phase.scratch_operation}'s own scratch"
         table.add_row(wording.gib(phase.scratch_bytes), "", "", Text(own))
-    for one in phase.largest[:_NAMED_TENSORS]:
+    return tensor_table(phase.largest, table)
+
+
+def tensor_table(largest: Sequence[PeakTensor], table: Table | None = None) -> Table:
+    """A row for each of the first, below those of `table`."""
+    table = _tensors() if table is None else table
+    for one in largest[:_NAMED_TENSORS]:
         table.add_row(*(Text(wording.plain(cell)) for cell in _cells(one)))
+    return table
+
+
+def _tensors() -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for justify in ("right", "left", "left", "left"):
+        table.add_column("", justify=justify, overflow="fold")
     return table
 
 

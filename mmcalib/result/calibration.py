@@ -26,6 +26,7 @@ from mmcalib.result.processor_device import ProcessorDevice
 from mmcalib.result.server import ServerPart
 from mmcalib.result.startup import Startup
 from mmcalib.result.throughput import Throughput
+from mmcalib.result.traffic import ServedTraffic
 
 SCHEMA_VERSION: Final = 1
 MADE_BY: Final = "mmcalib run --model MODEL --data DIR --out OUT writes one"
@@ -84,6 +85,7 @@ class CalibrationDocument(DocumentPart):
     processor_device: ProcessorDevice | None = None
     throughput: Throughput | None = None
     server: ServerPart | None = None
+    traffic: ServedTraffic | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 

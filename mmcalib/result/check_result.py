@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from mmcalib.checks.check import Check
 from mmcalib.result.part import DocumentPart
 
 
@@ -14,10 +13,6 @@ class CheckResult(DocumentPart):
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str
     remedy: str = ""
-
-    @classmethod
-    def of(cls, check: Check) -> CheckResult:
-        return cls(name=check.name, status=check.status, detail=check.detail, remedy=check.remedy)
 
 
 def first_failed(checks: Iterable[CheckResult]) -> CheckResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,3 +16,8 @@ class DocumentPart(BaseModel):
     """Does not change, and knows every field: a file of another version is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    @classmethod
+    def showing(cls, value: object) -> Self:
+        """What a value of the domain says, field by field of the same name."""
+        return cls.model_validate(value, from_attributes=True)

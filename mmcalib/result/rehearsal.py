@@ -7,16 +7,8 @@ from typing import Literal
 from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import DocumentPart
-
-
-class PeakTensor(DocumentPart):
-    """One tensor that lived at a phase's peak, and what made it."""
-
-    bytes: int
-    shape: tuple[int, ...]
-    dtype: str
-    operation: str
-    module: str
+from mmcalib.result.peak_tensor import PeakTensor
+from mmcalib.result.traffic import TrafficFigures, WorstOrderFigures
 
 
 class Phase(DocumentPart):
@@ -33,6 +25,8 @@ class Rehearsal(DocumentPart):
     """vLLM's startup on one imaginary GPU. `starts`: whether it would; `memory.note` says why not.
 
     True for the `vllm` version named, and for one rank of `tensor_parallel_size`.
+    `traffic` is what requests took that were served there, None where none were;
+    `worst_order` what their items took in the worst order that was found.
     `encoder_estimate_bytes` is the encoder's peak by formula; `cross_check` says where it differs.
     """
 
@@ -57,3 +51,5 @@ class Rehearsal(DocumentPart):
     encoder_estimate_bytes: int | None
     cross_check: str
     seconds: float
+    traffic: TrafficFigures | None = None
+    worst_order: WorstOrderFigures | None = None

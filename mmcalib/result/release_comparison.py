@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmcalib.domain.release_figure import FigureGroup, FigureLabel, FigureUnit, ReleaseFigure
+from mmcalib.domain.release_figure import FigureGroup, FigureLabel, FigureUnit
 from mmcalib.result.part import DocumentPart
 from mmcalib.result.rehearsal import Rehearsal
 
@@ -22,19 +22,6 @@ class ComparedFigure(DocumentPart):
     difference: int | float | None
     changed: bool
     label: FigureLabel
-
-    @classmethod
-    def of(cls, figure: ReleaseFigure) -> ComparedFigure:
-        return cls(
-            group=figure.group,
-            name=figure.name,
-            unit=figure.unit,
-            before=figure.before,
-            after=figure.after,
-            difference=figure.difference,
-            changed=figure.changed,
-            label=figure.label,
-        )
 
 
 class ComparedRelease(DocumentPart):

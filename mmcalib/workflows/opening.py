@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel
@@ -10,6 +13,12 @@ from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 
 LISTS_MODELS = "mmcalib models (lists multimodal ones)"
+
+
+def context_of(engine_args: Mapping[str, Any]) -> int | None:
+    """The context that a configuration asks for; None where it leaves that to vLLM, as -1 does."""
+    wanted = engine_args.get("max_model_len")
+    return wanted if isinstance(wanted, int) and wanted > 0 else None
 
 
 def open_model(

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.accesses import Accesses, AccessLog
-from mmcalib.domain.items import Item
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.items import Item, Prompt
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.progress import Silent, Task
 from tests.corpus.listed import width_of
@@ -25,10 +26,14 @@ def image(path: str | Path) -> Item:
     return Item(str(path), "image")
 
 
+def asking(*items: Item) -> Prompt:
+    return Prompt("r.jsonl:1", items, "")
+
+
 def logged(*requests: list[Item]) -> AccessLog:
     log = AccessLog()
     for items in requests:
-        log.add(items, [SHAPE if item.declared == "image" else CLIP for item in items])
+        log.add(asking(*items), [SHAPE if item.declared == "image" else CLIP for item in items])
     return log
 
 
@@ -97,8 +102,8 @@ def test_only_files_of_equal_size_are_read(media: Path) -> None:
 def test_a_long_log_ends_with_a_whole_request(media: Path) -> None:
     log = AccessLog(most=3)
     for _ in range(3):
-        log.add([image(media / "a"), image(media / "b")], [SHAPE, SHAPE])
-    log.add([image(media / "a")], [SHAPE])
+        log.add(asking(image(media / "a"), image(media / "b")), [SHAPE, SHAPE])
+    log.add(asking(image(media / "a")), [SHAPE])
     accesses = log.accesses()
     assert named(accesses) == [["a", "b"]]
     assert not accesses.complete
@@ -108,7 +113,22 @@ def test_a_long_log_ends_with_a_whole_request(media: Path) -> None:
 def test_every_request_with_items_comes_back(requests: list[list[int]]) -> None:
     log = AccessLog()
     for request in requests:
-        log.add([image(f"/gone/{n}") for n in request], [ImageShape(n + 1, 1) for n in request])
+        log.add(
+            asking(*(image(f"/gone/{n}") for n in request)), [ImageShape(n + 1, 1) for n in request]
+        )
     accesses = log.accesses()
     found = [[width_of(accesses.items[i][0]) - 1 for i in r] for r in accesses.requests()]
     assert found == [request for request in requests if request]
+
+
+def test_the_first_requests_say_where_they_stand(media: Path) -> None:
+    """Those without items among them, as they come."""
+    log = AccessLog()
+    asked = Asked(answer_tokens=7)
+    log.add(Prompt("r.jsonl:1", (image(media / "a"),), "", asked=asked), [SHAPE])
+    log.add(Prompt("r.jsonl:2", (), "hello"), [])
+    log.add(Prompt("r.jsonl:3", (image(media / "copy"), image(media / "b")), ""), [SHAPE, SHAPE])
+    accesses = log.accesses()
+    found = [(one.origin, list(one.items), one.answer_tokens) for one in accesses.first()]
+    assert found == [("r.jsonl:1", [0], 7), ("r.jsonl:2", [], None), ("r.jsonl:3", [0, 1], None)]
+    assert [list(request) for request in accesses.requests()] == [[0], [0, 1]]

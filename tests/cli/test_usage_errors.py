@@ -80,7 +80,10 @@ MISTAKES = [
     ("validate --config none.yaml", 2, "no such file", "vllm serve"),
     ("validate --config c.yaml --data nowhere", 1, "nowhere: no such file", "ls ."),
     ("validate --config c.yaml --max-num-seqs 4", 2, "--max-num-seqs", "validate ... -- --max-num"),
-    ("models extra", 2, "unexpected extra argument", "mmcalib models --help"),
+    ("models --modality smell", 2, "--modality smell: none of image", "--modality video"),
+    ("models --max-weights big", 2, "--max-weights big: not a size", "--max-weights 16GiB"),
+    ("models --gpu Voodoo", 2, "no GPU called", "describe it"),
+    ("doctor extra", 2, "unexpected extra argument", "mmcalib doctor --help"),
     ("doctor --fix", 2, "no such option: --fix", "mmcalib doctor --help"),
 ]
 

@@ -7,25 +7,17 @@ from dataclasses import replace
 from mmcalib.derive.upgrade.figures import release_figures
 from mmcalib.derive.upgrade.settings import HEEDED, UNHEEDED
 from mmcalib.domain.cost import Cost
-from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.release_figure import ReleaseFigure
 from mmcalib.domain.release_view import ComparedItem, ReleaseView, ServeArguments
 from mmcalib.domain.server import REQUEST_BYTES, Server
 from mmcalib.domain.shapes import ImageShape
+from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, peaks, rehearsed
 
 VGA = ImageShape(640, 480)
-OPENED = ModelInfo(
-    architecture="Qwen2_5_VLForConditionalGeneration",
-    modalities={"image": None},
-    max_model_len=32_768,
-    knobs=(),
+OPENED = replace(
+    opened({"image": None}, knobs=(), max_model_len=32_768),
     serve_defaults={},
-    chunks_mm_input=True,
-    video_loader=None,
-    audio_rate_hz=None,
-    device="cpu",
-    starts_engines=True,
     versions={},
     server=Server(limits={"A": 1}, decodes={"h264": True, "av1": False}),
 )

@@ -28,7 +28,9 @@ from mmcalib.result.processor_device import ProcessedItems, ProcessorDevice
 from mmcalib.result.server import ServerPart
 from mmcalib.result.startup import ReplayResult, Startup
 from mmcalib.result.throughput import CostliestFile, ModalityRates, Rates, Throughput
+from mmcalib.result.traffic import ServedTraffic
 from mmcalib.workflows.gate.calibration import Calibration
+from tests.report.serving import figures
 
 AREA = "images_kwargs.size.longest_edge"
 CAPPED = "without it: largest image 1,269 → 16,384 tokens; encoder budget 2,538 → 16,384 tokens"
@@ -68,6 +70,12 @@ def calibration() -> Calibration:
         processor_device=_processor_device(),
         throughput=_throughput(),
         server=_server(),
+        traffic=ServedTraffic(
+            gpu="L4",
+            calibrated=figures(),
+            default=figures(peak_bytes=3 << 29),
+            assumptions=["answers of 256 tokens to 2 requests"],
+        ),
     )
 
 

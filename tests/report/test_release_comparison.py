@@ -45,7 +45,7 @@ def compared(
         mmcalib="0.1.0",
         before=release(VIEW, rehearsals[0]),
         after=release(after, rehearsals[1]),
-        figures=[ComparedFigure.of(figure) for figure in release_figures(VIEW, after)],
+        figures=[ComparedFigure.showing(figure) for figure in release_figures(VIEW, after)],
     )
 
 

@@ -36,8 +36,9 @@ def corpus(
     for shape in [*shapes, *(shape for request in requests for shape in request)]:
         census.add(shape, path_of(shape))
     for number, request in enumerate(requests, start=1):
+        items = tuple(Item(path_of(shape), shape.modality) for shape in request)
         prompts.add(request, Prompt(f"r.jsonl:{number}", (), "", [{"role": "user"}]))
-        log.add([Item(path_of(shape), shape.modality) for shape in request], request)
+        log.add(Prompt(f"r.jsonl:{number}", items, ""), request)
     left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
     return ReadCorpus(
         census, prompts, left_out, census.items(), bool(requests), accesses=log.accesses()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from mmcalib.child.rehearsal import serving
-from mmcalib.child.rehearsal.device.ledger import LedgerPhase
+from mmcalib.child.rehearsal.device.ledger import LedgerPhase, Live
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.overhead import non_torch_bytes
 from mmcalib.child.rehearsal.startup import Brought, brought_up
@@ -85,6 +85,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             kv_cache_tokens=kv.tokens,
             max_concurrency=kv.concurrency,
             problem=kv.problem,
+            kv_blocks=None if kv.layout is None else int(kv.layout.num_blocks),
             budget=budget,
             assumptions=tuple(_assumptions(stage, config, brought, graphs, outside)),
             seconds=time.perf_counter() - started,
@@ -125,10 +126,14 @@ def _peak(phase: LedgerPhase) -> PhasePeak:
         peak_bytes=phase.peak_bytes - phase.start_bytes,
         scratch_bytes=phase.scratch_bytes,
         scratch_operation=phase.scratch_operation,
-        largest=tuple(
-            LiveTensor(one.nbytes, one.operation, one.shape, one.dtype, one.module)
-            for one in phase.largest
-        ),
+        largest=live_tensors(phase.largest),
+    )
+
+
+def live_tensors(found: Iterable[Live]) -> tuple[LiveTensor, ...]:
+    """What the ledger names, to be told."""
+    return tuple(
+        LiveTensor(one.nbytes, one.operation, one.shape, one.dtype, one.module) for one in found
     )
 
 

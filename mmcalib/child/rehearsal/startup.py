@@ -15,6 +15,7 @@ from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.overhead import CONTEXT_BYTES
 from mmcalib.child.rehearsal.patches import processes
+from mmcalib.child.storages import storages
 from mmcalib.releases import memory, models, platforms
 from mmcalib.releases.runner import gpu_worker, watched_phases
 
@@ -41,28 +42,33 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
     `non_torch_bytes` are taken outside torch between vLLM's first look at the memory and its last.
     Afterwards the GPU is empty again.
     """
-    stage.clear()
     ledger = stage.ledger
-    worker = None
+    with emptied(stage), models.built_under(config):
+        if memory.counts_context():
+            stage.machine.other_bytes += CONTEXT_BYTES
+        worker = gpu_worker(config)
+        worker.init_device()
+        worker.load_model()
+        platforms.fit_block_size(config)
+        stage.machine.other_bytes += non_torch_bytes
+        runner = worker.model_runner
+        with (
+            ledger.phase("profile") as profile,
+            named_modules(runner.model, ledger),
+            _watched(ledger, runner, profile) as phases,
+        ):
+            available = worker.determine_available_memory()
+        yield Brought(worker, int(runner.model_memory_usage), profile, tuple(phases), available)
+
+
+@contextmanager
+def emptied(stage: Stage) -> Iterator[None]:
+    """While open vLLM runs on the stage's GPU, which is empty before and after."""
+    stage.clear()
     try:
-        with models.built_under(config), torch.inference_mode(), stage.device:
-            if memory.counts_context():
-                stage.machine.other_bytes += CONTEXT_BYTES
-            worker = gpu_worker(config)
-            worker.init_device()
-            worker.load_model()
-            platforms.fit_block_size(config)
-            stage.machine.other_bytes += non_torch_bytes
-            runner = worker.model_runner
-            with (
-                ledger.phase("profile") as profile,
-                named_modules(runner.model, ledger),
-                _watched(ledger, runner, profile) as phases,
-            ):
-                available = worker.determine_available_memory()
-            yield Brought(worker, int(runner.model_memory_usage), profile, tuple(phases), available)
+        with torch.inference_mode(), stage.device:
+            yield
     finally:
-        del worker
         processes.end()
         models.forget_models()
         stage.settle()
@@ -71,11 +77,11 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
 def note_outputs(phase: LedgerPhase, outputs: Iterable[torch.Tensor]) -> None:
     """What an encoder made: a tensor per item, often views of one storage, which is what stays."""
     made = list(outputs)
-    storages = {item.untyped_storage()._cdata: item.untyped_storage() for item in made}
+    held = storages(made)
     phase.items = len(made)
     phase.embeddings = sum(len(item) for item in made)
-    phase.output_bytes = sum(storage.nbytes() for storage in storages.values())
-    phase.storages = len(storages)
+    phase.output_bytes = sum(held.values())
+    phase.storages = len(held)
 
 
 @contextmanager

@@ -42,6 +42,12 @@ from mmcalib.engine.messages.texts import (
     TextsBound,
     TextsCounted,
 )
+from mmcalib.engine.messages.traffic import (
+    FindWorstOrder,
+    ServeTraffic,
+    TrafficServed,
+    WorstOrderFound,
+)
 
 __all__ = [
     "Answered",
@@ -63,6 +69,7 @@ __all__ = [
     "Failed",
     "File",
     "FindRecipe",
+    "FindWorstOrder",
     "Imagine",
     "Interim",
     "ListServeOptions",
@@ -85,10 +92,13 @@ __all__ = [
     "Said",
     "ServeConfig",
     "ServeOptions",
+    "ServeTraffic",
     "StartEngine",
     "TextsBound",
     "TextsCounted",
+    "TrafficServed",
     "TryDevice",
+    "WorstOrderFound",
     "decode",
     "encode",
 ]

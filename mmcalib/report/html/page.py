@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mmcalib import wording
-from mmcalib.report import device_words, throughput_words, words
+from mmcalib.report import device_words, throughput_words, traffic_words, words
 from mmcalib.report.html.adequacy import adequacy
 from mmcalib.report.html.cache import cache
 from mmcalib.report.html.costly import CostlyItem
@@ -18,6 +18,7 @@ from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.html.headline import facts, headlines
 from mmcalib.report.html.memory import memory
 from mmcalib.report.html.sizes import sizes
+from mmcalib.report.html.traffic import traffic
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.result.evidence import grouped
@@ -69,6 +70,8 @@ def page(
         adequacy=adequacy(shown),
         cache=cache(shown.cache) if shown.cache else None,
         encoders=list(encoders(shown.encoder_sweep)) if shown.encoder_sweep else [],
+        traffic=traffic(shown.traffic) if shown.traffic else None,
+        served=traffic_words,
         device=device_words,
         fed=throughput_words,
         items=items,

@@ -89,7 +89,7 @@ def assemble(
         memory=_memories(decided, proven, predicted),
         frontier=frontier_points(decision, predicted),
         startup=startup_figures(proof.started, proof.burst, proof.replayed),
-        checks=list(map(CheckResult.of, checks)),
+        checks=list(map(CheckResult.showing, checks)),
         verdict=verdict(checks),
         costs=costs(
             decision,
@@ -108,6 +108,7 @@ def assemble(
         ),
         processor_device=processor_device(reviewed.compared),
         throughput=throughput(decision.table, proven.sweep, proof.started),
+        traffic=memory_found.traffic if memory_found else None,
         server=ServerPart.of(opened.server, dict(reviewed.needed)),
     )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.check import Check
 from mmcalib.derive.policy import Policy
+from mmcalib.result.traffic import ServedTraffic
 from mmcalib.workflows.calibration.proven import Proven
 from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.session import Session
@@ -31,6 +33,7 @@ from mmcalib.workflows.memory.sizes import (
     sizes_check,
 )
 from mmcalib.workflows.memory.tokens_alone import in_tokens, not_rehearsed
+from mmcalib.workflows.traffic.beside import ServedBeside, begin_serving, finish_serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,36 @@ class MemoryFound:
     predicted: Predicted | None
     sizes: RehearsedSizes
     checks: tuple[Check, ...]
+    traffic: ServedTraffic | None = None
 
 
-def begin_memory(session: Session, reviewed: Reviewed) -> None:
-    """Rehearse what the decision needs, while an engine proves it; returns at once."""
-    if session.prediction is not None:
-        begin(session.prediction, session.default_args, reviewed.decided.decision)
+def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
+    """Rehearse what the decision needs, and serve the corpus under it, while an engine proves it.
+    Returns once the text of its requests is counted; None without a GPU, and of a model whose
+    items are not in its prompts.
+    """
+    prediction, served = session.prediction, reviewed.decided.served
+    if prediction is None or session.rehearsals is None:
+        return None
+    decision = reviewed.decided.decision
+    begin(prediction, session.default_args, decision)
+    if served.opened.encoder_decoder:
+        return None
+    return begin_serving(
+        prediction,
+        session.rehearsals,
+        reviewed.decided.texts,
+        served.corpus,
+        Path(served.resolved.path),
+        session.default_args,
+        decision.engine_args,
+        session.scratch,
+    )
 
 
-def predict_memory(session: Session, reviewed: Reviewed, proven: Proven) -> MemoryFound:
+def predict_memory(
+    session: Session, reviewed: Reviewed, proven: Proven, beside: ServedBeside | None
+) -> MemoryFound:
     """Waits for all that was begun."""
     checks = (*reviewed.checks, *proven.checks)
     if session.prediction is None:
@@ -75,7 +99,13 @@ def predict_memory(session: Session, reviewed: Reviewed, proven: Proven) -> Memo
         shlex.join(["mmcalib", "rehearse", "--model", job.model]),
     )
     path, wanted = decided.served.resolved.path, job.policy.concurrency
-    return MemoryFound(found, sizes, (*judged, *memory_checks(found, started, path, wanted)))
+    judged += memory_checks(found, started, path, wanted)
+    traffic = None
+    if beside is not None:
+        with session.progress.step(f"serving requests on {found.gpu.name}"):
+            traffic, check = finish_serving(beside, found)
+        judged += [check] if check is not None else []
+    return MemoryFound(found, sizes, tuple(judged), traffic)
 
 
 def in_bytes(

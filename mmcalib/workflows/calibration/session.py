@@ -17,10 +17,11 @@ from mmcalib.workflows.spec import Job
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`prediction` rehearses on the job's GPU, None where none is named."""
+    """`prediction` asks `rehearsals`, which live on the job's GPU; None where none is named."""
 
     job: Job
     host: EngineHost
+    rehearsals: Rehearsals | None
     prediction: MemoryPrediction | None
     scratch: Path
     progress: Progress
@@ -40,13 +41,13 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
     """With a GPU, vLLM's defaults are rehearsed from the start, beside all else."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
-        prediction = None
+        rehearsals = prediction = None
         if job.gpu is not None:
             rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": model_path})
             stack.enter_context(prediction)
         host = EngineHost(on_said=progress.note, on_log=progress.log)
-        session = Session(job, stack.enter_context(host), prediction, scratch, progress)
+        session = Session(job, stack.enter_context(host), rehearsals, prediction, scratch, progress)
         if prediction is not None:
             prediction.begin(session.default_args)
         yield session

@@ -5,9 +5,10 @@ where the bound does not settle the matter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeVar
 
 from mmcalib.census.prompts import PromptCount
 from mmcalib.corpus.asking import bare, digest
@@ -33,6 +34,7 @@ _BATCH = 64
 
 # What decides the text tokens of a request as far as a census tells, with its items by modality.
 _Key = tuple[Asked, tuple[int, ...]]
+K = TypeVar("K")
 
 
 @dataclass(slots=True)
@@ -110,12 +112,28 @@ class Texts:
             if key in wanted:
                 yield key, BareRequest(text.messages, text.fields, dict(text.items))
 
-    def _take(self, requests: Iterable[tuple[_Key, BareRequest]]) -> None:
+    def each(self, requests: Sequence[BareRequest]) -> list[int | None]:
+        """Tokens of each text, None where vLLM refuses it; what was measured is not counted again,
+        and what is counted here is not kept.
+        """
+        known = [self.measured.get(digest(one.messages, one.fields)) for one in requests]
+        left = ((index, one) for index, one in enumerate(requests) if known[index] is None)
+        for group, found in self._batches(left):
+            for (index, _), tokens in zip(group, found.tokens, strict=True):
+                known[index] = tokens
+        return known
+
+    def _batches(
+        self, requests: Iterable[tuple[K, BareRequest]]
+    ) -> Iterator[tuple[list[tuple[K, BareRequest]], TextsCounted]]:
         left = iter(requests)
         while group := list(islice(left, _BATCH)):
             asks = CountTexts(tuple(request for _, request in group))
             assert self.host is not None
-            found = self.host.ask(asks, "counting the text of requests")
+            yield group, self.host.ask(asks, "counting the text of requests")
+
+    def _take(self, requests: Iterable[tuple[_Key, BareRequest]]) -> None:
+        for group, found in self._batches(requests):
             self._compare(found)
             for (key, request), tokens, why in zip(
                 group, found.tokens, found.refusals, strict=True

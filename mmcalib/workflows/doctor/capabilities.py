@@ -159,7 +159,7 @@ class _Trials:
     def _start(self, host: EngineHost) -> str:
         assert self._model is not None
         if not self._model.starts_engines:
-            raise _NotHere
+            raise _NotHereError("no GPU is here, for which this build of vLLM is")
         args = {**self._args(), "load_format": "dummy", "dtype": "bfloat16", "enforce_eager": True}
         started = host.ask(StartEngine(args, (1, 1), 0.0), "starting the engine")
         return f"on {started.device} in {started.start_s:.0f} s"
@@ -191,9 +191,6 @@ class _Trials:
 
 class _NotHereError(Exception):
     """Nothing to start an engine on."""
-
-
-_NotHere = _NotHereError("no GPU is here, for which this build of vLLM is")
 
 
 def _tried(trial: _Trial, host: EngineHost) -> Capability:

@@ -66,7 +66,7 @@ def examine(
         hub=hub,
         host=machine,
         folders=written,
-        checks=list(map(CheckResult.of, checks)),
+        checks=list(map(CheckResult.showing, checks)),
         capabilities=tried,
         verdict=verdict(checks),
     )

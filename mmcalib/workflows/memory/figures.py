@@ -18,7 +18,8 @@ from mmcalib.models import ResolvedModel
 from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import Label
-from mmcalib.result.rehearsal import PeakTensor, Phase, Rehearsal
+from mmcalib.result.peak_tensor import peak_tensors
+from mmcalib.result.rehearsal import Phase, Rehearsal
 from mmcalib.version import __version__
 from mmcalib.workflows.memory.cross_check import disagreement, estimate_bytes
 
@@ -132,16 +133,7 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
                 peak_bytes=phase.peak_bytes,
                 scratch_bytes=phase.scratch_bytes,
                 scratch_operation=phase.scratch_operation,
-                largest=[
-                    PeakTensor(
-                        bytes=one.nbytes,
-                        shape=one.shape,
-                        dtype=one.dtype,
-                        operation=one.operation,
-                        module=one.module,
-                    )
-                    for one in phase.largest
-                ],
+                largest=peak_tensors(phase.largest),
             )
             for phase in found.phases
         ],

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mmcalib.closing import Closing
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
@@ -15,6 +15,7 @@ from mmcalib.gpus.gpu import Gpu
 
 EngineArgs = Mapping[str, Any]
 Steps = tuple[EncoderStep, ...]
+T = TypeVar("T")
 
 
 class Rehearses(Protocol):
@@ -54,6 +55,10 @@ class MemoryPrediction(Closing):
             full = {**self.base, **engine_args}
             self._begun[key] = self._thread.submit(self.rehearsals.rehearse, full, steps)
         return self._begun[key]
+
+    def after(self, work: Callable[[], T]) -> Future[T]:
+        """Have it done once all is done that was begun; returns at once."""
+        return self._thread.submit(work)
 
     def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> Rehearsed:
         """Raises EngineError where vLLM refuses, or the configuration cannot be rehearsed."""

@@ -12,13 +12,16 @@ from typing import Any
 from mmcalib.closing import Closing
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, WorstOrder
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
+    FindWorstOrder,
     Imagine,
     ListServeOptions,
     ParseServeConfig,
     Rehearse,
     ServeConfig,
+    ServeTraffic,
 )
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue, present
@@ -87,6 +90,33 @@ class Rehearsals(Closing):
         request = Rehearse(dict(engine_args), self.gpu, steps)
         return self._host.ask(request, f"rehearsing on {self.gpu.name}").rehearsed
 
+    def serve(
+        self,
+        engine_args: Mapping[str, Any],
+        requests: Sequence[TrafficRequest],
+        arrivals: Arrivals,
+    ) -> Traffic:
+        """These requests served under these arguments. Raises EngineError where that ends early."""
+        asked = ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
+        return self._host.ask(asked, f"serving on {self.gpu.name}").traffic
+
+    def find_worst(
+        self,
+        engine_args: Mapping[str, Any],
+        items: Sequence[TrafficItem],
+        counts: Mapping[str, int],
+        *,
+        trials: int,
+        seed: int,
+    ) -> WorstOrder:
+        """The order of these items that takes most, at most `counts` of each modality in a request.
+        Raises EngineError where the search ends early.
+        """
+        asked = FindWorstOrder(
+            dict(engine_args), tuple(items), dict(counts), self.gpu, trials, seed
+        )
+        return self._host.ask(asked, f"looking for the worst order on {self.gpu.name}").worst
+
     def close(self) -> None:
         self._host.close()
 
@@ -139,9 +169,7 @@ def rehearse(
         for config in configs:
             path = None if config is None else Path(config)
             args = arguments(rehearsals, path, flags, model)
-            named = str(args.pop("model", None) or "")
-            if not named:
-                raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
+            named = taken_model(args)
             if named not in resolved:
                 resolved[named] = resolve(named, cache_dir=cache_dir())
             args = {**args, **(engine_args or {}), "model": str(resolved[named].path)}
@@ -162,6 +190,14 @@ def arguments(
     if model is not None:
         args["model"] = model
     return args
+
+
+def taken_model(args: dict[str, Any]) -> str:
+    """The model that the arguments name, which goes out of them. Raises UsageError without one."""
+    named = str(args.pop("model", None) or "")
+    if not named:
+        raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
+    return named
 
 
 def _parsed(

@@ -43,30 +43,8 @@ def logged(found: ServerLog, base: Rehearsed, stands: Standing) -> Logged:
             contradicts=log.release.contradicts,
             words=release_words(log.release),
         ),
-        sums=[
-            ClosedSum(
-                parts=list(one.parts),
-                line=one.line,
-                process=one.process,
-                left_bytes=one.left_bytes,
-                stated_bytes=one.stated_bytes,
-                tolerance_bytes=one.tolerance_bytes,
-                closes=one.closes,
-            )
-            for one in log.closures
-        ],
-        parts=[
-            PartApart(
-                name=part.name,
-                unit=part.unit,
-                log=part.log,
-                rehearsed=part.rehearsed,
-                difference=part.difference,
-                tolerance=part.tolerance,
-                apart=part.apart,
-            )
-            for part in stands.parts
-        ],
+        sums=[ClosedSum.showing(one) for one in log.closures],
+        parts=[PartApart.showing(part) for part in stands.parts],
         planned_from=stands.planned_from,
         reason=stands.reason,
     )

@@ -58,7 +58,7 @@ def combination(found: Found, bench: Bench, gpu: Gpu) -> Combination | None:
 
 def reserved(found: Judged | None) -> CheckResult | None:
     """R4 as a report has it."""
-    return CheckResult.of(found.check) if found else None
+    return CheckResult.showing(found.check) if found else None
 
 
 def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:

@@ -68,7 +68,7 @@ def compare_releases(
         mmcalib=__version__,
         before=_shown(before, resolved, found, path),
         after=_shown(after, resolved, found, path),
-        figures=[ComparedFigure.of(figure) for figure in release_figures(before, after)],
+        figures=[ComparedFigure.showing(figure) for figure in release_figures(before, after)],
     )
 
 

@@ -20,6 +20,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.workflows.memory.rehearse import Rehearsals
+from mmcalib.workflows.opening import context_of
 from mmcalib.workflows.upgrade.arguments import WrittenConfiguration, serve_arguments
 from mmcalib.workflows.upgrade.shapes import taken
 from mmcalib.workflows.validate.subject import setting_of
@@ -86,15 +87,15 @@ class ReleaseProbe:
         self, model: ResolvedModel, args: Mapping[str, Any]
     ) -> tuple[ModelInfo | None, tuple[ComparedItem, ...], dict[str, bool]]:
         opened, items, heeded = None, tuple[ComparedItem, ...](), dict[str, bool]()
-        setting, context = setting_of(args), args.get("max_model_len")
+        setting = setting_of(args)
         with (
             EngineHost(
                 python=self._where.path, on_said=self._progress.note, on_log=self._progress.log
             ) as host,
             self._noted("measuring items"),
         ):
-            tokens = context if isinstance(context, int) and context > 0 else None
-            opened = host.ask(OpenModel(str(model.path), tokens), "opening the model").model
+            request = OpenModel(str(model.path), context_of(args))
+            opened = host.ask(request, "opening the model").model
             shapes = taken(self._shapes, opened.modalities)
             items = tuple(_costed(host, setting, shapes))
             for name, without in _left_out(setting):

@@ -24,7 +24,7 @@ from mmcalib.workflows.validate.tried import TriedConfig
 def unread(job: ValidateJob, config: UnreadableConfig) -> Validation:
     """Of a file that vLLM cannot read."""
     return Validation(
-        checks=list(map(CheckResult.of, config.checks)),
+        checks=list(map(CheckResult.showing, config.checks)),
         verdict=verdict(config.checks),
         config=str(job.config),
         flags=list(job.flags),

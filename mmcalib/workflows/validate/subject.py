@@ -23,7 +23,7 @@ from mmcalib.errors import VllmRefused
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
-from mmcalib.workflows.opening import LISTS_MODELS, open_model, takes_no_media
+from mmcalib.workflows.opening import LISTS_MODELS, context_of, open_model, takes_no_media
 from mmcalib.workflows.validate.words import refusal
 
 # Without a GPU these cannot be had, and neither tokens nor encoder budget depend on them.
@@ -90,8 +90,7 @@ def opened_as(
 
     Raises ModelError for one that takes no media.
     """
-    wanted = engine_args.get("max_model_len")
-    tokens = wanted if wanted and wanted > 0 else None
+    tokens = context_of(engine_args)
     text_only = takes_no_media(resolved, ": there is nothing to judge", LISTS_MODELS)
     try:
         opened = open_model(host, resolved, progress, context_tokens=tokens, text_only=text_only)

@@ -9,7 +9,6 @@ from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
 from mmcalib.checks.catalogue.size_hints import SIZE_HINT
 from mmcalib.checks.check import Check
 from mmcalib.derive.limits import Count
-from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus import catalogue
@@ -20,21 +19,10 @@ from mmcalib.workflows.memory.rehearse import on_gpu
 from mmcalib.workflows.memory.worst_steps import configurations
 from mmcalib.workflows.validate.concluded import in_bytes
 from mmcalib.workflows.validate.subject import Subject, here
+from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
-OPENED = ModelInfo(
-    architecture="PretendVL",
-    modalities={"image": None},
-    max_model_len=32_768,
-    knobs=(),
-    serve_defaults={"max_num_batched_tokens": 2048, "max_num_seqs": 128},
-    chunks_mm_input=True,
-    video_loader=None,
-    audio_rate_hz=None,
-    device="cpu",
-    starts_engines=True,
-    versions={},
-)
+OPENED = opened({"image": None}, knobs=(), max_model_len=32_768)
 
 
 def subject(**engine_args: Any) -> Subject:

@@ -1,0 +1,166 @@
+"""Serving rehearsed: three models, two corpora, by default, calibrated, and in the worst order.
+
+    python benchmarks/traffic.py --media sample [--model ID] [--trials N] [--out FILE]
+
+Each row is what vLLM's scheduler and model runner did on the imaginary GPU; nothing here needs one.
+The calibration is that of `mmcalib run --validate none` over the same corpus. With --model, other
+models' rows are kept as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+GPU = "L4"
+MODELS = (
+    "Qwen/Qwen2.5-VL-3B-Instruct",
+    "Qwen/Qwen3-VL-2B-Instruct",
+    "OpenGVLab/InternVL2-2B",
+)
+# Of the sample: its requests, and its images each by itself.
+CORPORA = {"requests": ("--requests", "requests.jsonl"), "images": ("--data", "image")}
+HEAD = (
+    *("model", "corpus", "order", "requests", "steps", "highest", "reserved", "margin"),
+    *("held up", "preempted", "cache alive", "seconds", "steps/s"),
+)
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One configuration of one model over one corpus; bytes."""
+
+    model: str
+    corpus: str
+    order: str
+    requests: int
+    steps: int
+    peak_bytes: int
+    reserved_bytes: int
+    margin_bytes: int
+    held_up: int
+    preempted: int
+    alive_bytes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, model: str, corpus: str, order: str, found: dict[str, Any]) -> Row:
+        return cls(
+            model,
+            corpus,
+            order,
+            found["requests"],
+            found["steps"],
+            found["peak_bytes"],
+            found["reserved_bytes"],
+            found["margin_bytes"],
+            found["encoder_waits"],
+            found["preemptions"],
+            found["encoder_cache"]["alive_bytes"],
+            found["seconds"],
+        )
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        sizes = (self.peak_bytes, self.reserved_bytes, self.margin_bytes)
+        return (
+            self.model,
+            self.corpus,
+            self.order,
+            f"{self.requests:,}",
+            f"{self.steps:,}",
+            *(f"{size / MIB:,.0f} MiB" for size in sizes),
+            f"{self.held_up:,}",
+            f"{self.preempted:,}",
+            f"{self.alive_bytes / MIB:,.0f} MiB",
+            f"{self.seconds:.1f}",
+            f"{self.steps / self.seconds:.0f}",
+        )
+
+
+def mmcalib(*words: str) -> str:
+    """What the command prints. Raises CalledProcessError where it ends otherwise than 0 or 3."""
+    command = [sys.executable, "-m", "mmcalib", *words]
+    print("+", shlex.join(words), file=sys.stderr, flush=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):
+        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def rows(model: str, media: Path, scratch: Path, trials: int) -> Iterator[Row]:
+    for corpus, (option, name) in CORPORA.items():
+        out = scratch / f"{model.replace('/', '--')}-{corpus}"
+        source = [option, str(media / name)]
+        written = ["--gpu", GPU, "--validate", "none", "--out", str(out)]
+        mmcalib("run", "--model", model, *source, *written)
+        traffic = json.loads((out / "calibration.json").read_text())["traffic"]
+        if traffic is None:
+            print(f"{model} would not start on {GPU} with its own context", file=sys.stderr)
+            continue
+        for order in ("default", "calibrated"):
+            if traffic[order] is not None:
+                yield Row.of(model, corpus, order, traffic[order])
+        if option != "--requests":
+            continue
+        config = ["--config", str(out / "engine.yaml"), "--gpu", GPU]
+        worst = ["--worst-order", str(scratch / "worst.jsonl"), "--trials", str(trials)]
+        found = json.loads(mmcalib("rehearse", *config, *source, *worst, "--json", "--quiet"))
+        yield Row.of(model, corpus, "worst order", found["worst_order"]["served"])
+
+
+def page(found: Sequence[Row], command: str) -> str:
+    lines = [
+        "# Serving, rehearsed",
+        "",
+        f"The sample corpus on an imaginary {GPU}, by vLLM's own scheduler and model runner, every "
+        "step *rehearsed*: the highest beside what startup reserved, above the loaded model. A "
+        "default that would not start there has no row. Made by",
+        "",
+        f"    {command}",
+        "",
+        "held up: requests that had to wait for the encoder or its cache, counted in each step. "
+        "cache alive: bytes that the encoder cache kept at its fullest. seconds: of serving alone, "
+        "measured on two shared cores.",
+        "",
+        "| " + " | ".join(HEAD) + " |",
+        "|---|---|---|" + "--:|" * (len(HEAD) - 3),
+        *("| " + " | ".join(row.cells) + " |" for row in found),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--media", type=Path, required=True)
+    parser.add_argument("--model", action="append")
+    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "traffic.md")
+    given = parser.parse_args()
+    kept = given.out.with_suffix(".json")
+    known = [Row(**row) for row in json.loads(kept.read_text())] if kept.exists() else []
+    wanted = given.model or MODELS
+    for model in wanted:
+        with tempfile.TemporaryDirectory() as scratch:
+            new = list(rows(model, given.media.resolve(), Path(scratch), given.trials))
+        known = [row for row in known if row.model != model] + new
+        known.sort(key=lambda row: (row.model, row.corpus))
+        kept.write_text(json.dumps([asdict(row) for row in known], indent=1) + "\n")
+        given.out.write_text(page(known, "python benchmarks/traffic.py --media sample"))
+        print(time.strftime("%H:%M:%S"), model, len(new), "rows", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

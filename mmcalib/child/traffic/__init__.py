@@ -1,0 +1,1 @@
+"""Requests through the engine core, on whatever GPU it finds."""

@@ -1,0 +1,183 @@
+"""Requests served to their end, and what each step decided and held."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmcalib.child.exception_words import refusal_of
+from mmcalib.child.storages import storages
+from mmcalib.child.traffic.books import StepBooks
+from mmcalib.child.traffic.prompts import Prompts
+from mmcalib.domain.traffic import (
+    Arrivals,
+    HighestStep,
+    Traffic,
+    TrafficRequest,
+    TrafficStep,
+)
+from mmcalib.engine.messages import ServeTraffic
+from mmcalib.releases.engine_core import SteppedCore, stepped_config
+
+Say = Callable[[str], None]
+# How often a word is said of how far it is.
+_EVERY_STEPS = 50
+
+
+def serve(request: ServeTraffic, books: StepBooks, say: Say) -> Traffic:
+    """Start an engine core and serve the requests, in their order, until all have answers.
+
+    Raises whatever vLLM raises for arguments that it refuses.
+    """
+    started = time.perf_counter()
+    with engine_up(request.engine_args, books) as (core, prompts):
+        return serve_with(core, books, prompts, request.requests, request.arrivals, started, say)
+
+
+@contextmanager
+def engine_up(
+    engine_args: dict[str, Any], books: StepBooks
+) -> Iterator[tuple[SteppedCore, Prompts]]:
+    """While open, an engine core that is up, and what makes its prompts."""
+    config = stepped_config(engine_args)
+    books.prepare(config)
+    core = SteppedCore(config, run=books.run, profile=books.profile)
+    try:
+        books.began(core)
+        yield core, Prompts(config)
+    finally:
+        books.end(core)
+
+
+def serve_with(
+    core: SteppedCore,
+    books: StepBooks,
+    prompts: Prompts,
+    requests: Sequence[TrafficRequest],
+    arrivals: Arrivals,
+    started: float,
+    say: Say,
+) -> Traffic:
+    """The same on an engine core that is up, since `started` by the clock of performance."""
+    served = _Served(core, books, prompts, deque(requests), arrivals)
+    reused = core.reused
+    while served.step():
+        if len(served.steps) % _EVERY_STEPS == 0:
+            say(f"{served.finished:,} of {len(requests):,} requests served")
+    return Traffic(
+        steps=tuple(served.steps),
+        highest=served.highest,
+        refused=tuple(served.refused),
+        kv_blocks=core.kv_blocks,
+        cache_tokens=core.cache_size,
+        reused=core.reused - reused,
+        cached_tokens=served.cached_tokens,
+        reserved_bytes=books.reserved_bytes,
+        seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(slots=True)
+class _Served:
+    """Requests under way; `coming` ones are not there yet."""
+
+    core: SteppedCore
+    books: StepBooks
+    prompts: Prompts
+    coming: deque[TrafficRequest]
+    arrivals: Arrivals
+    steps: list[TrafficStep] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    highest: HighestStep | None = None
+    come: int = 0
+    group: int = 0
+    finished: int = 0
+    cached_tokens: int = 0
+    _peak_bytes: int = 0
+    _origins: dict[str, str] = field(default_factory=dict)
+
+    def step(self) -> bool:
+        """Let come what comes, and take a step; False when all is done."""
+        while self.coming and self._comes(self.coming[0]):
+            self.group = self.coming[0].group
+            self._ask(self.coming.popleft())
+            self.come += 1
+        if not self.core.busy and not self.coming:
+            return False
+        finished = self.core.step() if self.core.busy else 0
+        self.finished += finished
+        step = self.books.entered(self._decided(finished))
+        if (step.peak_bytes or 0) > self._peak_bytes:
+            self._peak_bytes = step.peak_bytes or 0
+            self.highest = self._highest()
+        self.steps.append(step)
+        return True
+
+    def _comes(self, request: TrafficRequest) -> bool:
+        arrivals = self.arrivals
+        if arrivals.grouped:
+            return request.group == self.group or not self.core.unfinished
+        if arrivals.concurrency is not None:
+            return self.core.unfinished < arrivals.concurrency
+        if arrivals.rate is not None:
+            return self.come <= len(self.steps) * arrivals.step_s * arrivals.rate
+        return True
+
+    def _ask(self, request: TrafficRequest) -> None:
+        try:
+            prompt = self.prompts.of(request)
+        except Exception as error:  # noqa: BLE001 - a server refuses such a request too
+            self.refused.append((request.origin, refusal_of(error)))
+            return
+        # As `InputProcessor` refuses them (vllm/v1/engine/input_processor.py, 0.32).
+        room = self.core.config.model_config.max_model_len - len(prompt.ids)
+        if room <= 0:
+            why = f"{len(prompt.ids):,} tokens leave no room for an answer"
+            self.refused.append((request.origin, why))
+            return
+        largest = max((item.embeds for item in prompt.items), default=0)
+        if largest > self.core.cache_size:
+            why = f"an item of {largest:,} tokens, and the encoder cache holds"
+            self.refused.append((request.origin, f"{why} {self.core.cache_size:,}"))
+            return
+        answer = min(max(1, request.answer_tokens), room)
+        name = self.core.ask(prompt.ids, prompt.items, answer)
+        self._origins[name] = request.origin
+
+    def _decided(self, finished: int) -> TrafficStep:
+        core, decided = self.core, self.core.decided
+        outputs = core.encoder_outputs()
+        encoded = decided.scheduled_encoder_inputs if decided else {}
+        new = decided.scheduled_new_reqs if decided else ()
+        self.cached_tokens += sum(one.num_computed_tokens for one in new)
+        return TrafficStep(
+            new=len(new),
+            scheduled=len(decided.num_scheduled_tokens) if decided else 0,
+            waiting=core.waiting,
+            preempted=len(decided.preempted_req_ids or ()) if decided else 0,
+            held_up=len(core.held_up),
+            tokens=decided.total_num_scheduled_tokens if decided else 0,
+            encoded=sum(map(len, encoded.values())),
+            encoder_tokens=core.encoding_tokens,
+            evicted=len(decided.free_encoder_mm_hashes) if decided else 0,
+            finished=finished,
+            cache_tokens=core.cache_used,
+            logical_bytes=sum(one.numel() * one.element_size() for one in outputs),
+            alive_bytes=sum(storages(outputs).values()),
+            kv_blocks=core.kv_blocks_used,
+        )
+
+    def _highest(self) -> HighestStep:
+        decided = self.core.decided
+        scheduled = decided.num_scheduled_tokens if decided else {}
+        encoding = decided.scheduled_encoder_inputs if decided else {}
+        return HighestStep(
+            number=len(self.steps),
+            origins=tuple(self._origins[name] for name in scheduled),
+            encoding=tuple(self._origins[name] for name in encoding),
+            largest=self.books.largest,
+        )

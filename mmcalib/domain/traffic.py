@@ -1,0 +1,126 @@
+"""Requests as they come, and what serving them took, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mmcalib.domain.rehearsed import LiveTensor
+from mmcalib.domain.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficItem:
+    """One medium of a request. What has equal `content` is one item to every cache."""
+
+    shape: Shape
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRequest:
+    """One request: `text_tokens` beside its items' placeholders and `answer_tokens` to be made.
+
+    Requests of equal `text` have the same text before their items; an empty one is like no other.
+    Where requests come in groups, it is of the one with number `group`.
+    """
+
+    origin: str
+    text_tokens: int
+    answer_tokens: int
+    items: tuple[TrafficItem, ...] = ()
+    text: str = ""
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """When requests come: all at once; with `concurrency`, as many as are under way at a time; with
+    `rate`, so many a second, a step of the engine taking `step_s` seconds, which is assumed;
+    `grouped`, each group once the one before it has its answers.
+    """
+
+    concurrency: int | None = None
+    rate: float | None = None
+    step_s: float = 0.05
+    grouped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficStep:
+    """One step of the engine, as vLLM's scheduler decided it and as its memory went.
+
+    Requests: `new` ones, all `scheduled` ones, those `waiting` and `preempted`, and those that the
+    encoder or its cache `held_up`. `tokens` of the language model; `encoded` items of
+    `encoder_tokens`, and `evicted` ones. The encoder cache counts `cache_tokens`; its tensors are
+    `logical_bytes` of storages of `alive_bytes`. `kv_blocks` are in use. `peak_bytes` and
+    `held_bytes` are the most and the last above the loaded model; None where nobody kept the books.
+    """
+
+    new: int
+    scheduled: int
+    waiting: int
+    preempted: int
+    held_up: int
+    tokens: int
+    encoded: int
+    encoder_tokens: int
+    evicted: int
+    finished: int
+    cache_tokens: int
+    logical_bytes: int
+    alive_bytes: int
+    kv_blocks: int
+    peak_bytes: int | None = None
+    held_bytes: int | None = None
+
+    @property
+    def decisions(self) -> tuple[int, ...]:
+        """What the scheduler decided, and what then lay in the cache: the same on any device."""
+        return (
+            *(self.new, self.scheduled, self.waiting, self.preempted, self.held_up, self.tokens),
+            *(self.encoded, self.encoder_tokens, self.evicted, self.finished),
+            *(self.cache_tokens, self.logical_bytes, self.alive_bytes, self.kv_blocks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HighestStep:
+    """The step that took most: its number, the requests that it ran, those of them whose items it
+    encoded, and the largest tensors at its peak.
+    """
+
+    number: int
+    origins: tuple[str, ...]
+    encoding: tuple[str, ...]
+    largest: tuple[LiveTensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What serving requests took. Bytes are above the loaded model with its KV cache; `reserved` is
+    the profile's peak there. `refused` are requests that vLLM would not take, with the reason.
+    `cached_tokens` of prompts were found in the prefix cache, `reused` items in the encoder's.
+    """
+
+    steps: tuple[TrafficStep, ...]
+    highest: HighestStep | None
+    refused: tuple[tuple[str, str], ...]
+    kv_blocks: int
+    cache_tokens: int
+    reused: int
+    cached_tokens: int
+    reserved_bytes: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorstOrder:
+    """The sequence of requests that took most among so many `trials` of a search by `seed`, in
+    groups that come one after the other; and what serving it took.
+    """
+
+    requests: tuple[TrafficRequest, ...]
+    groups: int
+    trials: int
+    seed: int
+    traffic: Traffic

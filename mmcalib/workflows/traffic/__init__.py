@@ -1,0 +1,1 @@
+"""The corpus' requests, served where nothing is spent by it."""

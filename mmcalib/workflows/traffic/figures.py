@@ -1,0 +1,117 @@
+"""From what serving took to what the reports show of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from mmcalib.derive.load import Margin, thinned
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.traffic import Traffic, TrafficStep, WorstOrder
+from mmcalib.result.peak_tensor import peak_tensors
+from mmcalib.result.traffic import (
+    EncoderCacheUse,
+    HighestTrafficStep,
+    TimelineStep,
+    TrafficFigures,
+    WorstOrderFigures,
+)
+from mmcalib.workflows.traffic.trace import Trace
+
+# Points of a timeline: more would not be told apart on a page.
+_POINTS: Final = 400
+# Requests that are named of one step.
+_NAMED: Final = 20
+
+
+def margin(served: Traffic, rehearsed: Rehearsed) -> Margin:
+    """What startup reserved is that of the whole model, whatever served the requests."""
+    return Margin(
+        peak_bytes=_most(served.steps, "peak_bytes"),
+        reserved_bytes=rehearsed.activation_peak_bytes,
+        outside_bytes=rehearsed.total_bytes - rehearsed.requested_bytes,
+    )
+
+
+def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> TrafficFigures:
+    """All that was found, ready to be shown or saved."""
+    steps, found = served.steps, margin(served, rehearsed)
+    status: Literal["pass", "warn", "fail"] = "fail"
+    if found.fits:
+        status = "pass" if found.within else "warn"
+    return TrafficFigures(
+        requests=len(trace.requests),
+        of=trace.of,
+        served=sum(step.finished for step in steps),
+        refused=[f"{origin}: {why}" for origin, why in served.refused],
+        steps=len(steps),
+        peak_bytes=found.peak_bytes,
+        reserved_bytes=found.reserved_bytes,
+        outside_bytes=found.outside_bytes,
+        margin_bytes=found.nbytes,
+        status=status,
+        preemptions=sum(step.preempted for step in steps),
+        encoder_waits=sum(step.held_up for step in steps),
+        encoded_items=sum(step.encoded for step in steps),
+        reused_items=served.reused,
+        cached_tokens=served.cached_tokens,
+        concurrency=_most(steps, "scheduled"),
+        kv_blocks=served.kv_blocks,
+        most_kv_blocks=_most(steps, "kv_blocks"),
+        encoder_cache=EncoderCacheUse(
+            tokens=served.cache_tokens,
+            used_tokens=_most(steps, "cache_tokens"),
+            logical_bytes=_most(steps, "logical_bytes"),
+            alive_bytes=_most(steps, "alive_bytes"),
+        ),
+        highest=_highest(served),
+        timeline=[_point(number, step) for number, step in thinned(steps, _POINTS)],
+        seconds=round(served.seconds, 2),
+    )
+
+
+def worst_figures(found: WorstOrder, rehearsed: Rehearsed, file: Path) -> WorstOrderFigures:
+    """The same of the worst order."""
+    asked = Trace(found.requests, len(found.requests), ())
+    return WorstOrderFigures(
+        tried=found.trials,
+        seed=found.seed,
+        groups=found.groups,
+        file=str(file),
+        served=traffic_figures(found.traffic, asked, rehearsed),
+    )
+
+
+def _most(steps: Sequence[TrafficStep], figure: str) -> int:
+    return max((getattr(step, figure) or 0 for step in steps), default=0)
+
+
+def _highest(served: Traffic) -> HighestTrafficStep | None:
+    highest = served.highest
+    if highest is None:
+        return None
+    step = served.steps[highest.number]
+    return HighestTrafficStep(
+        number=highest.number,
+        tokens=step.tokens,
+        encoder_tokens=step.encoder_tokens,
+        requests=list(highest.origins[:_NAMED]),
+        encoding=list(highest.encoding[:_NAMED]),
+        largest=peak_tensors(highest.largest),
+    )
+
+
+def _point(number: int, step: TrafficStep) -> TimelineStep:
+    return TimelineStep(
+        step=number,
+        peak_bytes=step.peak_bytes or 0,
+        held_bytes=step.held_bytes or 0,
+        logical_bytes=step.logical_bytes,
+        alive_bytes=step.alive_bytes,
+        tokens=step.tokens,
+        encoder_tokens=step.encoder_tokens,
+        kv_blocks=step.kv_blocks,
+        scheduled=step.scheduled,
+        waiting=step.waiting,
+    )

@@ -1,0 +1,58 @@
+"""A sequence of requests as JSONL, to be fired at a real server."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from PIL import Image
+
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.traffic import TrafficItem, TrafficRequest
+
+_COLOURS: Final = 1 << 24
+# Some 0.618 of them, so that neighbours in number are far apart in colour.
+_SPREAD: Final = 10_368_889
+
+
+def fired(requests: Sequence[TrafficRequest]) -> Iterator[str]:
+    """A line for each, as OpenAI's batch files have them: `custom_id` says in which group it comes,
+    and that the next group comes when this one has its answers. Images are blanks of their sizes,
+    each of a colour of its own; clips and sounds are the files themselves.
+    """
+    numbers: dict[str, int] = {}
+    places: Counter[int] = Counter()
+    for request in requests:
+        parts = [
+            _part(item, numbers.setdefault(item.content, len(numbers))) for item in request.items
+        ]
+        content = [*parts, {"type": "text", "text": "word " * request.text_tokens}]
+        body = {
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": request.answer_tokens,
+            "ignore_eos": True,
+        }
+        places[request.group] += 1
+        name = f"group-{request.group}-{places[request.group]}"
+        yield json.dumps({"custom_id": name, **body})
+
+
+def _part(item: TrafficItem, number: int) -> dict[str, Any]:
+    if not isinstance(item.shape, ImageShape):
+        kind = f"{item.shape.modality}_url"
+        return {"type": kind, kind: {"url": item.content.rpartition("~")[0] or item.content}}
+    size = item.shape.width_px, item.shape.height_px
+    page = io.BytesIO()
+    Image.new("RGB", size, _colour(number)).save(page, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(page.getvalue()).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _colour(number: int) -> tuple[int, int, int]:
+    """No two of 2**24 are alike: an odd multiplier permutes them."""
+    code = number * _SPREAD % _COLOURS
+    return code >> 16, code >> 8 & 255, code & 255

@@ -1,0 +1,134 @@
+"""The corpus' requests served on a GPU that need not be there."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mmcalib.domain.traffic import Arrivals, WorstOrder
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import BareRequest
+from mmcalib.files import write_text
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.models import ResolvedModel, resolve
+from mmcalib.options.probe import PROBE
+from mmcalib.progress import Progress, Silent
+from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.scratch import Scratch
+from mmcalib.workflows.decision.texts import Texts
+from mmcalib.workflows.memory.figures import rehearsal
+from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
+from mmcalib.workflows.opening import context_of, open_model
+from mmcalib.workflows.read import ReadCorpus, read
+from mmcalib.workflows.spec import cache_dir
+from mmcalib.workflows.traffic.figures import traffic_figures, worst_figures
+from mmcalib.workflows.traffic.fired import fired
+from mmcalib.workflows.traffic.serving import cut_for_serving, served_args, served_by
+from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, MOST_REQUESTS, Trace, trace
+
+# Sequences that a search judges: some thirty seconds.
+TRIALS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class WorstOrderSearch:
+    """Where the sequence goes that takes most of so many `trials`."""
+
+    file: Path
+    trials: int = TRIALS
+    seed: int = 0
+
+
+def rehearse_traffic(
+    model: str | None = None,
+    *,
+    requests: Sequence[str | os.PathLike[str]] = (),
+    data: Sequence[str | Path] = (),
+    gpu: str | Gpu = AUTO,
+    config: str | os.PathLike[str] | None = None,
+    flags: Sequence[str] = (),
+    arrivals: Arrivals | None = None,
+    answer_tokens: int = ANSWER_TOKENS,
+    most: int = MOST_REQUESTS,
+    worst_order: WorstOrderSearch | None = None,
+    allowed_root: Path | None = None,
+    progress: Progress | None = None,
+) -> Rehearsal:
+    """vLLM's startup on `gpu`, then the requests served there by vLLM's own scheduler and model
+    runner; `config` and `flags` are as for `rehearse`. Items of `data` that no request names are
+    not asked about, unless there are no requests at all. With `worst_order` the order of their
+    items that takes most is looked for, too. Raises `MmcalibError`.
+    """
+    progress = progress or Silent()
+    found = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    path = None if config is None else Path(config)
+    with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
+        args = arguments(rehearsals, path, flags, model)
+        resolved = resolve(taken_model(args), cache_dir=cache_dir())
+        corpus = read(
+            data,
+            [Path(one) for one in requests],
+            allowed_root=allowed_root,
+            cache=cache_dir(),
+            progress=progress,
+            how=PROBE,
+        )
+        asked = _counted_trace(resolved, corpus, args, progress, answer_tokens, most)
+        with progress.step(f"rehearsing on {found.name}"):
+            started = rehearsals.rehearse({**args, "model": str(resolved.path)})
+        document = rehearsal(started, resolved, found, path)
+        if started.kv_blocks is None:
+            return document
+        serving = progress.step(f"serving {len(asked.requests):,} requests on {found.name}")
+        worst = None
+        with Scratch() as scratch:
+            cut = cut_for_serving(Path(resolved.path), scratch.path)
+            with serving:
+                served = served_by(rehearsals, cut, args, started, asked, arrivals or Arrivals())
+            if worst_order is not None:
+                with progress.step(f"looking for the worst order on {found.name}"):
+                    worst = _worst(rehearsals, served_args(args, cut, started), asked, worst_order)
+    return document.model_copy(
+        update={
+            "traffic": traffic_figures(served, asked, started),
+            "worst_order": None
+            if worst is None or worst_order is None
+            else worst_figures(worst, started, worst_order.file),
+            "assumptions": [*document.assumptions, *asked.assumptions],
+        }
+    )
+
+
+def _worst(
+    rehearsals: Rehearsals, args: Mapping[str, Any], asked: Trace, search: WorstOrderSearch
+) -> WorstOrder:
+    """Also writes the file. Raises OutputError where that cannot be."""
+    items = list(dict.fromkeys(item for request in asked.requests for item in request.items))
+    counts: Counter[str] = Counter()
+    for request in asked.requests:
+        counts |= Counter(item.shape.modality for item in request.items)
+    found = rehearsals.find_worst(args, items, counts, trials=search.trials, seed=search.seed)
+    write_text(search.file, "".join(f"{line}\n" for line in fired(found.requests)))
+    return found
+
+
+def _counted_trace(
+    resolved: ResolvedModel,
+    corpus: ReadCorpus,
+    engine_args: Mapping[str, Any],
+    progress: Progress,
+    answer_tokens: int,
+    most: int,
+) -> Trace:
+    """The corpus' requests, whose text vLLM's own renderer counts, in a process of its own."""
+
+    def count(texts: Sequence[BareRequest]) -> list[int | None]:
+        with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+            open_model(host, resolved, progress, context_tokens=context_of(engine_args))
+            return Texts(host).each(texts)
+
+    return trace(corpus, count, answer_tokens=answer_tokens, most=most)

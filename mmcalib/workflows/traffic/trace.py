@@ -1,0 +1,135 @@
+"""The requests of a corpus as traffic: their items, what their text takes and what they ask for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from mmcalib.census.accesses import Access, Accesses
+from mmcalib.corpus.asking import digest
+from mmcalib.domain.shapes import weight
+from mmcalib.domain.traffic import TrafficItem, TrafficRequest
+from mmcalib.engine.messages import BareRequest
+from mmcalib.wording import number
+from mmcalib.workflows.read import ReadCorpus
+
+T = TypeVar("T")
+
+# What vLLM's renderer counts, None where it refuses a request.
+CountText = Callable[[Sequence[BareRequest]], Sequence[int | None]]
+
+# What stands for an answer of which nothing is said, and for the text around an item that no
+# request names. Choices, not measurements.
+ANSWER_TOKENS: Final = 256
+TEXT_TOKENS: Final = 64
+# Of more requests a sample is served: the heaviest, and a mixture of the others.
+MOST_REQUESTS: Final = 1000
+_HEAVIEST: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests in their order, of as many as there are; `assumptions` are what they do not say."""
+
+    requests: tuple[TrafficRequest, ...]
+    of: int
+    assumptions: tuple[str, ...]
+
+
+def trace(
+    corpus: ReadCorpus,
+    count: CountText,
+    *,
+    answer_tokens: int = ANSWER_TOKENS,
+    most: int = MOST_REQUESTS,
+    seed: int = 0,
+) -> Trace:
+    """The requests of a corpus; where it has none, each of its items in one of its own."""
+    every = list(corpus.accesses.first())
+    if not every:
+        return _alone(corpus, answer_tokens, most, seed)
+    chosen = _sample(every, [_weight(access, corpus.accesses) for access in every], most, seed)
+    texts = _texts(corpus, {access.origin for access in chosen}, count)
+    requests = []
+    for access in chosen:
+        text, tokens = texts.get(access.origin, ("", TEXT_TOKENS))
+        asked = access.answer_tokens
+        requests.append(
+            TrafficRequest(
+                access.origin,
+                tokens,
+                answer_tokens if asked is None else asked,
+                tuple(_item(corpus.accesses, index) for index in access.items),
+                text,
+            )
+        )
+    said = list(_sampled(len(chosen), len(corpus.accesses.ends), "requests"))
+    unsaid = sum(access.answer_tokens is None for access in chosen)
+    if unsaid:
+        said.append(f"answers of {number(answer_tokens)} tokens to {number(unsaid)} requests")
+    if missing := sum(access.origin not in texts for access in chosen):
+        said.append(f"{TEXT_TOKENS} tokens of text in {number(missing)} requests")
+    return Trace(tuple(requests), len(corpus.accesses.ends), tuple(said))
+
+
+def _alone(corpus: ReadCorpus, answer_tokens: int, most: int, seed: int) -> Trace:
+    every = [
+        (entry.shape, f"{entry.exemplars[0]}#{copy}" if copy else entry.exemplars[0])
+        for entry in corpus.census.shapes()
+        for copy in range(entry.count)
+    ]
+    # A folder's order says nothing of that in which its files are asked about.
+    random.Random(seed).shuffle(every)  # noqa: S311
+    chosen = _sample(every, [weight(shape) for shape, _ in every], most, seed)
+    requests = tuple(
+        TrafficRequest(path, TEXT_TOKENS, answer_tokens, (TrafficItem(shape, path),))
+        for shape, path in chosen
+    )
+    said = (
+        "each item in a request of its own, in an order by chance",
+        f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
+    )
+    return Trace(requests, len(every), (*_sampled(len(chosen), len(every), "items"), *said))
+
+
+def _sampled(served: int, of: int, what: str) -> Iterator[str]:
+    if served < of:
+        share = f"{number(served)} of {number(of)} {what}"
+        yield f"{share}: the heaviest {_HEAVIEST:.0%}, and others by chance"
+
+
+def _sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -> list[T]:
+    """At most so many, in their order: the heaviest, and others by chance."""
+    if len(every) <= most:
+        return list(every)
+    order = sorted(range(len(every)), key=lambda index: -weights[index])
+    heaviest = round(most * _HEAVIEST)
+    rest = random.Random(seed).sample(order[heaviest:], most - heaviest)  # noqa: S311
+    return [every[index] for index in sorted([*order[:heaviest], *rest])]
+
+
+def _weight(access: Access, accesses: Accesses) -> float:
+    return sum(weight(accesses.items[index][0]) for index in access.items)
+
+
+def _item(accesses: Accesses, index: int) -> TrafficItem:
+    shape, path = accesses.items[index]
+    return TrafficItem(shape, path)
+
+
+def _texts(
+    corpus: ReadCorpus, wanted: Collection[str], count: CountText
+) -> dict[str, tuple[str, int]]:
+    """By origin what makes a text one with others, and its tokens, each text counted once."""
+    keys: dict[str, str] = {}
+    asked: dict[str, BareRequest] = {}
+    for text in corpus.texts() if corpus.texts else ():
+        if text.origin in wanted:
+            key = digest(text.messages, text.fields)
+            keys[text.origin] = key
+            asked.setdefault(key, BareRequest(text.messages, text.fields, dict(text.items)))
+    tokens = dict(zip(asked, count(list(asked.values())), strict=True))
+    found = ((origin, key, tokens[key]) for origin, key in keys.items())
+    return {origin: (key, counted) for origin, key, counted in found if counted is not None}

@@ -1,0 +1,243 @@
+"""Requests through vLLM's engine core on an imaginary GPU, and through the real CPU engine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import FindWorstOrder, ServeTraffic
+from mmcalib.gpus.catalogue import find as find_gpu
+from mmcalib.models import cut_checkpoint
+from tests.rehearsal.conftest import Theatre
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+QWEN, QWEN3 = "Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
+INTERNVL, AUDIO = "OpenGVLab/InternVL2-2B", "Qwen/Qwen2-Audio-7B-Instruct"
+# The CPU backend wants blocks of 32 tokens for prefix caching.
+ARGS = {
+    "dtype": "bfloat16",
+    "max_model_len": 4096,
+    "max_num_batched_tokens": 1200,
+    "max_num_seqs": 12,
+    "block_size": 32,
+    "enforce_eager": True,
+    "limit_mm_per_prompt": {"image": 3, "video": 0},
+}
+SIZES = ((28, 28), (56, 112), (224, 224), (280, 140), (336, 224))
+FEW: dict[str, Any] = {"max_model_len": 1024}
+SMALL_TILES: dict[str, Any] = {"mm_processor_kwargs": {"max_dynamic_patch": 1}}
+SMALL_PIXELS: dict[str, Any] = {
+    "mm_processor_kwargs": {"size": {"shortest_edge": 784, "longest_edge": 313_600}}
+}
+
+
+def traffic(requests: int, seed: int = 7) -> tuple[TrafficRequest, ...]:
+    """One to three images of five sizes in each, a third of them seen before."""
+    drawn = random.Random(seed)
+    seen: list[TrafficItem] = []
+    made = []
+    for number in range(requests):
+        items = []
+        for _ in range(drawn.randint(1, 3)):
+            if seen and drawn.random() < 0.33:
+                items.append(drawn.choice(seen))
+                continue
+            seen.append(TrafficItem(ImageShape(*drawn.choice(SIZES)), f"image-{len(seen)}"))
+            items.append(seen[-1])
+        text, answer = drawn.randint(8, 60), drawn.randint(1, 6)
+        made.append(TrafficRequest(f"r.jsonl:{number}", text, answer, tuple(items)))
+    return tuple(made)
+
+
+def served(
+    host: EngineHost,
+    folder: Path,
+    requests: tuple[TrafficRequest, ...],
+    gpu: str | None,
+    arrivals: Arrivals | None = None,
+    **args: Any,
+) -> Traffic:
+    where = None if gpu is None else find_gpu(gpu)
+    if where is None:
+        # Of this machine's memory, without a share of which the CPU's engine does not start.
+        args |= {"kv_cache_memory_bytes": 1 << 29}
+    request = ServeTraffic(
+        {**ARGS, **args, "model": str(folder)}, requests, arrivals or Arrivals(), where
+    )
+    return host.ask(request, "serving").traffic
+
+
+@pytest.fixture(scope="module", params=[QWEN, QWEN3, INTERNVL])
+def cut(request: pytest.FixtureRequest, h100: Theatre, engine_cache: Path) -> tuple[str, Path]:
+    """A model of two layers of each kind."""
+    target = engine_cache / f"{request.param.replace('/', '--')}-served"
+    if not target.exists():
+        cut_checkpoint(h100.folder(request.param), target, text_layers=2, encoder_layers=2)
+    return request.param, target
+
+
+@pytest.fixture
+def first_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU's engine has that one alone."""
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+
+
+def test_the_scheduler_decides_as_on_the_real_engine(
+    cut: tuple[str, Path], first_runner: None, tmp_path: Path
+) -> None:
+    """Step by step: what is scheduled, encoded, evicted, preempted, waits, and what then lies in
+    the caches, to the byte. Images that are asked for again are among them.
+    """
+    model, folder = cut
+    knobs = SMALL_TILES if model == INTERNVL else SMALL_PIXELS
+    requests = traffic(50)
+    args: dict[str, Any] = {"num_gpu_blocks_override": 200, **knobs}
+    with EngineHost(log=tmp_path / "imaginary.log") as host:
+        imagined = served(host, folder, requests, "L4", **args)
+    with EngineHost(log=tmp_path / "real.log") as host:
+        real = served(host, folder, requests, None, **args)
+    assert imagined.refused == real.refused == ()
+    assert [step.decisions for step in imagined.steps] == [step.decisions for step in real.steps]
+    assert sum(step.finished for step in real.steps) == len(requests)
+    assert imagined.reused == real.reused > 0
+    assert any(step.waiting for step in real.steps)
+    assert any(step.evicted for step in real.steps)
+    assert all(step.peak_bytes is None for step in real.steps)
+    assert all(step.peak_bytes for step in imagined.steps if step.tokens)
+
+
+@pytest.fixture(scope="module")
+def imaginary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHost]:
+    with EngineHost(log=tmp_path_factory.mktemp("traffic") / "l4.log") as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def qwen_cut(h100: Theatre, engine_cache: Path) -> Path:
+    target = engine_cache / "qwen-served"
+    if not target.exists():
+        cut_checkpoint(h100.folder(QWEN), target, text_layers=2, encoder_layers=2)
+    return target
+
+
+def test_peaks_do_not_depend_on_the_depth(
+    imaginary: EngineHost, qwen_cut: Path, h100: Theatre
+) -> None:
+    """Above the loaded model: 36 layers and 32 take what 2 and 2 take."""
+    requests = traffic(6)
+    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
+    shallow = served(imaginary, qwen_cut, requests, "L4", **args)
+    deep = served(imaginary, h100.folder(QWEN), requests, "L4", **args)
+    assert [s.decisions for s in shallow.steps] == [s.decisions for s in deep.steps]
+    peaks = [(a.peak_bytes, b.peak_bytes) for a, b in zip(shallow.steps, deep.steps, strict=True)]
+    for a, b in peaks:
+        assert a is not None
+        assert b is not None
+        assert a == pytest.approx(b, rel=0.01), peaks
+    assert shallow.reserved_bytes == pytest.approx(deep.reserved_bytes, rel=0.01)
+
+
+def test_few_blocks_preempt(imaginary: EngineHost, qwen_cut: Path) -> None:
+    """Answers that crowd the KV cache send others back; all are answered in the end."""
+    items = (TrafficItem(ImageShape(280, 280), "one"),)
+    requests = tuple(TrafficRequest(f"r:{n}", 16, 200, items) for n in range(8))
+    found = served(
+        imaginary, qwen_cut, requests, "L4", num_gpu_blocks_override=60, **FEW, **SMALL_PIXELS
+    )
+    assert sum(step.preempted for step in found.steps)
+    assert sum(step.finished for step in found.steps) == len(requests)
+    assert max(step.kv_blocks for step in found.steps) <= found.kv_blocks == 59
+
+
+def test_as_many_come_as_are_under_way(imaginary: EngineHost, qwen_cut: Path) -> None:
+    requests = traffic(9)
+    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
+    few = served(imaginary, qwen_cut, requests, "L4", Arrivals(concurrency=2), **args)
+    assert max(step.scheduled + step.waiting for step in few.steps) == 2
+    slow = served(imaginary, qwen_cut, requests, "L4", Arrivals(rate=1, step_s=1.0), **args)
+    assert max(step.new for step in slow.steps) == 1
+
+
+def test_what_the_server_refuses_is_said(imaginary: EngineHost, qwen_cut: Path) -> None:
+    long = TrafficRequest("long", 5000, 1)
+    large = TrafficRequest("large", 8, 1, (TrafficItem(ImageShape(2000, 2000), "large"),))
+    good = traffic(1)
+    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
+    found = served(imaginary, qwen_cut, (long, large, *good), "L4", **args)
+    assert [origin for origin, _ in found.refused] == ["long"]
+    assert "5,000 tokens leave no room" in found.refused[0][1]
+    assert sum(step.finished for step in found.steps) == 2
+
+
+def test_equal_requests_share_a_prefix(imaginary: EngineHost, qwen_cut: Path) -> None:
+    """Equal text before equal items is found in the KV cache, and the encoder is not asked."""
+    items = (TrafficItem(ImageShape(280, 280), "same"),)
+    requests = tuple(TrafficRequest(f"r:{n}", 64, 2, items, text="same") for n in range(4))
+    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
+    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(concurrency=1), **args)
+    assert sum(step.encoded for step in found.steps) == 1
+    assert found.cached_tokens >= 3 * 64
+    other = tuple(TrafficRequest(f"r:{n}", 64, 2, items) for n in range(4))
+    apart = served(imaginary, qwen_cut, other, "L4", Arrivals(concurrency=1), **args)
+    assert apart.cached_tokens == 0
+    assert apart.reused == 3
+
+
+def test_the_search_finds_what_views_pin(imaginary: EngineHost, qwen_cut: Path) -> None:
+    """Finding §3 of the server conformance work: a small picture that is asked for again keeps the
+    batch that it came with. With a cache of 2,400 tokens, one beside five large ones in a step:
+    7.4 MB alive after the first round, 29.6 after the fourth, 74.1 after the tenth.
+    """
+    args = {
+        **ARGS,
+        **SMALL_PIXELS,
+        "model": str(qwen_cut),
+        "max_model_len": 8192,
+        "max_num_batched_tokens": 2400,
+        "max_num_seqs": 6,
+        "limit_mm_per_prompt": {"image": 1, "video": 0},
+        "num_gpu_blocks_override": 2000,
+    }
+    items = tuple(TrafficItem(ImageShape(side, side), str(side)) for side in (56, 280, 532))
+    request = FindWorstOrder(args, items, {"image": 1}, find_gpu("L4"), 24, 0)
+    worst = imaginary.ask(request, "searching").worst
+    found = worst.traffic
+    assert not found.refused
+    alive = [step.alive_bytes / 1e6 for step in found.steps if step.encoded > 1]
+    assert len(alive) >= 10
+    assert [alive[0], alive[3], alive[9]] == pytest.approx([7.4, 29.6, 74.1], rel=0.05)
+    assert max(step.logical_bytes for step in found.steps) <= 2400 * 4096
+    assert found.reserved_bytes is not None
+    assert max(step.peak_bytes or 0 for step in found.steps) > found.reserved_bytes
+    assert imaginary.ask(request, "searching").worst.requests == worst.requests
+
+
+def test_short_clips_take_more_than_startup_reserves(
+    imaginary: EngineHost, h100: Theatre, tmp_path: Path
+) -> None:
+    """Each is padded to 30 s, and the budget counts tokens: sixteen of them fill no step's budget,
+    and take several times what the profile of a few whole ones reserved.
+    """
+    cut = cut_checkpoint(h100.folder(AUDIO), tmp_path / "cut", text_layers=2, encoder_layers=2)
+    clips = tuple(
+        TrafficRequest(f"r:{n}", 8, 1, (TrafficItem(AudioShape(16_000 + n, 16_000), f"clip-{n}"),))
+        for n in range(16)
+    )
+    args: dict[str, Any] = {
+        "max_num_batched_tokens": 2250,
+        "max_num_seqs": 16,
+        "limit_mm_per_prompt": {"audio": 1},
+        "num_gpu_blocks_override": 2000,
+    }
+    found = served(imaginary, cut.path, clips, "L4", **args)
+    assert max(step.encoded for step in found.steps) == len(clips)
+    assert found.reserved_bytes is not None
+    assert max(step.peak_bytes or 0 for step in found.steps) > 2 * found.reserved_bytes

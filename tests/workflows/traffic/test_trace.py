@@ -1,0 +1,90 @@
+"""Requests of a corpus as traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.items import Text
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, weight
+from mmcalib.engine.messages import BareRequest
+from mmcalib.workflows.read import ReadCorpus
+from mmcalib.workflows.traffic.trace import TEXT_TOKENS, trace
+from tests.workflows.corpora import corpus
+
+SMALL, LARGE = ImageShape(8, 8), ImageShape(800, 800)
+
+
+def words(request: BareRequest) -> int:
+    return len(str(request.messages[0]["content"]).split())
+
+
+def count(requests: Sequence[BareRequest]) -> list[int | None]:
+    return [words(request) for request in requests]
+
+
+def asking(found: ReadCorpus, *texts: str) -> ReadCorpus:
+    """The corpus with these texts of its requests, in order."""
+    every = [
+        Text(Asked(), {}, [{"role": "user", "content": text}], {}, f"r.jsonl:{number}")
+        for number, text in enumerate(texts, start=1)
+    ]
+    return replace(found, texts=lambda: every)
+
+
+def test_equal_texts_are_one_and_are_counted_once() -> None:
+    counted: list[BareRequest] = []
+
+    def counting(requests: Sequence[BareRequest]) -> list[int | None]:
+        counted.extend(requests)
+        return count(requests)
+
+    given = asking(corpus([], [[SMALL], [SMALL, LARGE], [LARGE]]), "a b", "a b c", "a b")
+    found = trace(given, counting)
+    assert [request.text_tokens for request in found.requests] == [2, 3, 2]
+    assert [len(request.items) for request in found.requests] == [1, 2, 1]
+    first, second, third = found.requests
+    assert first.text == third.text != second.text
+    assert first.items[0].content == second.items[0].content
+    assert len(counted) == 2
+    assert found.of == 3
+
+
+def test_what_requests_do_not_say_is_assumed() -> None:
+    found = trace(asking(corpus([], [[SMALL]]), "a b"), lambda texts: [None] * len(texts))
+    assert found.requests[0].text_tokens == TEXT_TOKENS
+    assert found.requests[0].answer_tokens == 256
+    assert found.assumptions == (
+        "answers of 256 tokens to 1 requests",
+        f"{TEXT_TOKENS} tokens of text in 1 requests",
+    )
+
+
+def test_without_requests_each_item_is_asked_about() -> None:
+    found = trace(corpus([SMALL, SMALL, LARGE]), count)
+    assert sorted(str(request.items[0].shape) for request in found.requests) == sorted(
+        map(str, (SMALL, SMALL, LARGE))
+    )
+    # Files of one size are not one file.
+    assert len({request.items[0].content for request in found.requests}) == 3
+    assert "each item in a request of its own, in an order by chance" in found.assumptions
+
+
+def test_a_sample_keeps_the_heaviest_and_the_order() -> None:
+    requests = [[SMALL]] * 50 + [[LARGE]] + [[SMALL, SMALL]] * 49
+    given = asking(corpus([], requests), *(f"text {number}" for number in range(100)))
+    found = trace(given, count, most=10)
+    assert len(found.requests) == 10
+    assert found.of == 100
+    assert any(item.shape == LARGE for request in found.requests for item in request.items)
+    numbers = [int(request.origin.partition(":")[2]) for request in found.requests]
+    assert numbers == sorted(numbers)
+    assert found.assumptions[0].startswith("10 of 100 requests")
+    assert trace(given, count, most=10) == found
+    assert trace(given, count, most=10, seed=1) != found
+
+
+def test_items_weigh_by_what_is_in_them() -> None:
+    clip = VideoShape(4, 2.0, 2.0, 10, 10)
+    assert [weight(one) for one in (SMALL, clip, AudioShape(99, 16_000))] == [64, 400, 99]
