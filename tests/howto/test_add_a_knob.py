@@ -7,6 +7,8 @@ import pytest
 from .copy_of import Copy, copy_of
 
 TYPES, DETECTORS = "mmcalib/domain/knobs.py", "mmcalib/child/knobs/find.py"
+# Where a knob of each type is sent and has to arrive.
+SENT = "tests/engine/test_messages.py"
 UNION = " | TokenCap"
 ASKED = """    if kind is TokenCap:
         return _tokens(trial)
@@ -35,14 +37,14 @@ def mypy(copy: Copy) -> str:
 @pytest.mark.slow
 def test_a_knob_is_its_type_and_its_detector(copy: Copy) -> None:
     """Without both nothing in the package misses it, and the other knobs are as they were."""
-    whole = {file: text(copy, file) for file in (TYPES, DETECTORS)}
+    whole = {file: text(copy, file) for file in (TYPES, DETECTORS, SENT)}
     try:
         taken_out(copy)
         assert copy.changed() == {TYPES, DETECTORS}
         assert mypy(copy).startswith("Success")
         copy.passes(
             "tests/derive/test_knobs.py",
-            "tests/engine/test_messages.py",
+            SENT,
             "tests/test_house.py::test_what_is_pure_reads_asks_and_knows_nothing",
         )
     finally:
@@ -72,7 +74,7 @@ def test_mypy_names_what_is_left_out(copy: Copy, file: str, left_out: str, named
 
 
 def taken_out(copy: Copy) -> None:
-    """All that speaks of it in the package."""
+    """All that speaks of it in the package, and its line among those that are sent."""
     types = text(copy, TYPES)
     start = types.index("@final\n@dataclass(frozen=True, slots=True, kw_only=True)\nclass TokenCap")
     end = types.index("Knob = AreaCap")
@@ -81,3 +83,7 @@ def taken_out(copy: Copy) -> None:
     copy.edit(DETECTORS, ASKED, "")
     detectors = text(copy, DETECTORS)
     copy.write(DETECTORS, detectors[: detectors.index("def _tokens(")].rstrip("\n") + "\n")
+    copy.edit(SENT, ", TokenCap", "")
+    copy.edit(
+        SENT, "    st.builds(TokenCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS),\n", ""
+    )
