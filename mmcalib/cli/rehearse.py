@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.options import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
+from mmcalib.domain.traffic import TRIALS
 from mmcalib.options.completion import gpu_names, model_ids
 
 
@@ -83,7 +84,7 @@ def rehearse(
     ] = None,
     trials: Annotated[
         int, typer.Option(metavar="N", min=1, help="Orders that the search for it judges.")
-    ] = 60,
+    ] = TRIALS,
     seed: Annotated[int, typer.Option(metavar="N", help="Of that search.")] = 0,
     answer_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="Answers to requests that do not say.")
@@ -114,7 +115,8 @@ def rehearse(
     from mmcalib.report.traffic_terminal import served, worst
     from mmcalib.workflows.memory.rehearse import AUTO
     from mmcalib.workflows.memory.rehearse import rehearse as rehearse_all
-    from mmcalib.workflows.traffic.rehearse import WorstOrderSearch, rehearse_traffic
+    from mmcalib.workflows.traffic.rehearse import rehearse_traffic
+    from mmcalib.workflows.traffic.search import WorstOrderSearch
     from mmcalib.workflows.upgrade.compare import compare_releases
 
     if python and compare is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +13,13 @@ from mmcalib.releases.constants import VLLM_SLACK_BYTES
 @dataclass(frozen=True, slots=True)
 class Margin:
     """The most that a step took, what startup reserved for such, and what `gpu_memory_utilization`
-    leaves of the GPU beside that; bytes.
+    leaves of the GPU's `total_bytes` beside that.
     """
 
     peak_bytes: int
     reserved_bytes: int
     outside_bytes: int
+    total_bytes: int
 
     @property
     def nbytes(self) -> int:
@@ -33,6 +35,16 @@ class Margin:
     def fits(self) -> bool:
         """Whether what went beyond it found room on the GPU."""
         return self.nbytes + VLLM_SLACK_BYTES + self.outside_bytes >= 0
+
+    @property
+    def utilization(self) -> float | None:
+        """The `gpu_memory_utilization`, in whole hundredths, that leaves as much as the highest
+        step wants; None where there is room, or could never be.
+        """
+        beyond = -self.nbytes - VLLM_SLACK_BYTES
+        if self.fits or beyond >= self.total_bytes:
+            return None
+        return math.floor((self.total_bytes - beyond) / self.total_bytes * 100) / 100 or None
 
 
 def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:

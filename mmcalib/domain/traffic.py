@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from mmcalib.domain.rehearsed import LiveTensor
 from mmcalib.domain.shapes import Shape
+
+# Orders that a search judges where nobody says how many: some thirty seconds.
+TRIALS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from mmcalib.derive.policy import Prefer
 from mmcalib.domain.shapes import Modality
+from mmcalib.domain.traffic import TRIALS
 from mmcalib.errors import UsageError
 from mmcalib.options import words
 from mmcalib.options.bounds import Bounds
@@ -237,7 +238,26 @@ class RunOptions(Options):
             in_policy=True,
         ),
     ] = None
-    seed: Annotated[int, Option(metavar="N", help="Seed for choosing the sample.")] = 0
+    worst_order: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Look for the order of the corpus' items that takes most on --gpu, and write it "
+            "there.",
+        ),
+    ] = None
+    trials: Annotated[
+        Positive,
+        Option(
+            metavar="N",
+            help="Orders that the search for it judges.",
+            wrong="{option} must be at least 1, not {given}",
+            hint="--trials 60",
+        ),
+    ] = TRIALS
+    seed: Annotated[
+        int, Option(metavar="N", help="Seed for choosing the sample, and of --worst-order.")
+    ] = 0
 
     @classmethod
     def of_words(cls, given: Mapping[str, Any]) -> "RunOptions":

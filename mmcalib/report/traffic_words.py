@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from mmcalib import wording
-from mmcalib.result.traffic import HighestTrafficStep, ServedTraffic, TrafficFigures
+from mmcalib.result.traffic import (
+    HighestTrafficStep,
+    ServedTraffic,
+    TrafficFigures,
+    WorstOrderFigures,
+)
 
 # Requests that are named of the highest step.
 _NAMED = 4
@@ -75,6 +80,16 @@ def highest_line(highest: HighestTrafficStep) -> str:
     return f"{said}, for {', '.join(named[:_NAMED])}{more}"
 
 
+def worst_sentence(found: WorstOrderFigures) -> str:
+    """How the worst order was found, and the verdict under it."""
+    number = wording.number
+    return (
+        f"In the worst of {number(found.tried)} orders of the corpus' items (seed {found.seed}; "
+        f"{number(found.served.requests)} requests in {number(found.groups)} groups) "
+        f"{traffic_line(found.served)}."
+    )
+
+
 def traffic_sentence(found: TrafficFigures) -> str:
     """The verdict as a sentence."""
     line = traffic_line(found)
@@ -91,4 +106,7 @@ def traffic_line(found: TrafficFigures) -> str:
         return f"{over}, within vLLM's own slack"
     if found.status == "warn":
         return f"{over}: it finds room in what gpu_memory_utilization leaves to others"
-    return f"{over}, and that is more than is left on the GPU: out of memory"
+    cure = ""
+    if found.fitting_utilization is not None:
+        cure = f"; gpu_memory_utilization {found.fitting_utilization:g} would leave enough"
+    return f"{over}, and that is more than is left on the GPU: out of memory{cure}"

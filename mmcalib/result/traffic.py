@@ -52,7 +52,8 @@ class TrafficFigures(DocumentPart):
     `outside_bytes` what `gpu_memory_utilization` leaves beside that.
 
     `status`: pass where no step went beyond the reserve, warn where it found room beside it, fail
-    where it did not. Counts of steps are exact; `encoder_waits` are requests held up in a step by
+    where it did not; `fitting_utilization` is the `gpu_memory_utilization` that would leave enough.
+    Counts of steps are exact; `encoder_waits` are requests held up in a step by
     the encoder or its cache. `concurrency` is the most requests that one step ran.
     """
 
@@ -65,6 +66,7 @@ class TrafficFigures(DocumentPart):
     reserved_bytes: int
     outside_bytes: int
     margin_bytes: int
+    fitting_utilization: float | None = None
     status: Literal["pass", "warn", "fail"]
     preemptions: int
     encoder_waits: int
@@ -94,11 +96,13 @@ class WorstOrderFigures(DocumentPart):
 
 class ServedTraffic(DocumentPart):
     """The corpus' requests served on a GPU under the calibrated configuration and, where that
-    starts there, under vLLM's defaults; `assumptions` are what the requests do not say.
+    starts there, under vLLM's defaults; `worst_order` is what their items took in the worst order
+    that was found, if one was looked for; `assumptions` are what the requests do not say.
     """
 
     gpu: str
     calibrated: TrafficFigures
     default: TrafficFigures | None
+    worst_order: WorstOrderFigures | None = None
     assumptions: list[str]
     label: Label = "rehearsed"

@@ -18,13 +18,14 @@ from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
 from mmcalib.options.validate import STARTUP_BUDGET_S
 from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.traffic.search import WorstOrderSearch
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
-    policy that asks for concurrency raises UsageError then, and so does an encoder sweep without
-    an engine start.
+    policy that asks for concurrency raises UsageError then, and so does a search for the worst
+    order; an encoder sweep does without an engine start.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Job:
     probe: ProbeOptions = PROBE
     encoder_sweep: bool = False
     device: Device = "auto"
+    worst_order: WorstOrderSearch | None = None
 
     @classmethod
     def of(
@@ -68,12 +70,19 @@ class Job:
             probe=probe,
             encoder_sweep=options.encoder_sweep,
             device=options.device,
+            worst_order=None
+            if options.worst_order is None
+            else WorstOrderSearch(options.worst_order, options.trials, options.seed),
         )
 
     def __post_init__(self) -> None:
         if self.policy.concurrency is not None and self.gpu is None:
             raise UsageError(
                 "--concurrency is of a GPU's memory, and none is named", hint="--gpu L4"
+            )
+        if self.worst_order is not None and self.gpu is None:
+            raise UsageError(
+                "--worst-order is looked for on a GPU, and none is named", hint="--gpu L4"
             )
         if self.encoder_sweep and self.validate not in ("startup", "replay"):
             raise UsageError(

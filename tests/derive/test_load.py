@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hypothesis import given
@@ -21,11 +22,33 @@ def step(peak_bytes: int) -> TrafficStep:
 
 def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
     beyond = VLLM_SLACK_BYTES + MIB
-    assert Margin(100, 100, 0).within
-    assert Margin(VLLM_SLACK_BYTES, 0, 0).within
-    eats = Margin(beyond, 0, MIB)
+    assert Margin(100, 100, 0, MIB).within
+    assert Margin(VLLM_SLACK_BYTES, 0, 0, MIB).within
+    eats = Margin(beyond, 0, MIB, MIB)
     assert (eats.nbytes, eats.within, eats.fits) == (-beyond, False, True)
-    assert not Margin(beyond, 0, MIB - 1).fits
+    assert not Margin(beyond, 0, MIB - 1, MIB).fits
+
+
+@given(
+    peak=st.integers(0, 200 * MIB),
+    reserved=st.integers(0, 200 * MIB),
+    outside=st.integers(0, 40 * MIB),
+    total=st.integers(20 * MIB, 100 * MIB),
+)
+def test_a_lower_share_leaves_enough(peak: int, reserved: int, outside: int, total: int) -> None:
+    """In whole hundredths, and the highest such share that does."""
+    found = Margin(peak + VLLM_SLACK_BYTES, reserved, min(outside, total), total)
+    share = found.utilization
+    if share is None:
+        assert found.fits or peak - reserved >= 0.99 * total
+        return
+
+    def fits(at: float) -> bool:
+        return replace(found, outside_bytes=total - math.floor(at * total)).fits
+
+    assert not found.fits
+    assert fits(share)
+    assert not fits(share + 0.0101)
 
 
 @given(st.lists(st.integers(0, 1000), max_size=200), st.integers(1, 50))

@@ -32,6 +32,7 @@ def calibrate(
     gpu: str | Gpu | None = None,
     encoder_sweep: bool = False,
     device: Device = "auto",
+    worst_order: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests` and return the result.
@@ -56,6 +57,7 @@ def calibrate(
             "seed": seed,
             "encoder_sweep": encoder_sweep,
             "device": device,
+            "worst_order": Path(worst_order) if worst_order else None,
         },
     )
     where = gpu_of(gpu) if isinstance(gpu, str) else gpu

@@ -33,7 +33,12 @@ from mmcalib.workflows.memory.sizes import (
     sizes_check,
 )
 from mmcalib.workflows.memory.tokens_alone import in_tokens, not_rehearsed
-from mmcalib.workflows.traffic.beside import ServedBeside, begin_serving, finish_serving
+from mmcalib.workflows.traffic.beside import (
+    ServedBeside,
+    StartsWith,
+    begin_serving,
+    finish_serving,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
         session.default_args,
         decision.engine_args,
         session.scratch,
+        session.job.worst_order,
     )
 
 
@@ -103,9 +109,18 @@ def predict_memory(
     traffic = None
     if beside is not None:
         with session.progress.step(f"serving requests on {found.gpu.name}"):
-            traffic, check = finish_serving(beside, found)
-        judged += [check] if check is not None else []
+            traffic, more = finish_serving(beside, found, _starts_with(decision, every))
+        judged += more
     return MemoryFound(found, sizes, tuple(judged), traffic)
+
+
+def _starts_with(decision: Decision, every: Ask) -> StartsWith:
+    def starts(share: float) -> bool:
+        args = {**decision.engine_args, "gpu_memory_utilization": share}
+        (found,) = every([args], ())
+        return found is not None and found.kv_cache_tokens is not None
+
+    return starts
 
 
 def in_bytes(

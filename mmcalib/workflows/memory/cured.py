@@ -11,6 +11,7 @@ from mmcalib.derive.cures import Engine, larger, smaller
 from mmcalib.derive.demand import Shortfall
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.shapes import Modality
 from mmcalib.workflows.memory.worst_steps import configurations, encoder_steps, shortfall
 
 # Rehearses configurations, the first with steps of the encoder; None where one ends early.
@@ -30,7 +31,7 @@ class Cured:
 
 
 def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured]:
-    """Less at once, then more reserved, as far as either passes."""
+    """Less at once, then more reserved, as far as either passes, with what views keep on top."""
     counts = {m: count.value for m, count in decision.counts.items()}
     for cure in (smaller, larger):
         at, short, engine = decision.budget, found, Engine()
@@ -42,10 +43,28 @@ def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured
             answer = _under(engine, decision, ask)
             if answer is None:
                 break
-            at, short, rehearsed = answer
+            at, found_now, rehearsed = answer
+            short = beside_last_batch(found_now, at, counts, rehearsed)
             if short.passes:
-                yield Cured(engine, short, rehearsed)
+                yield Cured(engine, found_now, rehearsed)
                 break
+
+
+def beside_last_batch(
+    found: Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
+) -> Shortfall:
+    """The same, and the batch that goes out of the encoder cache item by item: while one is left,
+    the storage of all of them lives, where they share one. What is asked for again keeps more, of
+    which `what cached items keep` tells.
+    """
+    outputs, resident = rehearsed.outputs, found.worst.resident
+    largest = max(budget.max_tokens_per_item.values(), default=0)
+    if outputs is None or not outputs.shared or not outputs.outlive or resident.tokens < largest:
+        return found
+    at_once = budget.max_num_seqs * sum(counts.values()) * largest
+    gone = max(0, min(budget.encoder_budget_tokens, at_once) - largest)
+    more = replace(resident, tokens=resident.tokens + gone)
+    return replace(found, worst=replace(found.worst, resident=more))
 
 
 def _under(

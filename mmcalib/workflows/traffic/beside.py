@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from mmcalib.checks.catalogue.traffic import TRAFFIC_ON
-from mmcalib.checks.check import Check
+from mmcalib.checks.catalogue.traffic import TRAFFIC_ON, WORST_ORDER_ON
+from mmcalib.checks.check import Check, CheckId
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.traffic import Arrivals, Traffic
+from mmcalib.domain.traffic import Arrivals, Traffic, WorstOrder
 from mmcalib.errors import MmcalibError
-from mmcalib.result.traffic import ServedTraffic, TrafficFigures
+from mmcalib.result.traffic import ServedTraffic, TrafficFigures, WorstOrderFigures
 from mmcalib.wording import gib, number
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction
 from mmcalib.workflows.read import ReadCorpus
-from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.serving import Serves, cut_for_serving, served_by
+from mmcalib.workflows.traffic.figures import traffic_figures, worst_figures
+from mmcalib.workflows.traffic.search import WorstOrderSearch
+from mmcalib.workflows.traffic.serving import Serves, cut_for_serving, served_args, served_by
 from mmcalib.workflows.traffic.trace import Trace, trace
+from mmcalib.workflows.traffic.worst import worst_of
 
 # A run waits for it: of more requests a sample is served.
 _MOST_REQUESTS: Final = 200
 
 
+# Whether the calibrated configuration starts with this `gpu_memory_utilization`.
+StartsWith = Callable[[float], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class ServedBeside:
-    """Requests under way on the imaginary GPU, under vLLM's defaults and as calibrated."""
+    """Requests under way on the imaginary GPU, under vLLM's defaults and as calibrated, and there
+    the worst order of their items, where one is looked for.
+    """
 
     asked: Trace
     default: Future[Traffic | None]
     calibrated: Future[Traffic | None]
+    search: WorstOrderSearch | None
+    worst: Future[WorstOrder | None] | None
 
 
 def begin_serving(
@@ -45,54 +55,76 @@ def begin_serving(
     default: EngineArgs,
     calibrated: EngineArgs,
     scratch: Path,
+    search: WorstOrderSearch | None = None,
 ) -> ServedBeside:
     """Serve the corpus' requests under both; returns once their text is counted."""
     asked = trace(corpus, texts.each, most=_MOST_REQUESTS)
     cut = cut_for_serving(model, scratch)
 
-    def serving(args: EngineArgs) -> Future[Traffic | None]:
-        return prediction.after(lambda: _served(prediction, rehearsals, cut, args, asked))
+    def started(args: EngineArgs) -> Rehearsed | None:
+        """None where vLLM would not start."""
+        found = prediction.known(args)
+        return found if isinstance(found, Rehearsed) and found.kv_blocks is not None else None
+
+    def serving(args: EngineArgs) -> Traffic | None:
+        found = started(args)
+        if found is None:
+            return None
+        return served_by(rehearsals, cut, args, found, asked, Arrivals())
+
+    def searching() -> WorstOrder | None:
+        found = started(calibrated)
+        if found is None or search is None:
+            return None
+        return worst_of(rehearsals, served_args(calibrated, cut, found), asked, search)
 
     # What was asked for first, and then what it is compared with.
-    return ServedBeside(asked, calibrated=serving(calibrated), default=serving(default))
-
-
-def _served(
-    prediction: MemoryPrediction,
-    rehearsals: Serves,
-    cut: Path,
-    args: Mapping[str, Any],
-    asked: Trace,
-) -> Traffic | None:
-    """None where vLLM would not start. Raises EngineError where serving ends early."""
-    started = prediction.known(args)
-    if not isinstance(started, Rehearsed) or started.kv_blocks is None:
-        return None
-    return served_by(rehearsals, cut, args, started, asked, Arrivals())
+    return ServedBeside(
+        asked,
+        calibrated=prediction.after(lambda: serving(calibrated)),
+        worst=None if search is None else prediction.after(searching),
+        default=prediction.after(lambda: serving(default)),
+        search=search,
+    )
 
 
 def finish_serving(
-    beside: ServedBeside, predicted: Predicted
-) -> tuple[ServedTraffic | None, Check | None]:
-    """Waits for both; the second is what the first says, or why it says nothing."""
-    name = TRAFFIC_ON.of(predicted.gpu.name)
-    if predicted.calibrated is None or predicted.calibrated.kv_blocks is None:
-        return None, None
+    beside: ServedBeside, predicted: Predicted, starts_with: StartsWith
+) -> tuple[ServedTraffic | None, list[Check]]:
+    """Waits for all of it; the checks are what they say, or why they say nothing."""
+    gpu, after = predicted.gpu.name, predicted.calibrated
+    if after is None or after.kv_blocks is None:
+        return None, []
     try:
         served = beside.calibrated.result()
     except MmcalibError as error:
-        detail = f"not rehearsed: {error.message}"
-        return None, Check(name, "skip", detail, "mmcalib rehearse --requests FILE --verbose")
+        return None, [_not_rehearsed(TRAFFIC_ON.of(gpu), error)]
     if served is None:
-        return None, None
-    found = traffic_figures(served, beside.asked, predicted.calibrated)
+        return None, []
+    found = traffic_figures(served, beside.asked, after)
     shown = ServedTraffic(
-        gpu=predicted.gpu.name,
+        gpu=gpu,
         calibrated=found,
         default=_default(beside, predicted.default),
         assumptions=list(beside.asked.assumptions),
     )
-    return shown, Check(name, found.status, _said(found, shown.default), _remedy(found))
+    said = _said(found, shown.default)
+    checks = [Check(TRAFFIC_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
+    try:
+        worst = _worst(beside, after)
+    except MmcalibError as error:
+        return shown, [*checks, _not_rehearsed(WORST_ORDER_ON.of(gpu), error)]
+    if worst is None:
+        return shown, checks
+    of = worst.served
+    said, remedy = _worst_said(worst), _remedy(of, starts_with)
+    checks.append(Check(WORST_ORDER_ON.of(gpu), of.status, said, remedy))
+    return shown.model_copy(update={"worst_order": worst}), checks
+
+
+def _not_rehearsed(name: CheckId, error: MmcalibError) -> Check:
+    detail = f"not rehearsed: {error.message}"
+    return Check(name, "skip", detail, "mmcalib rehearse --requests FILE --verbose")
 
 
 def _default(beside: ServedBeside, started: Rehearsed | None) -> TrafficFigures | None:
@@ -106,14 +138,17 @@ def _default(beside: ServedBeside, started: Rehearsed | None) -> TrafficFigures 
     return traffic_figures(served, beside.asked, started)
 
 
+def _worst(beside: ServedBeside, started: Rehearsed) -> WorstOrderFigures | None:
+    found = beside.worst.result() if beside.worst is not None else None
+    if found is None or beside.search is None:
+        return None
+    return worst_figures(found, started, beside.search.file)
+
+
 def _said(found: TrafficFigures, default: TrafficFigures | None) -> str:
     """The highest step, what it was held against, and how far serving went."""
-    highest = f"the highest of {number(found.steps)} steps takes {gib(found.peak_bytes)}"
-    if found.highest is not None and found.highest.encoding:
-        highest += f" (items of {found.highest.encoding[0]})"
     parts = [
-        f"{number(found.served)} of {number(found.requests)} requests served, {highest}; "
-        f"startup reserves {gib(found.reserved_bytes)}, rehearsed"
+        f"{number(found.served)} of {number(found.requests)} requests served, {_highest(found)}"
     ]
     parts += _counts(found)
     if default is not None:
@@ -123,6 +158,24 @@ def _said(found: TrafficFigures, default: TrafficFigures | None) -> str:
     return "; ".join(parts)
 
 
+def _worst_said(worst: WorstOrderFigures) -> str:
+    """The same of the worst order, and what the encoder cache keeps there."""
+    found, cache = worst.served, worst.served.encoder_cache
+    return (
+        f"the worst of {number(worst.tried)} orders: {number(found.requests)} requests in "
+        f"{number(worst.groups)} groups, {_highest(found)}; the encoder cache keeps "
+        f"{gib(cache.alive_bytes)} alive where it counts {gib(cache.logical_bytes)}; "
+        f"written to {worst.file}"
+    )
+
+
+def _highest(found: TrafficFigures) -> str:
+    said = f"the highest of {number(found.steps)} steps takes {gib(found.peak_bytes)}"
+    if found.highest is not None and found.highest.encoding:
+        said += f" (items of {found.highest.encoding[0]})"
+    return f"{said}; startup reserves {gib(found.reserved_bytes)}, rehearsed"
+
+
 def _counts(found: TrafficFigures) -> Iterator[str]:
     if found.preemptions:
         yield f"{number(found.preemptions)} preempted for want of KV cache"
@@ -130,7 +183,11 @@ def _counts(found: TrafficFigures) -> Iterator[str]:
         yield f"{number(found.encoder_waits)} held up by the encoder"
 
 
-def _remedy(found: TrafficFigures) -> str:
+def _remedy(found: TrafficFigures, starts_with: StartsWith) -> str:
+    """A lower share of the GPU, tried before it is named, else what may help."""
     if found.status == "pass":
         return ""
+    share = found.fitting_utilization
+    if share is not None and starts_with(share):
+        return f"--gpu-memory-utilization {share:g}"
     return "--max-num-batched-tokens less, or --gpu-memory-utilization less, which leaves more free"

@@ -31,6 +31,7 @@ def margin(served: Traffic, rehearsed: Rehearsed) -> Margin:
         peak_bytes=_most(served.steps, "peak_bytes"),
         reserved_bytes=rehearsed.activation_peak_bytes,
         outside_bytes=rehearsed.total_bytes - rehearsed.requested_bytes,
+        total_bytes=rehearsed.total_bytes,
     )
 
 
@@ -50,6 +51,7 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> Traf
         reserved_bytes=found.reserved_bytes,
         outside_bytes=found.outside_bytes,
         margin_bytes=found.nbytes,
+        fitting_utilization=found.utilization,
         status=status,
         preemptions=sum(step.preempted for step in steps),
         encoder_waits=sum(step.held_up for step in steps),

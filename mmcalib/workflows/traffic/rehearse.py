@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from mmcalib.domain.traffic import Arrivals, WorstOrder
+from mmcalib.domain.traffic import Arrivals
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import BareRequest
-from mmcalib.files import write_text
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, resolve
 from mmcalib.options.probe import PROBE
@@ -26,21 +23,10 @@ from mmcalib.workflows.opening import context_of, open_model
 from mmcalib.workflows.read import ReadCorpus, read
 from mmcalib.workflows.spec import cache_dir
 from mmcalib.workflows.traffic.figures import traffic_figures, worst_figures
-from mmcalib.workflows.traffic.fired import fired
+from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import cut_for_serving, served_args, served_by
 from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, MOST_REQUESTS, Trace, trace
-
-# Sequences that a search judges: some thirty seconds.
-TRIALS: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class WorstOrderSearch:
-    """Where the sequence goes that takes most of so many `trials`."""
-
-    file: Path
-    trials: int = TRIALS
-    seed: int = 0
+from mmcalib.workflows.traffic.worst import worst_of
 
 
 def rehearse_traffic(
@@ -91,7 +77,9 @@ def rehearse_traffic(
                 served = served_by(rehearsals, cut, args, started, asked, arrivals or Arrivals())
             if worst_order is not None:
                 with progress.step(f"looking for the worst order on {found.name}"):
-                    worst = _worst(rehearsals, served_args(args, cut, started), asked, worst_order)
+                    worst = worst_of(
+                        rehearsals, served_args(args, cut, started), asked, worst_order
+                    )
     return document.model_copy(
         update={
             "traffic": traffic_figures(served, asked, started),
@@ -101,19 +89,6 @@ def rehearse_traffic(
             "assumptions": [*document.assumptions, *asked.assumptions],
         }
     )
-
-
-def _worst(
-    rehearsals: Rehearsals, args: Mapping[str, Any], asked: Trace, search: WorstOrderSearch
-) -> WorstOrder:
-    """Also writes the file. Raises OutputError where that cannot be."""
-    items = list(dict.fromkeys(item for request in asked.requests for item in request.items))
-    counts: Counter[str] = Counter()
-    for request in asked.requests:
-        counts |= Counter(item.shape.modality for item in request.items)
-    found = rehearsals.find_worst(args, items, counts, trials=search.trials, seed=search.seed)
-    write_text(search.file, "".join(f"{line}\n" for line in fired(found.requests)))
-    return found
 
 
 def _counted_trace(

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
+from mmcalib.domain.traffic import (
+    Arrivals,
+    Traffic,
+    TrafficItem,
+    TrafficRequest,
+    WorstOrder,
+)
 from mmcalib.models import cut_checkpoint
 from mmcalib.workflows.proof.startup import CUT_LAYERS
 from mmcalib.workflows.traffic.trace import Trace
@@ -22,6 +28,16 @@ class Serves(Protocol):
         requests: Sequence[TrafficRequest],
         arrivals: Arrivals,
     ) -> Traffic: ...
+
+    def find_worst(
+        self,
+        engine_args: Mapping[str, Any],
+        items: Sequence[TrafficItem],
+        counts: Mapping[str, int],
+        *,
+        trials: int,
+        seed: int,
+    ) -> WorstOrder: ...
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:

@@ -1,0 +1,29 @@
+"""The order in which a corpus' items take most, looked for and written down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from mmcalib.domain.traffic import WorstOrder
+from mmcalib.files import write_text
+from mmcalib.workflows.traffic.fired import fired
+from mmcalib.workflows.traffic.search import WorstOrderSearch
+from mmcalib.workflows.traffic.serving import Serves
+from mmcalib.workflows.traffic.trace import Trace
+
+
+def worst_of(
+    rehearsals: Serves, args: Mapping[str, Any], asked: Trace, search: WorstOrderSearch
+) -> WorstOrder:
+    """Of the items of these requests, as many in one as they have; also writes the file. Raises
+    OutputError where that cannot be, EngineError where the search ends early.
+    """
+    items = list(dict.fromkeys(item for request in asked.requests for item in request.items))
+    counts: Counter[str] = Counter()
+    for request in asked.requests:
+        counts |= Counter(item.shape.modality for item in request.items)
+    found = rehearsals.find_worst(args, items, counts, trials=search.trials, seed=search.seed)
+    write_text(search.file, "".join(f"{line}\n" for line in fired(found.requests)))
+    return found

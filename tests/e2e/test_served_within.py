@@ -1,0 +1,123 @@
+"""Requests that take more than startup reserves, and do not under what is then advised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.result.traffic import TrafficFigures
+from mmcalib.workflows.memory.rehearse import gpu_of
+from mmcalib.workflows.traffic.rehearse import rehearse_traffic
+from mmcalib.workflows.traffic.search import WorstOrderSearch
+from mmcalib.workflows.validate.spec import Media
+from tests.e2e.media import photo, sound
+from tests.e2e.test_validate import Judge, checks, judge
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+__all__ = ["judge"]
+
+AUDIO, DEEPSTACK = "Qwen/Qwen2-Audio-7B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
+
+
+def asking(path: Path, *items: tuple[str, Path, int]) -> Path:
+    """Requests of a file each, beside so many words, and of an answer of two tokens."""
+    lines = []
+    for kind, file, words in items:
+        media = {"type": kind, kind: {"url": str(file)}}
+        content = [media, {"type": "text", "text": "word " * words}]
+        message = {"role": "user", "content": content}
+        lines.append(json.dumps({"messages": [message], "max_tokens": 2}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def rehearsed(tmp_path: Path, model: str, text: str, **asked: Any) -> Rehearsal:
+    config = tmp_path / "serving.yaml"
+    config.write_text(f"model: {model}\n{text}")
+    return rehearse_traffic(config=config, allowed_root=tmp_path, **asked)
+
+
+def served(tmp_path: Path, model: str, text: str, **asked: Any) -> TrafficFigures:
+    found = rehearsed(tmp_path, model, text, **asked).traffic
+    assert found is not None
+    assert found.served == found.requests
+    assert not found.refused
+    return found
+
+
+def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> None:
+    """Finding §3 of the server conformance work: Qwen3-VL caches its output and three levels of
+    deepstack, and those of finished requests stay; startup holds four pictures.
+    """
+    pictures = [photo(tmp_path / f"{n}.jpg", 576, 576, n) for n in range(51)]
+    items = [("image_url", picture, 2) for picture in pictures]
+    requests = asking(tmp_path / "r.jsonl", *items, ("image_url", pictures[-1], 3100))
+    text = (
+        "max-num-seqs: 4\nmax-model-len: 20000\nlimit-mm-per-prompt: {image: 1, video: 0}\n"
+        "mm-processor-kwargs: {size: {longest_edge: 331776, shortest_edge: 65536}}\n"
+    )
+    written, gpu = f"{text}max-num-batched-tokens: 16384\n", gpu_of("L4")
+    asked: dict[str, Any] = {"requests": [requests], "gpu": gpu}
+    before = served(tmp_path, DEEPSTACK, written, **asked)
+    assert before.status == "warn"
+    assert before.encoder_cache.used_tokens > 50 * 324 - 1
+    assert before.encoder_cache.logical_bytes == before.encoder_cache.used_tokens * 4 * 2048 * 2
+    check = checks(judge(written, model=DEEPSTACK, gpu=gpu))["adequately reserved"]
+    assert check.status == "fail"
+    for cure in check.remedy.split(" or "):
+        mended = text + (cure if "batched" in cure else f"max-num-batched-tokens: 16384\n{cure}")
+        lines = mended.replace("max-num-seqs: 4\n", "") if "num-seqs" in cure else mended
+        after = served(tmp_path, DEEPSTACK, f"{lines}\n", **asked)
+        assert after.status == "pass", (cure, after.margin_bytes, check.remedy)
+
+
+def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
+    """Finding §4: each is padded to half a minute, and vLLM bounds a step by tokens."""
+    clips = [sound(tmp_path / f"media/{n}.wav", 1 + n / 1000, 16_000) for n in range(90)]
+    requests = asking(tmp_path / "r.jsonl", *(("audio_url", one, 2) for one in clips))
+    text = "limit-mm-per-prompt: {audio: 1}\nmax-num-batched-tokens: 2250\nmax-model-len: 4096\n"
+    gpu = gpu_of("L40S")
+    asked: dict[str, Any] = {"requests": [requests], "gpu": gpu}
+    before = served(tmp_path, AUDIO, text, **asked)
+    assert before.status != "pass"
+    assert before.peak_bytes > 10 * before.reserved_bytes
+    media = Media(data=(tmp_path / "media",))
+    check = checks(judge(text, model=AUDIO, gpu=gpu, media=media))["adequately reserved"]
+    assert check.status == "fail"
+    for cure in check.remedy.split(" or "):
+        kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in cure else text
+        after = served(tmp_path, AUDIO, kept + cure.replace(" and ", "\n") + "\n", **asked)
+        assert after.status == "pass", (cure, after.margin_bytes, check.remedy)
+
+
+def test_the_worst_order_fits_beside_what_it_says(tmp_path: Path) -> None:
+    """Views that pin batches: there is not enough beside a share of 0.99, and there is beside the
+    share that is then named.
+    """
+    sides = (64, 576)
+    pictures = [photo(tmp_path / f"{side}.jpg", side, side) for side in sides]
+    requests = asking(tmp_path / "r.jsonl", *(("image_url", one, 2) for one in pictures))
+    text = (
+        "max-num-batched-tokens: 16384\nmax-model-len: 16384\nmax-num-seqs: 64\n"
+        "limit-mm-per-prompt: {image: 1, video: 0}\n"
+        "mm-processor-kwargs: {size: {longest_edge: 331776, shortest_edge: 4096}}\n"
+    )
+    asked: dict[str, Any] = {
+        "requests": [requests],
+        "gpu": gpu_of("L4"),
+        "worst_order": WorstOrderSearch(tmp_path / "worst.jsonl", trials=12),
+    }
+    share = 0.99
+    for wanted in ("fail", "warn"):
+        lines = f"{text}gpu-memory-utilization: {share}\n"
+        found = rehearsed(tmp_path, DEEPSTACK, lines, **asked)
+        assert found.worst_order is not None
+        of = found.worst_order.served
+        assert of.status == wanted, (of.peak_bytes, of.reserved_bytes, of.outside_bytes)
+        share = of.fitting_utilization or share
+    assert share < 0.99
