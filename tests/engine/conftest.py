@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -20,12 +21,17 @@ QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 NEEDS = {"HuggingFaceTB/SmolVLM2-2.2B-Instruct": "num2words"}
 
 
+# The lab whose model a host serves: the last that was opened there.
+_SERVED: WeakKeyDictionary[EngineHost, Lab] = WeakKeyDictionary()
+
+
 class Lab:
     """A model opened in a real engine host, with the questions that tests ask of it."""
 
     def __init__(self, host: EngineHost, folder: Path) -> None:
         self.host, self.folder = host, folder
         self.opened = host.ask(OpenModel(str(folder)), "opening").model
+        _SERVED[host] = self
 
     def costs(self, *subjects: Blank | File, setting: Setting = DEFAULT) -> list[Cost | str]:
         """A cost per subject, or the words with which vLLM refuses it."""
@@ -44,16 +50,14 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def lab(host: EngineHost, engine_cache: Path) -> Callable[[str], Lab]:
-    """Opens a bundled model; the last one opened is the one that the host serves."""
-    opened: list[Lab] = []
+    """Opens a bundled model, unless it is the one that the host serves."""
 
     def open_model(model_id: str) -> Lab:
         geometry = find(model_id)
         assert geometry is not None
         folder = materialise(geometry, engine_cache / model_id.replace("/", "--"))
-        if not opened or opened[-1].folder != folder:
-            opened.append(Lab(host, folder))
-        return opened[-1]
+        served = _SERVED.get(host)
+        return served if served is not None and served.folder == folder else Lab(host, folder)
 
     return open_model
 

@@ -295,14 +295,22 @@ def test_whatever_happens_the_books_balance(steps: list[tuple[str, int, int | No
     assert allocator.allocated_bytes == allocator.reserved_bytes == 0
 
 
-def test_twenty_thousand_operations_take_less_than_a_second() -> None:
+def test_many_operations_take_little_more_time_each_than_few() -> None:
+    """The best of three each, side by side: what a shared machine takes, it takes of both."""
+    pairs = [(seconds_each(200), seconds_each(4000)) for _ in range(3)]
+    few, many = (min(found) for found in zip(*pairs, strict=True))
+    assert many < 6 * few
+
+
+def seconds_each(blocks: int) -> float:
+    """CPU seconds of an operation where so many blocks live."""
     allocator = CachingAllocator(max_split_bytes=20 * MIB)
     started = time.process_time()
-    live = [allocator.allocate((index * 7919) % (3 * MIB)) for index in range(5000)]
-    for index in range(5000):
-        allocator.free(live[(index * 37) % 5000])
-        live[(index * 37) % 5000] = allocator.allocate((index * 104729) % (30 * MIB))
+    live = [allocator.allocate((index * 7919) % (3 * MIB)) for index in range(blocks)]
+    for index in range(blocks):
+        allocator.free(live[(index * 37) % blocks])
+        live[(index * 37) % blocks] = allocator.allocate((index * 104729) % (30 * MIB))
     for address in live:
         allocator.free(address)
-    assert time.process_time() - started < 1
     assert allocator.allocated_bytes == 0
+    return (time.process_time() - started) / (4 * blocks)
