@@ -33,9 +33,8 @@ def serve(request: ServeTraffic, books: StepBooks, say: Say) -> Traffic:
 
     Raises whatever vLLM raises for arguments that it refuses.
     """
-    started = time.perf_counter()
     with engine_up(request.engine_args, books) as (core, prompts):
-        return serve_with(core, books, prompts, request.requests, request.arrivals, started, say)
+        return serve_with(core, books, prompts, request.requests, request.arrivals, say)
 
 
 @contextmanager
@@ -59,10 +58,10 @@ def serve_with(
     prompts: Prompts,
     requests: Sequence[TrafficRequest],
     arrivals: Arrivals,
-    started: float,
     say: Say,
 ) -> Traffic:
-    """The same on an engine core that is up, since `started` by the clock of performance."""
+    """The same on an engine core that is up."""
+    started = time.perf_counter()
     served = _Served(core, books, prompts, deque(requests), arrivals)
     reused = core.reused
     while served.step():

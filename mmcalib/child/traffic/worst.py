@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -31,7 +30,6 @@ def find_worst(request: FindWorstOrder, books: StepBooks, say: Say) -> WorstOrde
 
     Raises whatever vLLM raises for arguments that it refuses, ValueError where no item is taken.
     """
-    started = time.perf_counter()
     with engine_up(request.engine_args, books) as (core, prompts):
         kinds = _kinds(core, books, prompts, request)
         if not kinds:
@@ -44,7 +42,7 @@ def find_worst(request: FindWorstOrder, books: StepBooks, say: Say) -> WorstOrde
         asked = tuple(
             replace(one, group=number) for number, group in enumerate(groups) for one in group
         )
-        served = serve_with(core, books, prompts, asked, Arrivals(grouped=True), started, say)
+        served = serve_with(core, books, prompts, asked, Arrivals(grouped=True), say)
         return WorstOrder(asked, len(groups), search.tried, request.seed, served)
 
 
@@ -76,7 +74,7 @@ def _kinds(
         for place in sorted(places):
             item = items[sizes[place]]
             alone = TrafficRequest("alone", _TEXT_TOKENS, 1, (item,))
-            served = serve_with(core, books, prompts, (alone,), Arrivals(), 0.0, lambda text: None)
+            served = serve_with(core, books, prompts, (alone,), Arrivals(), lambda text: None)
             peak = max((step.peak_bytes or 0 for step in served.steps), default=0)
             held = max((step.alive_bytes for step in served.steps), default=0)
             found.append(_Kind(item, sizes[place], peak, held))
@@ -111,10 +109,10 @@ class _Shadow:
 
 
 class _Search:
-    """First sequences by plan: in each round a batch that fills a step, a few items of one kind and
-    the rest of another, and then the lightest item of every batch so far, once more and alone. The
-    worst of them is then changed by chance, as long as that makes some step take more, or the
-    sequence shorter.
+    """First sequences by plan: in each round a batch that fills a step, of one kind or with few of
+    another, and then the lightest item of every batch so far, once more and alone. The worst of
+    them is then changed by chance, as long as that makes some step take more, or the sequence
+    shorter.
     """
 
     def __init__(
@@ -145,8 +143,11 @@ class _Search:
             say(self.tried)
 
     def _planned(self) -> Iterator[list[Group]]:
+        # Of one kind alone first: the largest item may fill a step by itself.
+        for kind in reversed(self._kinds):
+            yield self._rounds(kind, kind, 0)
         for few, (first, rest) in itertools.product(
-            (1, 2, 0), itertools.product(self._kinds, reversed(self._kinds))
+            (1, 2), itertools.product(self._kinds, reversed(self._kinds))
         ):
             if first.item.shape.modality == rest.item.shape.modality:
                 yield self._rounds(first, rest, few)
