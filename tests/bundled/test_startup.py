@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.engine.host import EngineHost
+from mmcalib.errors import VllmRefused
 from mmcalib.gpus.catalogue import find as find_gpu
 from mmcalib.models import bundled
 from mmcalib.models.figures import kept
@@ -59,11 +60,21 @@ def test_it_starts_where_it_was_found_to(
 ) -> None:
     figures = kept()[model_id]
     given = figures.calibrated if configuration == "calibrated" else {}
-    found = theatre.rehearse(model_id, **given)
+    try:
+        found = theatre.rehearse(model_id, **given)
+    except VllmRefused as error:
+        if "Unable to allocate" in error.message:
+            pytest.skip(f"vLLM wants more of this machine than there is: {error.message}")
+        raise
     least = figures.calibrated_gpu if configuration == "calibrated" else figures.default_gpu
     starts = least is not None and find_gpu(least).total_bytes <= theatre.gpu.total_bytes
     assert (found.problem == "") == starts, found.problem
-    # Tables that models of one process share are counted with the first.
-    assert found.weights_bytes == pytest.approx(figures.weights_bytes, rel=0.001)
+    assert figures.weights_bytes is not None
+    if configuration == "default":
+        # Buffers of a step's tokens differ by GPU, and so does how a kernel wants its weights.
+        assert found.weights_bytes == pytest.approx(figures.weights_bytes, rel=0.02)
+    else:
+        # A tower of a modality that is not served is not loaded.
+        assert 0.9 * figures.weights_bytes < found.weights_bytes < 1.02 * figures.weights_bytes
     assert starts == (found.kv_cache_tokens is not None)
     assert starts or "memory" in found.problem

@@ -11,7 +11,13 @@ from typing import Final
 from mmcalib.child.traffic.books import StepBooks
 from mmcalib.child.traffic.prompts import Prompts
 from mmcalib.child.traffic.serve import Say, engine_up, serve_with
-from mmcalib.domain.traffic import Arrivals, TrafficItem, TrafficRequest, WorstOrder
+from mmcalib.domain.traffic import (
+    Arrivals,
+    TrafficItem,
+    TrafficRequest,
+    TrafficStep,
+    WorstOrder,
+)
 from mmcalib.engine.messages import FindWorstOrder
 from mmcalib.releases.engine_core import SteppedCore
 
@@ -48,18 +54,23 @@ def find_worst(request: FindWorstOrder, books: StepBooks, say: Say) -> WorstOrde
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One shape of item: its embeds, what encoding one takes, and what its outputs hold."""
+    """One shape of item: its embeds, what a step that encodes one takes, how much more with each
+    further one, and what its outputs hold.
+    """
 
     item: TrafficItem
     embeds: int
     peak_bytes: int
+    more_bytes: int
     held_bytes: int
 
 
 def _kinds(
     core: SteppedCore, books: StepBooks, prompts: Prompts, request: FindWorstOrder
 ) -> list[_Kind]:
-    """Of each modality some shapes from the lightest to the heaviest, each encoded once alone."""
+    """Of each modality some shapes from the lightest to the heaviest: each encoded alone, and two
+    at once.
+    """
     found: list[_Kind] = []
     by_modality: dict[str, dict[int, TrafficItem]] = {}
     for item in request.items:
@@ -73,13 +84,25 @@ def _kinds(
         places = {round(n * (len(sizes) - 1) / (_SHAPES - 1)) for n in range(_SHAPES)}
         for place in sorted(places):
             item = items[sizes[place]]
-            alone = TrafficRequest("alone", _TEXT_TOKENS, 1, (item,))
-            served = serve_with(core, books, prompts, (alone,), Arrivals(), lambda text: None)
-            peak = max((step.peak_bytes or 0 for step in served.steps), default=0)
-            held = max((step.alive_bytes for step in served.steps), default=0)
-            found.append(_Kind(item, sizes[place], peak, held))
-            core.forget()
+            alone = _encoding(core, books, prompts, item, 1)
+            both = _encoding(core, books, prompts, item, 2)
+            peak = alone.peak_bytes or 0
+            # Where no step takes two, each is counted whole.
+            more = max(0, (both.peak_bytes or 0) - peak) if both.encoded == 2 else peak
+            found.append(_Kind(item, sizes[place], peak, more, alone.alive_bytes))
     return found
+
+
+def _encoding(
+    core: SteppedCore, books: StepBooks, prompts: Prompts, item: TrafficItem, times: int
+) -> TrafficStep:
+    """The step that encodes most of so many items like this, each asked for at once."""
+    asked = tuple(
+        _request((replace(item, content=f"{item.content}~{times}.{n}"),)) for n in range(times)
+    )
+    served = serve_with(core, books, prompts, asked, Arrivals(), lambda text: None)
+    core.forget()
+    return max(served.steps, key=lambda step: step.encoded)
 
 
 @dataclass(slots=True)
@@ -127,7 +150,7 @@ class _Search:
         self._core, self._prompts = core, prompts
         self._kinds, self._counts = kinds, request.counts
         self._drawn = random.Random(request.seed)  # noqa: S311 - to be found again
-        self._costs = {kind.item.shape: kind.peak_bytes for kind in kinds}
+        self._kind_of = {kind.item.shape: kind for kind in kinds}
         self._fresh = 0
         # One seen alone: its storage is its own.
         self._width = max(kind.held_bytes // kind.embeds for kind in kinds)
@@ -241,12 +264,19 @@ class _Search:
                     core.step()
                     encoded = core.encoded_contents()
                     held = shadow.take(core.freed_contents(), encoded)
-                    taken = held + sum(self._costs[item_of[name].shape] for name in encoded)
+                    kinds = [self._kind_of[item_of[name].shape] for name in encoded]
+                    taken = held + _taken(kinds)
                     if taken > highest:
                         highest, last = taken, number
         finally:
             core.forget()
         return highest, last
+
+
+def _taken(kinds: Sequence[_Kind]) -> int:
+    """What a step takes that encodes these: what one takes whatever its size, and each its own."""
+    once = max((kind.peak_bytes - kind.more_bytes for kind in kinds), default=0)
+    return max(0, once) + sum(kind.more_bytes for kind in kinds)
 
 
 def _request(items: tuple[TrafficItem, ...]) -> TrafficRequest:
