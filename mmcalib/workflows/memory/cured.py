@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mmcalib.checks.configuration import Configuration, Configured
 from mmcalib.derive.cures import Engine, larger, smaller
-from mmcalib.derive.demand import Shortfall
+from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
@@ -53,13 +53,16 @@ def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured
 def beside_last_batch(
     found: Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
 ) -> Shortfall:
-    """The same, and the batch that goes out of the encoder cache item by item: while one is left,
-    the storage of all of them lives, where they share one. What is asked for again keeps more, of
-    which `what cached items keep` tells.
+    """The same, and beside the language model the batch that goes out of the encoder cache item by
+    item: while one is left, the storage of all of them lives, where they share one. What is asked
+    for again keeps more, of which `what cached items keep` tells.
     """
     outputs, resident = rehearsed.outputs, found.worst.resident
     largest = max(budget.max_tokens_per_item.values(), default=0)
-    if outputs is None or not outputs.shared or not outputs.outlive or resident.tokens < largest:
+    if isinstance(found.worst, WorstStep) or outputs is None:
+        # To encode a step makes room for it.
+        return found
+    if not outputs.shared or not outputs.outlive:
         return found
     at_once = budget.max_num_seqs * sum(counts.values()) * largest
     gone = max(0, min(budget.encoder_budget_tokens, at_once) - largest)
