@@ -117,7 +117,10 @@ def commands(python: Path, media: Path, scratch: Path) -> Iterator[tuple[str, Ce
     """`run` replays; what follows takes its file."""
     out = scratch / "out"
     model, gpu = ["--model", MODEL], ["--gpu", GPU]
-    ran = ["run", *model, "--data", str(media), *gpu, "--out", str(out), "--force", "--quiet"]
+    # By the model's own context of 128,000 tokens 0.28 wants more for one video than the GPU has,
+    # whatever the caps.
+    ran = ["run", *model, "--data", str(media), *gpu, "--max-model-len", "32768"]
+    ran += ["--out", str(out), "--force", "--quiet"]
     yield "run --gpu", _cell(mmcalib(python, ran))
     config = ["--config", str(out / "engine.yaml")] if (out / "engine.yaml").exists() else []
     judged = ["validate", *config, *model, *gpu, "--validate", "budget", "--quiet"]
@@ -168,7 +171,8 @@ def page(rows: Sequence[Row]) -> str:
 _HEAD = f"""# vLLM, release by release
 
 Written by `make compat`: in an environment per release, what `mmcalib doctor --engine` finds, and
-each command over the sample corpus with {MODEL} and `--gpu {GPU}`.
+each command over the sample corpus with {MODEL} and `--gpu {GPU}`,
+`run` for a context of 32,768 tokens.
 No GPU was there: an engine starts where the release has a CPU build.
 
 A cell says what became of it: *works* and *pass*, or a number below with the reason. *fail* is a

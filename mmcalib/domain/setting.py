@@ -18,6 +18,15 @@ class Setting:
     media_io_kwargs: Mapping[str, Json] = field(default_factory=dict)
 
     @property
+    def engine_args(self) -> dict[str, Json]:
+        """As vLLM's engine takes it: what is empty is left out."""
+        both = {
+            "mm_processor_kwargs": self.mm_processor_kwargs,
+            "media_io_kwargs": self.media_io_kwargs,
+        }
+        return {name: dict(given) for name, given in both.items() if given}
+
+    @property
     def key(self) -> str:
         """Canonical JSON: equal for equal settings, whatever the order of their keys."""
         both = [dict(self.mm_processor_kwargs), dict(self.media_io_kwargs)]

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmcalib.domain.server import AUDIO_BYTES, AUDIO_SECONDS, DOWNLOAD, REQUEST_BYTES
+from mmcalib.domain.server import (
+    AUDIO_BYTES,
+    AUDIO_FILE,
+    AUDIO_SECONDS,
+    DOWNLOAD,
+    REQUEST_BYTES,
+)
 from mmcalib.releases.release import VLLM_0_21, VLLM_0_26, VLLM_0_28, VLLM_0_29, VLLM_0_33
 
+# The first release whose chat heeds it: 0.28 knows a file's size for transcriptions alone.
 _SINCE = {
+    AUDIO_FILE: VLLM_0_29,
     AUDIO_SECONDS: VLLM_0_26,
     AUDIO_BYTES: VLLM_0_28,
     DOWNLOAD: VLLM_0_29,
@@ -16,7 +24,7 @@ _SINCE = {
 
 
 def whole_numbers(names: Iterable[str]) -> dict[str, int]:
-    """The values of those that this release has."""
+    """The values of those that this release's chat heeds."""
     from vllm import envs
 
     known = (name for name in names if name not in _SINCE or _SINCE[name].reached)

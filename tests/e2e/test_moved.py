@@ -50,19 +50,17 @@ def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lacks:
 @pytest.mark.parametrize(
     ("missing", "lost"),
     [
-        (CUDA, {"memory rehearsal"}),
-        (TEXTS, {"text of requests", "replay"}),
+        (CUDA, {"memory rehearsal": "moved", "serving rehearsal": "not tried"}),
+        (TEXTS, {"text of requests": "moved", "replay": "moved"}),
     ],
     ids=["rehearsal", "texts"],
 )
-def test_one_capability_is_lost(without: Lacks, missing: str, lost: set[str]) -> None:
+def test_one_capability_is_lost(without: Lacks, missing: str, lost: dict[str, str]) -> None:
     without(missing)
     found = capabilities(Silent())
-    assert {one.name: one.state for one in found if one.state != "works"} == dict.fromkeys(
-        lost, "moved"
-    )
+    assert {one.name: one.state for one in found if one.state != "works"} == lost
     for one in found:
-        if one.name in lost:
+        if lost.get(one.name) == "moved":
             assert missing.rpartition(".")[2].rpartition(":")[2] in one.detail
             assert "this is not the vLLM that mmcalib knows" in one.detail
 

@@ -145,6 +145,18 @@ class Miscounting(FakeHost):
         return super().count(replace(request, setting=Setting()))
 
 
+class UncappedHost(FakeHost):
+    """Whose largest item is counted without the caps under which its dummy is built, as by 0.28."""
+
+    def ask(self, request: Any, doing: str) -> Any:
+        answer = super().ask(request, doing)
+        if not isinstance(request, AskBudget):
+            return answer
+        args = {k: v for k, v in request.engine_args.items() if k != "mm_processor_kwargs"}
+        usual = budget(self._model, args, build_dummy=request.build_dummy)
+        return BudgetFound(replace(usual, dummies=answer.budget.dummies))
+
+
 class VolumeHost(FakeHost):
     """Whose video cap bounds all frames together, as Qwen3-VL's does, under the same name."""
 

@@ -38,11 +38,7 @@ class BudgetSource:
         self, setting: Setting, per_prompt: Mapping[str, Any], table: CostTable
     ) -> dict[str, Any]:
         """Engine arguments as vLLM names them, without the model; in the order of the file."""
-        args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt)}
-        if setting.mm_processor_kwargs:
-            args["mm_processor_kwargs"] = dict(setting.mm_processor_kwargs)
-        if setting.media_io_kwargs:
-            args["media_io_kwargs"] = dict(setting.media_io_kwargs)
+        args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
         args["max_num_batched_tokens"] = self.batched(args, table)
         if self.policy.max_num_seqs is not None:

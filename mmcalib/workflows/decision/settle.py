@@ -52,7 +52,7 @@ class DecisionBuilder:
     def settle(self, at_most: int | None) -> Decision:
         """The configuration of the policy's choice, of items of `at_most` tokens."""
         policy, unreadable = self.budgets.policy, list(self.unreadable)
-        chosen = tuple(choose(points, policy, at_most) for points in self.frontiers())
+        chosen = tuple(self._chosen(e, at_most) for e in self.explored.values() if moves(e))
         base, table = self.default.setting, self.default
         setting = frontier.merged([base, *(point.setting for point in chosen)])
         if setting != base:
@@ -95,6 +95,19 @@ class DecisionBuilder:
             unreadable=tuple(unreadable),
             longest=longest,
         )
+
+    def _chosen(self, explored: Sequence[Explored], at_most: int | None) -> Point:
+        """The policy's choice; the default, where nobody asked for a cap and it would take nothing
+        off any item, nor off vLLM's own largest: 0.28 counts that without the cap, but builds its
+        dummy under it, and would reserve less than it schedules.
+        """
+        policy = self.budgets.policy
+        point = choose([e.point for e in explored], policy, at_most)
+        if policy.max_tokens_per_item is not None or point.items_downscaled:
+            return point
+        at = {e.point.value: e for e in explored}
+        usual = at[point.knob.value]
+        return usual.point if _largest(at[point.value]) == _largest(usual) else point
 
     def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
         """The prompt that needs the longest context."""
@@ -140,3 +153,8 @@ def _hints(
         if modality not in found:
             refused[modality] = why
     return found, refused
+
+
+def _largest(explored: Explored) -> int:
+    """vLLM's own largest item of the knob's modality."""
+    return explored.budget.max_tokens_per_item.get(explored.point.knob.modality, 0)

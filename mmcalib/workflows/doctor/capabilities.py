@@ -15,6 +15,7 @@ from mmcalib.domain.cost import Cost
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.domain.traffic import Arrivals, TrafficItem, TrafficRequest
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     AskBudget,
@@ -28,6 +29,7 @@ from mmcalib.engine.messages import (
     Rehearse,
     Replay,
     ReplayPrompt,
+    ServeTraffic,
     StartEngine,
 )
 from mmcalib.errors import EngineError, VllmMoved
@@ -49,6 +51,7 @@ _CLIP = VideoShape(48, 24.0, 2.0, 320, 240)
 _SMALL = {"images_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": 401408}}}
 
 REHEARSAL = "memory rehearsal"
+SERVING = "serving rehearsal"
 START = "engine start"
 REPLAY = "replay"
 
@@ -62,7 +65,7 @@ def capabilities(progress: Progress) -> list[Capability]:
         with progress.step("trying what vLLM can be asked for"):
             rehearsal = beside.submit(_rehearsed, path)
             found = list(_Trials(path, scratch.path).each())
-            return [*found, rehearsal.result()]
+            return [*found, *rehearsal.result()]
 
 
 def capability_checks(found: list[Capability]) -> Iterator[Check]:
@@ -217,19 +220,37 @@ def _untried(name: str, used_for: str, why: str) -> Capability:
     return Capability(name=name, used_for=used_for, state="not tried", detail=why, seconds=0.0)
 
 
-def _rehearsed(path: Path) -> Capability:
+def _rehearsed(path: Path) -> list[Capability]:
     gpu = catalogue.find(_GPU)
+    args: dict[str, object] = {
+        "model": str(path),
+        "max_model_len": _CONTEXT_TOKENS,
+        "mm_processor_kwargs": _SMALL,
+    }
 
     def rehearse(host: EngineHost) -> str:
-        args = {"model": str(path), "max_model_len": _CONTEXT_TOKENS}
         found = host.ask(Rehearse(args, gpu), f"rehearsing on {gpu.name}").rehearsed
         if found.kv_cache_tokens is None:
             raise EngineError(found.problem)
         return f"{gpu.name}: KV cache {found.kv_cache_bytes / 2**30:.2f} GiB"
 
-    trial = _Trial(REHEARSAL, "run --gpu, rehearse, plan", rehearse)
+    def serve(host: EngineHost) -> str:
+        photos = (TrafficItem(_PHOTO, "photo"),)
+        requests = tuple(TrafficRequest(name, 16, 2, photos, name) for name in "ab")
+        request = ServeTraffic({**args, "num_gpu_blocks_override": 512}, requests, Arrivals(), gpu)
+        found = host.ask(request, f"serving on {gpu.name}").traffic
+        if found.refused:
+            raise EngineError(found.refused[0][1])
+        if sum(step.finished for step in found.steps) < len(requests):
+            raise EngineError("not every request had its answer")
+        return f"{gpu.name}: {len(requests)} requests in {len(found.steps)} steps"
+
+    trial = _Trial(SERVING, "run --gpu, rehearse --requests", serve)
     with EngineHost() as host:
-        return _tried(trial, host)
+        started = _tried(_Trial(REHEARSAL, "run --gpu, rehearse, plan", rehearse), host)
+        if started.state != "works":
+            return [started, _untried(trial.name, trial.used_for, f"needs: {REHEARSAL}")]
+        return [started, _tried(trial, host)]
 
 
 def _model(folder: Path) -> Path:

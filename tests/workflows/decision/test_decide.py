@@ -19,6 +19,7 @@ from tests.workflows.fake_host import (
     KNOBS,
     TOKENS,
     UNIT,
+    UncappedHost,
     VolumeHost,
     area_knob,
     budget,
@@ -277,6 +278,20 @@ def test_the_server_s_media_options_are_measured_under_and_passed_on() -> None:
     assert decision.default_table.setting.media_io_kwargs == given
     assert decision.setting.media_io_kwargs == given
     assert decision.engine_args["media_io_kwargs"] == given
+
+
+def test_a_cap_that_takes_nothing_off_the_budget_is_left_out() -> None:
+    """It would only shrink what is profiled for a step that may be as large as before."""
+    read = corpus([ImageShape(280, 280)])
+    heeded, unheeded = decide(read), decide(read, host=UncappedHost)
+    assert "mm_processor_kwargs" in heeded.engine_args
+    assert "mm_processor_kwargs" not in unheeded.engine_args
+    assert unheeded.adequacy.passes
+    # What is asked for is given, though it shrinks no item, and the check says what it does.
+    for cap in (50, 400):
+        wanted = decide(read, Policy(max_tokens_per_item=cap), host=UncappedHost)
+        assert "mm_processor_kwargs" in wanted.engine_args
+        assert not wanted.adequacy.passes
 
 
 def test_a_cap_that_bounds_all_frames_together_is_found_by_measuring() -> None:
