@@ -45,6 +45,12 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             each = found.worst.peak_bytes / items
             seqs = int((room - found.worst.resident.nbytes) / each) // count if each else 0
             return Engine(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
+        case WorstStep(tokens=tokens, kept_bytes=kept, peak_bytes=peak) if kept and peak <= room:
+            # The step and the workspaces are of so many tokens, both of them.
+            largest = max(budget.max_tokens_per_item.values(), default=1)
+            batch = int(tokens * room / found.worst.nbytes) // largest * largest
+            fits = largest <= batch < budget.max_num_batched_tokens
+            return Engine(max_num_batched_tokens=batch) if fits else None
         case WorstStep(peak_bytes=peak) if peak > room:
             # It is not what stays resident: another modality, or an item larger than profiled.
             return None

@@ -25,7 +25,8 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class WorstStep:
-    """The most that one step may encode of one modality: tokens, and bytes above the model.
+    """The most that one step may encode of one modality: tokens, and bytes above the model and the
+    workspaces that other kernels keep, of `kept_bytes`.
 
     Where the corpus' own items take more than vLLM's dummies of as many tokens, `items` like
     `exemplar` are in it.
@@ -37,10 +38,11 @@ class WorstStep:
     resident: Resident = field(default_factory=Resident)
     items: int = 0
     exemplar: str = ""
+    kept_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
-        return self.peak_bytes + self.resident.nbytes
+        return self.peak_bytes + self.kept_bytes + self.resident.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,11 @@ def worst_step(
     profiled_tokens: int,
     limit_tokens: int,
     resident: Resident | None = None,
+    kept_bytes: int = 0,
 ) -> WorstStep:
     """A step full to the encoder budget, from one of whole items: smaller items fill the rest, and
     take no more for each token than the largest.
     """
     share = limit_tokens / profiled_tokens if profiled_tokens else 1.0
     peak = round(peak_bytes * max(1.0, share))
-    return WorstStep(modality, limit_tokens, peak, resident or Resident())
+    return WorstStep(modality, limit_tokens, peak, resident or Resident(), kept_bytes=kept_bytes)

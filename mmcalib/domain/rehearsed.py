@@ -79,7 +79,9 @@ class Rehearsed:
     of the text, beside the cache that they come from; None where that could not be run. `prefill`
     is a step full of a prompt as serving runs it, of a model with recurrent layers: the profile's
     own leaves them out.
-    `kv_blocks` is what vLLM divides the KV cache into; None where it would not start.
+    `kv_blocks` is what vLLM divides the KV cache into; None where it would not start. `kept_bytes`
+    are workspaces that kernels keep from the profile's later phases on: serving has them beside the
+    encoder, and the profile's encoder had not.
     `buffers_bytes` is what startup keeps beside the weights, with the allocator's rounding.
     Non-torch and CUDA graphs are allowances, as `assumptions` say.
     """
@@ -115,3 +117,4 @@ class Rehearsed:
     prefill: PhasePeak | None = None
     steps: tuple[StepPeak, ...] = ()
     kv_blocks: int | None = None
+    kept_bytes: int = 0

@@ -54,6 +54,18 @@ def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
     assert larger(hungry, at, {"audio": 1}) == Engine(90, 90 * 750)
 
 
+def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
+    """Of both, the encoder's step and what the experts keep."""
+    step = WorstStep("image", 9984, 1150 * MIB, kept_bytes=1000 * MIB)
+    engine = smaller(Shortfall(1650 * MIB, step, 0), budget(9984, 280, 1024), {"image": 1})
+    assert engine is not None
+    batch = engine.max_num_batched_tokens
+    assert batch is not None
+    room = 1650 * MIB + VLLM_SLACK_BYTES
+    assert batch % 280 == 0
+    assert batch * step.nbytes <= room * 9984 < (batch + 280) * step.nbytes
+
+
 def test_what_is_the_least_already_has_no_cure() -> None:
     assert smaller(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
     assert larger(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None

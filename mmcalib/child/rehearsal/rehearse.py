@@ -78,6 +78,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             cudagraphs=graphs.count,
             outputs=outputs,
             merge_peak_bytes=merge,
+            kept_bytes=brought.kept_bytes,
             steps=steps,
             encoder_cache_bytes=_encoder_cache_bytes(budget, outputs),
             kv_cache_bytes=available,

@@ -25,7 +25,8 @@ class Brought:
     """A worker that knows how much memory is left; bytes.
 
     `available_bytes` is what vLLM's own `determine_available_memory` returned. Phases overlap in
-    nothing: encoder, language model, sampler, as far as they ran.
+    nothing: encoder, language model, sampler, as far as they ran. `kept_bytes` live on that were
+    made after the encoder's, such as the workspace of experts.
     """
 
     worker: Any
@@ -33,6 +34,7 @@ class Brought:
     profile: LedgerPhase
     phases: tuple[LedgerPhase, ...]
     available_bytes: int
+    kept_bytes: int
 
 
 @contextmanager
@@ -58,7 +60,10 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
             _watched(ledger, runner, profile) as phases,
         ):
             available = worker.determine_available_memory()
-        yield Brought(worker, int(runner.model_memory_usage), profile, tuple(phases), available)
+        parts = [profile, *(phase for phase in phases if phase.name == "encoder")]
+        kept = ledger.made_after(parts[-1])
+        weights = int(runner.model_memory_usage)
+        yield Brought(worker, weights, profile, tuple(phases), available, kept)
 
 
 @contextmanager

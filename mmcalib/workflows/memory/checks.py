@@ -22,6 +22,8 @@ from mmcalib.workflows.proof.startup import Started
 
 # The loaded model also holds tables that are no parameters: rotary embeddings, some 2 % of a 3B.
 _WEIGHTS_OFF: Final = 0.05
+# Workspaces that are named: cuBLAS keeps tens of MiB.
+_SAID_BYTES: Final = 64 << 20
 
 
 def gained(before: Rehearsed | None, after: Rehearsed) -> str:
@@ -93,6 +95,10 @@ def reserved_check(
     if found.fits_outside:
         where = "it would eat what --gpu-memory-utilization leaves to others"
     other = "--max-tokens-per-item less, a smaller --max-num-batched-tokens"
+    budget = decision.budget
+    if 2 * budget.max_tokens_per_item.get("video", 0) > budget.max_model_len:
+        # vLLM's largest video is as long as the context lets it be.
+        other = f"a smaller --max-model-len, {other}"
     return Check(
         RESERVED,
         "warn" if allow_under_reserve else "fail",
@@ -124,9 +130,12 @@ def known_in_bytes(after: Rehearsed | None) -> set[CheckId]:
 
 def _said(demand: Demand) -> str:
     """Which part decides, and what it is made of."""
-    beside = ""
+    parts = []
     if held := demand.resident.nbytes:
-        beside = f" beside {demand.resident.tokens:,} tokens in the encoder cache ({gib(held)})"
+        parts.append(f"{demand.resident.tokens:,} tokens in the encoder cache ({gib(held)})")
+    if isinstance(demand, WorstStep) and demand.kept_bytes >= _SAID_BYTES:
+        parts.append(f"{gib(demand.kept_bytes)} of kernels' workspaces")
+    beside = f" beside {' and '.join(parts)}" if parts else ""
     match demand:
         case WorstStep(items=items) if items:
             like = f"{items:,} items such as {demand.exemplar}, {demand.tokens:,} tokens of"

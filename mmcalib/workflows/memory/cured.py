@@ -44,13 +44,13 @@ def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured
             if answer is None:
                 break
             at, found_now, rehearsed = answer
-            short = beside_last_batch(found_now, at, counts, rehearsed)
+            short = _beside_last_batch(found_now, at, counts, rehearsed)
             if short.passes:
                 yield Cured(engine, found_now, rehearsed)
                 break
 
 
-def beside_last_batch(
+def _beside_last_batch(
     found: Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
 ) -> Shortfall:
     """The same, and beside the language model the batch that goes out of the encoder cache item by
@@ -58,12 +58,11 @@ def beside_last_batch(
     for again keeps more, of which `what cached items keep` tells.
     """
     outputs, resident = rehearsed.outputs, found.worst.resident
+    # To encode a step makes room for it.
+    encodes = isinstance(found.worst, WorstStep)
+    if encodes or outputs is None or not outputs.shared or not outputs.outlive:
+        return found
     largest = max(budget.max_tokens_per_item.values(), default=0)
-    if isinstance(found.worst, WorstStep) or outputs is None:
-        # To encode a step makes room for it.
-        return found
-    if not outputs.shared or not outputs.outlive:
-        return found
     at_once = budget.max_num_seqs * sum(counts.values()) * largest
     gone = max(0, min(budget.encoder_budget_tokens, at_once) - largest)
     more = replace(resident, tokens=resident.tokens + gone)

@@ -86,7 +86,7 @@ def demands(
         return Resident(max(0, budget.encoder_cache_size - tokens), width)
 
     for modality, step in steps.items():
-        yield _worst(decision, modality, step, beside)
+        yield _worst(decision, modality, step, beside, calibrated.kept_bytes)
     excess = padded(decision)
     for found in calibrated.steps:
         of = excess.get(found.step.shape.modality)
@@ -118,7 +118,9 @@ def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> 
     return max((outputs.bytes_per_token for outputs in found), default=0)
 
 
-def _worst(decision: Configuration, modality: Modality, step: Rehearsed, beside: Any) -> WorstStep:
+def _worst(
+    decision: Configuration, modality: Modality, step: Rehearsed, beside: Any, kept_bytes: int
+) -> WorstStep:
     """Scaled to a full step, which is no more than all sequences can ask for at once."""
     budget = decision.budget
     peak = next((phase.peak_bytes for phase in step.phases if phase.name == "encoder"), 0)
@@ -131,4 +133,5 @@ def _worst(decision: Configuration, modality: Modality, step: Rehearsed, beside:
         profiled_tokens=step.encoder_tokens,
         limit_tokens=limit,
         resident=beside(limit),
+        kept_bytes=kept_bytes,
     )

@@ -82,6 +82,17 @@ def test_what_stays_resident_beside_the_language_model_decides() -> None:
     assert check.remedy == "--one, or --allow-under-reserve"
 
 
+def test_a_video_as_long_as_the_context_is_cured_by_less_of_it() -> None:
+    video = replace(FOUR.budget, max_tokens_per_item={"video": 16_384}, max_model_len=20_000)
+    clips = replace(FOUR, budget=video)
+    for config, first in ((clips, "a smaller --max-model-len, "), (FOUR, "--max-tokens-per-item ")):
+        check = reserved_check(
+            predicted(config, deepstack(FOUR.budget)), config, allow_under_reserve=False
+        )
+        assert check is not None
+        assert check.remedy.startswith(first)
+
+
 def test_the_merge_decides_where_it_takes_the_most() -> None:
     """Finding §3 of the server conformance work: merging deepstack is in no profile."""
     at = predicted(FOUR, deepstack(FOUR.budget, merge_peak_bytes=3 * GIB))
@@ -91,6 +102,24 @@ def test_the_merge_decides_where_it_takes_the_most() -> None:
     check = reserved_check(at, FOUR, allow_under_reserve=False)
     assert check is not None
     assert "the merge of 16,384 tokens with those of the text takes 3.00 GiB" in check.detail
+
+
+def test_workspaces_that_stay_are_beside_the_encoder() -> None:
+    """Experts keep theirs from the profile's language model on, when its encoder has run."""
+    full = limits(324 * 50, 64)
+    config = Config(full, full)
+    after = deepstack(full, kept_bytes=GIB)
+    found = predicted_shortfall(predicted(config, after), config)
+    bare = predicted_shortfall(predicted(config, deepstack(full)), config)
+    assert found is not None
+    assert bare is not None
+    assert isinstance(found.worst, WorstStep)
+    assert found.worst.nbytes == found.worst.peak_bytes + GIB
+    assert bare.passes
+    assert not found.passes
+    check = reserved_check(predicted(config, after), config, allow_under_reserve=False)
+    assert check is not None
+    assert "beside 1.00 GiB of kernels' workspaces" in check.detail
 
 
 def test_a_full_profile_needs_nothing_more() -> None:

@@ -47,6 +47,7 @@ class LedgerPhase:
     output_bytes: int = 0
     storages: int = 0
     _before: frozenset[int] = frozenset()
+    _left: dict[int, Live] = field(default_factory=dict)
     _at_peak: dict[int, Live] | None = None
     _grown: bool = field(default=False)
 
@@ -103,6 +104,16 @@ class Ledger:
         blocks = (self._blocks.get(key) for key in storages(tensors))
         return sum(self._machine.allocator.size_of(block) for block in blocks if block is not None)
 
+    def made_after(self, part: LedgerPhase) -> int:
+        """Bytes of what lives now and was not there before `part`, nor, where that counts since
+        another phase, at its end.
+        """
+        return sum(
+            live.nbytes
+            for key, live in self.live.items()
+            if key not in part._before and part._left.get(key) is not live
+        )
+
     def clear(self) -> None:
         """Forget everything; what dies later was booked in an era that is over."""
         self._era += 1
@@ -147,6 +158,8 @@ class Ledger:
         finally:
             self._phases.remove(phase)
             phase.end_bytes = self._machine.allocator.allocated_bytes
+            if since is not None:
+                phase._left = dict(self.live)
             at_peak = self.live if phase._grown or phase._at_peak is None else phase._at_peak
             new = [
                 live
