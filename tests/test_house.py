@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -464,3 +465,12 @@ def test_no_meaning_is_read_from_a_sentence() -> None:
             if looked and name != "mmcalib.wording":
                 found.append(f"{name}:{node.lineno}")
     assert found == []
+
+
+def test_modules_of_tests_can_be_told_apart() -> None:
+    """In folders that are no packages pytest knows a module by its name alone."""
+    alone = [
+        p for p in (ROOT / "tests").rglob("test_*.py") if not (p.parent / "__init__.py").exists()
+    ]
+    twice = [name for name, count in Counter(p.name for p in alone).items() if count > 1]
+    assert twice == []

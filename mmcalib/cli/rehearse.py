@@ -69,11 +69,18 @@ def rehearse(
         float | None,
         typer.Option(
             metavar="R",
+            min=0.001,
             help="Requests a second, where a step takes --step-ms.",
         ),
     ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help='Each request when its own "timestamp" says.')
+    ] = False,
     step_ms: Annotated[
-        float, typer.Option(metavar="MS", help="What a step is assumed to take, for --rate.")
+        float,
+        typer.Option(
+            metavar="MS", min=0.001, help="What a step is assumed to take, for these two."
+        ),
     ] = 50.0,
     worst_order: Annotated[
         Path | None,
@@ -132,8 +139,15 @@ def rehearse(
         )
     if worst_order is not None and not requests:
         raise UsageError("--worst-order is of --requests", hint="--requests requests.jsonl")
-    if concurrency is not None and rate is not None:
-        raise UsageError("--concurrency and --rate are one or the other", hint="--concurrency 64")
+    if (concurrency is not None) + (rate is not None) + timestamps > 1:
+        raise UsageError(
+            "--concurrency, --rate and --timestamps are one or the other", hint="--concurrency 64"
+        )
+    if not requests and (concurrency is not None or rate is not None or timestamps):
+        raise UsageError(
+            "--concurrency, --rate and --timestamps are of --requests",
+            hint="--requests requests.jsonl",
+        )
     if config is not None and compare is not None:
         raise UsageError("--config and --compare are one or the other", hint="--compare FILE FILE")
     where = gpu_named(gpu, gpu_memory, capability) or AUTO
@@ -163,7 +177,7 @@ def rehearse(
                 gpu=where,
                 config=config,
                 flags=flags or [],
-                arrivals=Arrivals(concurrency, rate, step_ms / 1000),
+                arrivals=Arrivals(concurrency, rate, step_ms / 1000, timed=timestamps),
                 answer_tokens=answer_tokens,
                 worst_order=None
                 if worst_order is None

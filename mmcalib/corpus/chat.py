@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from mmcalib.corpus.asking import fields_of
 from mmcalib.corpus.custom import is_custom, messages_of
+from mmcalib.corpus.sent import sent_at
 from mmcalib.domain.shapes import Modality
 
 # vLLM's spelling of the content parts that hold words (vllm/renderers/chat_utils.py, 0.32).
@@ -140,12 +141,13 @@ class _BatchLine(BaseModel):
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One request: its messages checked, and the same as `written`; `fields` are those of its other
-    fields that bear on the length of its prompt or answer.
+    fields that bear on the length of its prompt or answer. `sent_s` is as of `Text`.
     """
 
     messages: list[ChatMessage]
     written: list[dict[str, object]]
     fields: dict[str, object]
+    sent_s: float | None = None
 
 
 _MESSAGES = TypeAdapter(list[ChatMessage])
@@ -183,7 +185,8 @@ def parse_line(line: bytes) -> ChatRequest:
             written = messages_of(data)
         else:
             written = _Chat.model_validate(data).messages
-        request = ChatRequest(_MESSAGES.validate_python(written), written, fields_of(body))
+        messages, sent_s = _MESSAGES.validate_python(written), sent_at(data)
+        request = ChatRequest(messages, written, fields_of(body), sent_s)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(step) for step in first["loc"])

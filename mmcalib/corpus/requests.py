@@ -104,7 +104,8 @@ class RequestsSource:
                 if media
             )
             found = asked(request.written, request.fields)
-            yield Text(found, kinds, bare(request.written), request.fields, origin)
+            written = bare(request.written)
+            yield Text(found, kinds, written, request.fields, origin, request.sent_s)
 
     def _lines(self) -> Iterator[tuple[str, bytes]]:
         with self.path.open("rb") as file:

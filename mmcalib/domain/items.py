@@ -69,7 +69,8 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class Text:
     """A request without its media: what it asks of the context, how many items of each modality it
-    carries, and its messages with a name in place of each. `origin` is that of its prompt.
+    carries, and its messages with a name in place of each. `origin` is that of its prompt, `sent_s`
+    the time in seconds at which it was sent, None where it does not say.
     """
 
     asked: Asked
@@ -77,6 +78,7 @@ class Text:
     messages: list[dict[str, object]]
     fields: dict[str, object]
     origin: str = ""
+    sent_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

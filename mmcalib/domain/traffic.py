@@ -25,7 +25,8 @@ class TrafficRequest:
     """One request: `text_tokens` beside its items' placeholders and `answer_tokens` to be made.
 
     Requests of equal `text` have the same text before their items; an empty one is like no other.
-    Where requests come in groups, it is of the one with number `group`.
+    Where requests come in groups, it is of the one with number `group`; where they come as they
+    were sent, it comes `sent_s` seconds after the first.
     """
 
     origin: str
@@ -34,19 +35,26 @@ class TrafficRequest:
     items: tuple[TrafficItem, ...] = ()
     text: str = ""
     group: int = 0
+    sent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """When requests come: all at once; with `concurrency`, as many as are under way at a time; with
-    `rate`, so many a second, a step of the engine taking `step_s` seconds, which is assumed;
-    `grouped`, each group once the one before it has its answers.
+    `rate`, so many a second; `timed`, when they were sent; `grouped`, each group once the one
+    before it has its answers. A step of the engine takes `step_s` seconds, which is assumed.
     """
 
     concurrency: int | None = None
     rate: float | None = None
     step_s: float = 0.05
     grouped: bool = False
+    timed: bool = False
+
+    @property
+    def by_the_clock(self) -> bool:
+        """Whether it takes a clock to say which have come."""
+        return self.timed or self.rate is not None
 
 
 @dataclass(frozen=True, slots=True)

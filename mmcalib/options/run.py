@@ -255,6 +255,13 @@ class RunOptions(Options):
             hint="--trials 60",
         ),
     ] = TRIALS
+    serve_choices: Annotated[
+        bool,
+        Option(
+            help="Serve the requests on --gpu with other batches and caps, too: steps, waits and "
+            "memory of each.",
+        ),
+    ] = False
     seed: Annotated[
         int, Option(metavar="N", help="Seed for choosing the sample, and of --worst-order.")
     ] = 0

@@ -113,7 +113,10 @@ class SteppedCore:
 
     @property
     def cache_used(self) -> int:
-        return self.cache_size - int(self.core.scheduler.encoder_cache_manager.num_free_slots)
+        free = int(self.core.scheduler.encoder_cache_manager.num_free_slots)
+        # That of an encoder-decoder model counts an item free once for each step of its answer
+        # (`EncoderDecoderCacheManager`, 0.32), and comes to more than there is.
+        return self.cache_size - min(free, self.cache_size)
 
     @property
     def kv_blocks(self) -> int:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.report import device_words, encoder_words, throughput_words, words
+from mmcalib.report.traffic_terminal import choices_table
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.corpus_counts import Corpus
@@ -27,14 +28,19 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
     title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
     console.print(Text(wording.plain(title), style="bold"))
     corpus, reserved = corpus_table(calibration.corpus), _reserved(calibration)
-    for heading, table in (
+    traffic = calibration.traffic
+    tables = [
         (corpus_heading(calibration.corpus, "Your corpus"), corpus),
         ("What vLLM reserves", reserved),
         ("Settings, and why", _settings(calibration)),
         ("Checks", checks_table(calibration.checks)),
-    ):
+    ]
+    if traffic is not None and traffic.choices:
+        heading = f"Serving with one option of another value, on {traffic.gpu}, rehearsed"
+        tables.insert(-1, (heading, choices_table(traffic)))
+    for heading, table in tables:
         console.print()
-        console.print(Text(heading, style="bold"))
+        console.print(Text(wording.plain(heading), style="bold"))
         console.print(table)
         if table is corpus and calibration.throughput:
             console.print(Text(throughput_words.line(calibration.throughput)))

@@ -8,6 +8,7 @@ from typing import Final
 from mmcalib import wording
 from mmcalib.result.traffic import (
     HighestTrafficStep,
+    ServedChoice,
     ServedTraffic,
     TrafficFigures,
     WorstOrderFigures,
@@ -16,6 +17,7 @@ from mmcalib.result.traffic import (
 # Requests that are named of the highest step.
 _NAMED = 4
 # Of a timeline as a table.
+CHOICES: Final = ("", "steps", "held up", "preempted", "highest", "margin", "beside it")
 HEAD: Final = ("step", "highest", "held", "encoder cache alive", "tokens", "running", "waiting")
 _MOST_ROWS: Final = 60
 
@@ -68,6 +70,44 @@ def both(served: ServedTraffic) -> list[tuple[str, ...]]:
     return [
         (*row, *other[1:]) for row, other in zip(rows, traffic_rows(served.default), strict=True)
     ]
+
+
+def choice_rows(served: ServedTraffic) -> Iterator[tuple[str, ...]]:
+    """The calibrated configuration, and each other choice under it; see `CHOICES`."""
+    now = served.calibrated
+    counts = (now.steps, now.encoder_waits, now.preemptions)
+    sizes = (now.peak_bytes, now.margin_bytes)
+    yield ("as calibrated", *map(wording.number, counts), *map(wording.gib, sizes), "")
+    for one in served.choices:
+        name = f"{one.option} {wording.number(one.value)}"
+        if one.steps is None or one.peak_bytes is None or one.margin_bytes is None:
+            yield (name, *("",) * 5, one.problem)
+            continue
+        counts = (one.steps, one.encoder_waits or 0, one.preemptions or 0)
+        sizes = (one.peak_bytes, one.margin_bytes)
+        yield (
+            name,
+            *map(wording.number, counts),
+            *map(wording.gib, sizes),
+            _beside(one, one.steps, now),
+        )
+
+
+def _beside(one: ServedChoice, steps: int, now: TrafficFigures) -> str:
+    """What it changes, in words."""
+    said = []
+    if now.steps and steps != now.steps:
+        more = "more" if steps > now.steps else "fewer"
+        said.append(f"{abs(steps - now.steps) / now.steps:.0%} {more} steps")
+    if now.encoder_waits and not one.encoder_waits:
+        said.append("nothing waits for the encoder")
+    elif one.encoder_waits and not now.encoder_waits:
+        said.append("requests wait for the encoder")
+    if one.status == "fail":
+        said.append("out of memory")
+    elif one.status == "warn" and now.status == "pass":
+        said.append("beyond the reserve")
+    return ", ".join(said) or "no other steps"
 
 
 def highest_line(highest: HighestTrafficStep) -> str:

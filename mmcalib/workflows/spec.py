@@ -25,7 +25,7 @@ from mmcalib.workflows.traffic.search import WorstOrderSearch
 class Job:
     """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
     policy that asks for concurrency raises UsageError then, and so does a search for the worst
-    order; an encoder sweep does without an engine start.
+    order; so does an encoder sweep without an engine start.
     """
 
     model: str
@@ -44,6 +44,7 @@ class Job:
     encoder_sweep: bool = False
     device: Device = "auto"
     worst_order: WorstOrderSearch | None = None
+    serve_choices: bool = False
 
     @classmethod
     def of(
@@ -73,6 +74,7 @@ class Job:
             worst_order=None
             if options.worst_order is None
             else WorstOrderSearch(options.worst_order, options.trials, options.seed),
+            serve_choices=options.serve_choices,
         )
 
     def __post_init__(self) -> None:
@@ -83,6 +85,10 @@ class Job:
         if self.worst_order is not None and self.gpu is None:
             raise UsageError(
                 "--worst-order is looked for on a GPU, and none is named", hint="--gpu L4"
+            )
+        if self.serve_choices and self.gpu is None:
+            raise UsageError(
+                "--serve-choices is of serving on a GPU, and none is named", hint="--gpu L4"
             )
         if self.encoder_sweep and self.validate not in ("startup", "replay"):
             raise UsageError(

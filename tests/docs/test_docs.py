@@ -116,6 +116,10 @@ def test_options_in_prose_exist() -> None:
     known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file", "--from-file", "--dry-run"}
     known |= {"--build-arg", "--tag", "--rm", "--shm-size", "--constraint", "--system"}
     known |= {"--break-system-packages", "--quantization", "--moe-backend"}
+    # `vllm bench serve`
+    known |= {"--backend", "--endpoint", "--dataset-name", "--dataset-path", "--disable-shuffle"}
+    known |= {"--no-oversample", "--num-prompts", "--custom-output-len", "--ignore-eos"}
+    known |= {"--max-concurrency"}
     for page, text in TEXTS.items():
         assert set(_OPTION.findall(text)) - known == set(), page
 

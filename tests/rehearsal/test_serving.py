@@ -13,6 +13,7 @@ from tests.rehearsal.test_rehearse import IMAGE_ONLY, encoder_peak
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 QWEN3, QWEN2_AUDIO = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2-Audio-7B-Instruct"
+MOE = "Qwen/Qwen3-VL-30B-A3B-Instruct"
 CAPPED = {"mm_processor_kwargs": {"size": {"longest_edge": 331_776, "shortest_edge": 65_536}}}
 HIDDEN, BF16 = 2048, 2
 # What cuBLAS keeps on an H100 once it has run.
@@ -95,3 +96,18 @@ def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
     each = (three.peak_bytes - WORKSPACE_BYTES) / 3
     assert many.peak_bytes == pytest.approx(WORKSPACE_BYTES + 90 * each, rel=0.02)
     assert not [one for one in found.assumptions if "zero stood in" in one]
+
+
+def test_what_experts_keep_is_beside_the_encoder_when_it_runs_again(
+    qwen: Rehearsed, h100: Theatre
+) -> None:
+    """The profile's encoder runs before its experts ask for their workspace, which stays."""
+    step = EncoderStep(ImageShape(576, 576), 4)
+    alone = rehearse(h100, MOE, **IMAGE_ONLY, max_num_seqs=4, max_model_len=8192)
+    again = rehearse(h100, MOE, step, **IMAGE_ONLY, max_num_seqs=4, max_model_len=8192)
+    (found,) = again.steps
+    assert found.peak_bytes is not None
+    # Two of a step's intermediates, of as many rows as tokens go to experts.
+    assert alone.kept_bytes > 100 << 20
+    assert alone.kept_bytes < found.peak_bytes < alone.kept_bytes + encoder_peak(alone)
+    assert qwen.kept_bytes == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 QWEN, QWEN3 = "Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
 INTERNVL, AUDIO = "OpenGVLab/InternVL2-2B", "Qwen/Qwen2-Audio-7B-Instruct"
+WHISPER = "openai/whisper-large-v3"
 # The CPU backend wants blocks of 32 tokens for prefix caching.
 ARGS = {
     "dtype": "bfloat16",
@@ -75,6 +77,19 @@ def served(
     return host.ask(request, "serving").traffic
 
 
+def served_on_both(
+    folder: Path, requests: tuple[TrafficRequest, ...], logs: Path, **args: Any
+) -> tuple[Traffic, Traffic]:
+    """On an imaginary L4, and on this machine's engine: both decide alike, and refuse none."""
+    with EngineHost(log=logs / "imaginary.log") as host:
+        imagined = served(host, folder, requests, "L4", **args)
+    with EngineHost(log=logs / "real.log") as host:
+        real = served(host, folder, requests, None, **args)
+    assert imagined.refused == real.refused == ()
+    assert [step.decisions for step in imagined.steps] == [step.decisions for step in real.steps]
+    return imagined, real
+
+
 @pytest.fixture(scope="module", params=[QWEN, QWEN3, INTERNVL])
 def cut(request: pytest.FixtureRequest, h100: Theatre, engine_cache: Path) -> tuple[str, Path]:
     """A model of two layers of each kind."""
@@ -100,12 +115,7 @@ def test_the_scheduler_decides_as_on_the_real_engine(
     knobs = SMALL_TILES if model == INTERNVL else SMALL_PIXELS
     requests = traffic(50)
     args: dict[str, Any] = {"num_gpu_blocks_override": 200, **knobs}
-    with EngineHost(log=tmp_path / "imaginary.log") as host:
-        imagined = served(host, folder, requests, "L4", **args)
-    with EngineHost(log=tmp_path / "real.log") as host:
-        real = served(host, folder, requests, None, **args)
-    assert imagined.refused == real.refused == ()
-    assert [step.decisions for step in imagined.steps] == [step.decisions for step in real.steps]
+    imagined, real = served_on_both(folder, requests, tmp_path, **args)
     assert sum(step.finished for step in real.steps) == len(requests)
     assert imagined.reused == real.reused > 0
     assert any(step.waiting for step in real.steps)
@@ -164,6 +174,22 @@ def test_as_many_come_as_are_under_way(imaginary: EngineHost, qwen_cut: Path) ->
     assert max(step.scheduled + step.waiting for step in few.steps) == 2
     slow = served(imaginary, qwen_cut, requests, "L4", Arrivals(rate=1, step_s=1.0), **args)
     assert max(step.new for step in slow.steps) == 1
+    assert sum(step.new for step in slow.steps) == len(requests)
+
+
+def test_timed_requests_come_when_they_were_sent(imaginary: EngineHost, qwen_cut: Path) -> None:
+    """Two at once, the next a second later, and one after an hour, for which no step is taken."""
+    requests = tuple(
+        replace(request, sent_s=sent_s)
+        for request, sent_s in zip(traffic(4), (0.0, 0.0, 1.0, 3600.0), strict=True)
+    )
+    args = {"num_gpu_blocks_override": 200, **SMALL_PIXELS}
+    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(timed=True, step_s=0.5), **args)
+    comes = [(number, step.new) for number, step in enumerate(found.steps) if step.new]
+    assert [new for _, new in comes] == [2, 1, 1]
+    assert [number for number, _ in comes][:2] == [0, 2]
+    assert sum(step.finished for step in found.steps) == 4
+    assert len(found.steps) < 40
 
 
 def test_what_the_server_refuses_is_said(imaginary: EngineHost, qwen_cut: Path) -> None:
@@ -241,3 +267,34 @@ def test_short_clips_take_more_than_startup_reserves(
     assert max(step.encoded for step in found.steps) == len(clips)
     assert found.reserved_bytes is not None
     assert max(step.peak_bytes or 0 for step in found.steps) > 2 * found.reserved_bytes
+
+
+def test_an_encoder_decoder_model_decides_as_on_the_real_engine(
+    h100: Theatre, engine_cache: Path, first_runner: None, tmp_path: Path
+) -> None:
+    """A clip's item is no part of the prompt, and leaves the encoder's cache with its step."""
+    folder = engine_cache / "whisper-served"
+    cut_checkpoint(h100.folder(WHISPER), folder, text_layers=2, encoder_layers=2)
+    drawn = random.Random(3)
+    requests = tuple(
+        TrafficRequest(
+            f"r.jsonl:{number}",
+            drawn.randint(4, 40),
+            drawn.randint(1, 30),
+            (TrafficItem(AudioShape(drawn.randint(1600, 480_000), 16_000), f"clip-{number}"),),
+        )
+        for number in range(20)
+    )
+    args: dict[str, Any] = {
+        "max_model_len": 448,
+        "limit_mm_per_prompt": {"audio": 1},
+        "num_gpu_blocks_override": 500,
+        "max_num_batched_tokens": 3200,
+    }
+    imagined, _ = served_on_both(folder, requests, tmp_path, **args)
+    assert sum(step.finished for step in imagined.steps) == len(requests)
+    assert max(step.encoded for step in imagined.steps) == 2
+    # The outputs of one step at most, in bfloat16, and none once the requests go on.
+    assert max(step.alive_bytes for step in imagined.steps) == 2 * 1500 * 1280 * 2
+    assert imagined.steps[-1].alive_bytes == 0
+    assert min(step.cache_tokens for step in imagined.steps) == 0

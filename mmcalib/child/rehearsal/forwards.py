@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from mmcalib.child.rehearsal.device.imaginary import ImaginaryGpu
 from mmcalib.child.rehearsal.device.ledger import Ledger, Live
+from mmcalib.child.storages import storages
 from mmcalib.releases.runner import ENCODER
 
 # Sizes of items and the like, which decide what an encoder does; longer ones are media.
@@ -59,9 +60,8 @@ class Forwards:
                 made = forward(*args, **kwargs)
             found = self._noted(made)
             if key is not None and found is not None:
-                storages, views, structure = found
                 peak = phase.peak_bytes - phase.start_bytes
-                seen[key] = _Seen(peak, phase.largest, storages, views, structure)
+                seen[key] = _Seen(peak, phase.largest, *found)
             return made
 
         return remembered
@@ -92,16 +92,13 @@ class Forwards:
         leaves, structure = tree_flatten(made)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
-        order: dict[int, int] = {}
-        sizes: list[int] = []
+        sizes = storages(leaves)
+        order = {address: base for base, address in enumerate(sizes)}
         views = []
         for leaf in leaves:
-            storage = leaf.untyped_storage()
-            base = order.setdefault(storage._cdata, len(sizes))
-            if base == len(sizes):
-                sizes.append(storage.nbytes())
+            base = order[leaf.untyped_storage()._cdata]
             views.append((base, leaf.dtype, leaf.shape, leaf.stride(), leaf.storage_offset()))
-        return tuple(sizes), tuple(views), structure
+        return tuple(sizes.values()), tuple(views), structure
 
     def _again(self, seen: _Seen) -> Any:
         if not self.largest or seen.peak_bytes > self._peak_bytes:

@@ -100,7 +100,8 @@ def _going_on(decided: Any) -> int:
     """How many sequences a step goes on with, by a token each; 0 where it does anything else."""
     if decided.scheduled_new_reqs or decided.scheduled_encoder_inputs:
         return 0
-    if decided.scheduled_cached_reqs.resumed_req_ids:
+    # What the encoder made for an encoder-decoder model is freed in such steps, too.
+    if decided.free_encoder_mm_hashes or decided.scheduled_cached_reqs.resumed_req_ids:
         return 0
     running = len(decided.num_scheduled_tokens)
     return running if running == decided.total_num_scheduled_tokens else 0

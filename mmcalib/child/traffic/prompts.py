@@ -48,17 +48,20 @@ class Prompts:
         self._under = Processor(model, create_processor(model), loading)
 
     def of(self, request: TrafficRequest) -> PlacedPrompt:
-        """Text first, then its items. Raises what vLLM raises for an item that it refuses."""
+        """Text first, then its items. Raises what vLLM raises for an item that it refuses.
+
+        The items of an encoder-decoder model are no part of the prompt: each has its own place, at
+        the start.
+        """
+        apart = self.config.model_config.is_encoder_decoder
         ids = self._text(request)
         items = []
         for item in request.items:
             placeholders, data, position = self._item(item.shape)
-            items.append(
-                PlacedItem(
-                    item.content, item.shape.modality, data, replace(position, offset=len(ids))
-                )
-            )
-            ids += placeholders
+            position = replace(position, offset=0 if apart else len(ids))
+            items.append(PlacedItem(item.content, item.shape.modality, data, position))
+            if not apart:
+                ids += placeholders
         return PlacedPrompt(ids, items)
 
     def embeds(self, shape: Shape) -> int | None:

@@ -96,19 +96,24 @@ class _Served:
     group: int = 0
     finished: int = 0
     cached_tokens: int = 0
+    now_s: float = 0.0
     _peak_bytes: int = 0
     _origins: dict[str, str] = field(default_factory=dict)
 
     def step(self) -> bool:
         """Let come what comes, and take a step; False when all is done."""
+        if self.coming and self.arrivals.by_the_clock and not self.core.busy:
+            # Nothing is done until the next one comes, and no step is taken.
+            self.now_s = max(self.now_s, self._due_s(self.coming[0]))
         while self.coming and self._comes(self.coming[0]):
             self.group = self.coming[0].group
             self._ask(self.coming.popleft())
             self.come += 1
-        if not self.core.busy and not self.coming:
-            return False
-        finished = self.core.step() if self.core.busy else 0
+        if not self.core.busy:
+            return bool(self.coming)
+        finished = self.core.step()
         self.finished += finished
+        self.now_s += self.arrivals.step_s
         step = self.books.entered(self._decided(finished))
         if (step.peak_bytes or 0) > self._peak_bytes:
             self._peak_bytes = step.peak_bytes or 0
@@ -122,9 +127,12 @@ class _Served:
             return request.group == self.group or not self.core.unfinished
         if arrivals.concurrency is not None:
             return self.core.unfinished < arrivals.concurrency
-        if arrivals.rate is not None:
-            return self.come <= len(self.steps) * arrivals.step_s * arrivals.rate
-        return True
+        return not arrivals.by_the_clock or self._due_s(request) <= self.now_s
+
+    def _due_s(self, request: TrafficRequest) -> float:
+        """When it comes, by the clock."""
+        rate = self.arrivals.rate
+        return request.sent_s if rate is None else self.come / rate
 
     def _ask(self, request: TrafficRequest) -> None:
         try:

@@ -33,6 +33,7 @@ def calibrate(
     encoder_sweep: bool = False,
     device: Device = "auto",
     worst_order: str | os.PathLike[str] | None = None,
+    serve_choices: bool = False,
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests` and return the result.
@@ -58,6 +59,7 @@ def calibrate(
             "encoder_sweep": encoder_sweep,
             "device": device,
             "worst_order": Path(worst_order) if worst_order else None,
+            "serve_choices": serve_choices,
         },
     )
     where = gpu_of(gpu) if isinstance(gpu, str) else gpu

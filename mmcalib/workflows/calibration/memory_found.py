@@ -55,16 +55,13 @@ class MemoryFound:
 
 def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
     """Rehearse what the decision needs, and serve the corpus under it, while an engine proves it.
-    Returns once the text of its requests is counted; None without a GPU, and of a model whose
-    items are not in its prompts.
+    Returns once the text of its requests is counted; None without a GPU.
     """
     prediction, served = session.prediction, reviewed.decided.served
     if prediction is None or session.rehearsals is None:
         return None
     decision = reviewed.decided.decision
     begin(prediction, session.default_args, decision)
-    if served.opened.encoder_decoder:
-        return None
     return begin_serving(
         prediction,
         session.rehearsals,
@@ -75,6 +72,7 @@ def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
         decision.engine_args,
         session.scratch,
         session.job.worst_order,
+        decision if session.job.serve_choices else None,
     )
 
 

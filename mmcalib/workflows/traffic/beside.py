@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from mmcalib.checks.catalogue.traffic import TRAFFIC_ON, WORST_ORDER_ON
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.traffic import Arrivals, Traffic, WorstOrder
+from mmcalib.domain.traffic import Arrivals, Traffic
 from mmcalib.errors import MmcalibError
-from mmcalib.result.traffic import ServedTraffic, TrafficFigures, WorstOrderFigures
+from mmcalib.result.traffic import (
+    ServedChoice,
+    ServedTraffic,
+    TrafficFigures,
+    WorstOrderFigures,
+)
 from mmcalib.wording import gib, number
+from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction
+from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.read import ReadCorpus
-from mmcalib.workflows.traffic.figures import traffic_figures, worst_figures
+from mmcalib.workflows.traffic.choices import OtherChoice, other_choices
+from mmcalib.workflows.traffic.figures import choice_figures, traffic_figures
 from mmcalib.workflows.traffic.search import WorstOrderSearch
-from mmcalib.workflows.traffic.serving import Serves, cut_for_serving, served_args, served_by
+from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
 from mmcalib.workflows.traffic.trace import Trace, trace
 from mmcalib.workflows.traffic.worst import worst_of
 
 # A run waits for it: of more requests a sample is served.
 _MOST_REQUESTS: Final = 200
-
 
 # Whether the calibrated configuration starts with this `gpu_memory_utilization`.
 StartsWith = Callable[[float], bool]
@@ -35,20 +42,20 @@ StartsWith = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class ServedBeside:
-    """Requests under way on the imaginary GPU, under vLLM's defaults and as calibrated, and there
-    the worst order of their items, where one is looked for.
+    """Requests under way on the imaginary GPU, under vLLM's defaults and as calibrated, there the
+    worst order of their items, where one is looked for, and other choices, where asked for.
     """
 
     asked: Trace
     default: Future[Traffic | None]
     calibrated: Future[Traffic | None]
-    search: WorstOrderSearch | None
-    worst: Future[WorstOrder | None] | None
+    worst: Future[WorstOrderFigures | None] | None
+    choices: Future[list[ServedChoice]] | None
 
 
 def begin_serving(
     prediction: MemoryPrediction,
-    rehearsals: Serves,
+    rehearsals: Rehearsals,
     texts: Texts,
     corpus: ReadCorpus,
     model: Path,
@@ -56,8 +63,11 @@ def begin_serving(
     calibrated: EngineArgs,
     scratch: Path,
     search: WorstOrderSearch | None = None,
+    otherwise: Decision | None = None,
 ) -> ServedBeside:
-    """Serve the corpus' requests under both; returns once their text is counted."""
+    """Serve the corpus' requests under both, and as else could be decided than `otherwise`; returns
+    once their text is counted.
+    """
     asked = trace(corpus, texts.each, most=_MOST_REQUESTS)
     cut = cut_for_serving(model, scratch)
 
@@ -72,20 +82,39 @@ def begin_serving(
             return None
         return served_by(rehearsals, cut, args, found, asked, Arrivals())
 
-    def searching() -> WorstOrder | None:
+    def searching(search: WorstOrderSearch) -> WorstOrderFigures | None:
         found = started(calibrated)
-        if found is None or search is None:
+        if found is None:
             return None
-        return worst_of(rehearsals, served_args(calibrated, cut, found), asked, search)
+        return worst_of(rehearsals, cut, calibrated, found, asked, search)
+
+    def choosing(choice: OtherChoice) -> ServedChoice:
+        found = prediction.known(choice.engine_args)
+        problem = f"not rehearsed: {found.message}" if isinstance(found, MmcalibError) else ""
+        if isinstance(found, Rehearsed) and found.kv_blocks is not None:
+            try:
+                served = served_by(rehearsals, cut, choice.engine_args, found, asked, Arrivals())
+                return choice_figures(choice, served, asked, found)
+            except MmcalibError as error:
+                problem = f"not served: {error.message}"
+        elif isinstance(found, Rehearsed):
+            problem = f"would not start: {found.problem}"
+        return ServedChoice(option=choice.option, value=choice.value, problem=problem)
 
     # What was asked for first, and then what it is compared with.
-    return ServedBeside(
+    begun = ServedBeside(
         asked,
         calibrated=prediction.after(lambda: serving(calibrated)),
-        worst=None if search is None else prediction.after(searching),
+        worst=None if search is None else prediction.after(lambda: searching(search)),
         default=prediction.after(lambda: serving(default)),
-        search=search,
+        choices=None,
     )
+    if otherwise is None:
+        return begun
+    choices = other_choices(otherwise, len(asked.requests))
+    for choice in choices:
+        prediction.begin(choice.engine_args)
+    return replace(begun, choices=prediction.after(lambda: list(map(choosing, choices))))
 
 
 def finish_serving(
@@ -109,9 +138,11 @@ def finish_serving(
         assumptions=list(beside.asked.assumptions),
     )
     said = _said(found, shown.default)
+    if beside.choices is not None:
+        shown = shown.model_copy(update={"choices": beside.choices.result()})
     checks = [Check(TRAFFIC_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
     try:
-        worst = _worst(beside, after)
+        worst = beside.worst.result() if beside.worst is not None else None
     except MmcalibError as error:
         return shown, [*checks, _not_rehearsed(WORST_ORDER_ON.of(gpu), error)]
     if worst is None:
@@ -136,13 +167,6 @@ def _default(beside: ServedBeside, started: Rehearsed | None) -> TrafficFigures 
     if served is None or started is None:
         return None
     return traffic_figures(served, beside.asked, started)
-
-
-def _worst(beside: ServedBeside, started: Rehearsed) -> WorstOrderFigures | None:
-    found = beside.worst.result() if beside.worst is not None else None
-    if found is None or beside.search is None:
-        return None
-    return worst_figures(found, started, beside.search.file)
 
 
 def _said(found: TrafficFigures, default: TrafficFigures | None) -> str:

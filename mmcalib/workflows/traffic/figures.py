@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -13,10 +13,12 @@ from mmcalib.result.peak_tensor import peak_tensors
 from mmcalib.result.traffic import (
     EncoderCacheUse,
     HighestTrafficStep,
+    ServedChoice,
     TimelineStep,
     TrafficFigures,
     WorstOrderFigures,
 )
+from mmcalib.workflows.traffic.choices import OtherChoice
 from mmcalib.workflows.traffic.trace import Trace
 
 # Points of a timeline: more would not be told apart on a page.
@@ -28,7 +30,7 @@ _NAMED: Final = 20
 def margin(served: Traffic, rehearsed: Rehearsed) -> Margin:
     """What startup reserved is that of the whole model, whatever served the requests."""
     return Margin(
-        peak_bytes=_most(served.steps, "peak_bytes"),
+        peak_bytes=_most(step.peak_bytes for step in served.steps),
         reserved_bytes=rehearsed.activation_peak_bytes,
         outside_bytes=rehearsed.total_bytes - rehearsed.requested_bytes,
         total_bytes=rehearsed.total_bytes,
@@ -58,18 +60,37 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> Traf
         encoded_items=sum(step.encoded for step in steps),
         reused_items=served.reused,
         cached_tokens=served.cached_tokens,
-        concurrency=_most(steps, "scheduled"),
+        concurrency=_most(step.scheduled for step in steps),
         kv_blocks=served.kv_blocks,
-        most_kv_blocks=_most(steps, "kv_blocks"),
+        most_kv_blocks=_most(step.kv_blocks for step in steps),
         encoder_cache=EncoderCacheUse(
             tokens=served.cache_tokens,
-            used_tokens=_most(steps, "cache_tokens"),
-            logical_bytes=_most(steps, "logical_bytes"),
-            alive_bytes=_most(steps, "alive_bytes"),
+            used_tokens=_most(step.cache_tokens for step in steps),
+            logical_bytes=_most(step.logical_bytes for step in steps),
+            alive_bytes=_most(step.alive_bytes for step in steps),
         ),
         highest=_highest(served),
         timeline=[_point(number, step) for number, step in thinned(steps, _POINTS)],
         seconds=round(served.seconds, 2),
+    )
+
+
+def choice_figures(
+    choice: OtherChoice, served: Traffic, trace: Trace, rehearsed: Rehearsed
+) -> ServedChoice:
+    """What it would change."""
+    found = traffic_figures(served, trace, rehearsed)
+    return ServedChoice(
+        option=choice.option,
+        value=choice.value,
+        steps=found.steps,
+        encoder_waits=found.encoder_waits,
+        preemptions=found.preemptions,
+        peak_bytes=found.peak_bytes,
+        reserved_bytes=found.reserved_bytes,
+        margin_bytes=found.margin_bytes,
+        kv_cache_tokens=rehearsed.kv_cache_tokens,
+        status=found.status,
     )
 
 
@@ -85,8 +106,8 @@ def worst_figures(found: WorstOrder, rehearsed: Rehearsed, file: Path) -> WorstO
     )
 
 
-def _most(steps: Sequence[TrafficStep], figure: str) -> int:
-    return max((getattr(step, figure) or 0 for step in steps), default=0)
+def _most(figures: Iterable[int | None]) -> int:
+    return max((figure or 0 for figure in figures), default=0)
 
 
 def _highest(served: Traffic) -> HighestTrafficStep | None:

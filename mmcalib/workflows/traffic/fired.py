@@ -20,9 +20,10 @@ _SPREAD: Final = 10_368_889
 
 
 def fired(requests: Sequence[TrafficRequest]) -> Iterator[str]:
-    """A line for each, as OpenAI's batch files have them: `custom_id` says in which group it comes,
-    and that the next group comes when this one has its answers. Images are blanks of their sizes,
-    each of a colour of its own; clips and sounds are the files themselves.
+    """A line for each, a chat request: `custom_id` says in which group it comes, and that the next
+    group comes when this one has its answers. Images are blanks of their sizes, each of a colour of
+    its own; clips and sounds are the files themselves. Where there are none of these the line has
+    `content`, too, as `vllm bench serve --dataset-name custom_image` reads it.
     """
     numbers: dict[str, int] = {}
     places: Counter[int] = Counter()
@@ -31,14 +32,16 @@ def fired(requests: Sequence[TrafficRequest]) -> Iterator[str]:
             _part(item, numbers.setdefault(item.content, len(numbers))) for item in request.items
         ]
         content = [*parts, {"type": "text", "text": "word " * request.text_tokens}]
-        body = {
+        places[request.group] += 1
+        line: dict[str, Any] = {
+            "custom_id": f"group-{request.group}-{places[request.group]}",
             "messages": [{"role": "user", "content": content}],
             "max_tokens": request.answer_tokens,
             "ignore_eos": True,
         }
-        places[request.group] += 1
-        name = f"group-{request.group}-{places[request.group]}"
-        yield json.dumps({"custom_id": name, **body})
+        if all(isinstance(item.shape, ImageShape) for item in request.items):
+            line["content"] = content
+        yield json.dumps(line)
 
 
 def _part(item: TrafficItem, number: int) -> dict[str, Any]:

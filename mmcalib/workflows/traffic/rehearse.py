@@ -22,9 +22,9 @@ from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_o
 from mmcalib.workflows.opening import context_of, open_model
 from mmcalib.workflows.read import ReadCorpus, read
 from mmcalib.workflows.spec import cache_dir
-from mmcalib.workflows.traffic.figures import traffic_figures, worst_figures
+from mmcalib.workflows.traffic.figures import traffic_figures
 from mmcalib.workflows.traffic.search import WorstOrderSearch
-from mmcalib.workflows.traffic.serving import cut_for_serving, served_args, served_by
+from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
 from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, MOST_REQUESTS, Trace, trace
 from mmcalib.workflows.traffic.worst import worst_of
 
@@ -63,7 +63,9 @@ def rehearse_traffic(
             progress=progress,
             how=PROBE,
         )
-        asked = _counted_trace(resolved, corpus, args, progress, answer_tokens, most)
+        arrivals = arrivals or Arrivals()
+        timed = arrivals.timed
+        asked = _counted_trace(resolved, corpus, args, progress, answer_tokens, most, timed)
         with progress.step(f"rehearsing on {found.name}"):
             started = rehearsals.rehearse({**args, "model": str(resolved.path)})
         document = rehearsal(started, resolved, found, path)
@@ -74,18 +76,14 @@ def rehearse_traffic(
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)
             with serving:
-                served = served_by(rehearsals, cut, args, started, asked, arrivals or Arrivals())
+                served = served_by(rehearsals, cut, args, started, asked, arrivals)
             if worst_order is not None:
                 with progress.step(f"looking for the worst order on {found.name}"):
-                    worst = worst_of(
-                        rehearsals, served_args(args, cut, started), asked, worst_order
-                    )
+                    worst = worst_of(rehearsals, cut, args, started, asked, worst_order)
     return document.model_copy(
         update={
             "traffic": traffic_figures(served, asked, started),
-            "worst_order": None
-            if worst is None or worst_order is None
-            else worst_figures(worst, started, worst_order.file),
+            "worst_order": worst,
             "assumptions": [*document.assumptions, *asked.assumptions],
         }
     )
@@ -98,6 +96,7 @@ def _counted_trace(
     progress: Progress,
     answer_tokens: int,
     most: int,
+    timed: bool,
 ) -> Trace:
     """The corpus' requests, whose text vLLM's own renderer counts, in a process of its own."""
 
@@ -106,4 +105,4 @@ def _counted_trace(
             open_model(host, resolved, progress, context_tokens=context_of(engine_args))
             return Texts(host).each(texts)
 
-    return trace(corpus, count, answer_tokens=answer_tokens, most=most)
+    return trace(corpus, count, answer_tokens=answer_tokens, most=most, timed=timed)

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.traffic import (
-    Arrivals,
-    Traffic,
-    TrafficItem,
-    TrafficRequest,
-    WorstOrder,
-)
+from mmcalib.domain.traffic import Arrivals, Traffic
 from mmcalib.models import cut_checkpoint
+from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.proof.startup import CUT_LAYERS
 from mmcalib.workflows.traffic.trace import Trace
-
-
-class Serves(Protocol):
-    """`mmcalib.workflows.memory.rehearse.Rehearsals`, or what stands for it."""
-
-    def serve(
-        self,
-        engine_args: Mapping[str, Any],
-        requests: Sequence[TrafficRequest],
-        arrivals: Arrivals,
-    ) -> Traffic: ...
-
-    def find_worst(
-        self,
-        engine_args: Mapping[str, Any],
-        items: Sequence[TrafficItem],
-        counts: Mapping[str, int],
-        *,
-        trials: int,
-        seed: int,
-    ) -> WorstOrder: ...
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:
@@ -50,7 +24,7 @@ def cut_for_serving(model: Path, scratch: Path) -> Path:
 
 
 def served_by(
-    rehearsals: Serves,
+    rehearsals: Rehearsals,
     cut: Path,
     engine_args: Mapping[str, Any],
     started: Rehearsed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -12,6 +12,7 @@ from mmcalib.corpus.asking import digest
 from mmcalib.domain.shapes import weight
 from mmcalib.domain.traffic import TrafficItem, TrafficRequest
 from mmcalib.engine.messages import BareRequest
+from mmcalib.errors import UsageError
 from mmcalib.wording import number
 from mmcalib.workflows.read import ReadCorpus
 
@@ -27,6 +28,8 @@ TEXT_TOKENS: Final = 64
 # Of more requests a sample is served: the heaviest, and a mixture of the others.
 MOST_REQUESTS: Final = 1000
 _HEAVIEST: Final = 0.1
+_MIXTURE: Final = f"the heaviest {_HEAVIEST:.0%}, and others by chance"
+_BUSIEST: Final = "those in a row that come in the shortest time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,21 @@ def trace(
     answer_tokens: int = ANSWER_TOKENS,
     most: int = MOST_REQUESTS,
     seed: int = 0,
+    timed: bool = False,
 ) -> Trace:
-    """The requests of a corpus; where it has none, each of its items in one of its own."""
+    """The requests of a corpus; where it has none, each of its items in one of its own. With
+    `timed` each is sent as its line says; UsageError where one does not say.
+    """
     every = list(corpus.accesses.first())
+    sent = _sent(corpus, every) if timed else {}
     if not every:
         return _alone(corpus, answer_tokens, most, seed)
-    chosen = _sample(every, [_weight(access, corpus.accesses) for access in every], most, seed)
+    if timed:
+        every.sort(key=lambda access: sent[access.origin])
+        chosen = _busiest(every, sent, most)
+    else:
+        chosen = _sample(every, [_weight(access, corpus.accesses) for access in every], most, seed)
+    start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
     texts = _texts(corpus, {access.origin for access in chosen}, count)
     requests = []
     for access in chosen:
@@ -63,9 +75,11 @@ def trace(
                 answer_tokens if asked is None else asked,
                 tuple(_item(corpus.accesses, index) for index in access.items),
                 text,
+                sent_s=sent.get(access.origin, start_s) - start_s,
             )
         )
-    said = list(_sampled(len(chosen), len(corpus.accesses.ends), "requests"))
+    which = _BUSIEST if timed else _MIXTURE
+    said = list(_sampled(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
         said.append(f"answers of {number(answer_tokens)} tokens to {number(unsaid)} requests")
@@ -91,13 +105,36 @@ def _alone(corpus: ReadCorpus, answer_tokens: int, most: int, seed: int) -> Trac
         "each item in a request of its own, in an order by chance",
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
-    return Trace(requests, len(every), (*_sampled(len(chosen), len(every), "items"), *said))
+    sampled = _sampled(len(chosen), len(every), "items", _MIXTURE)
+    return Trace(requests, len(every), (*sampled, *said))
 
 
-def _sampled(served: int, of: int, what: str) -> Iterator[str]:
+def _sampled(served: int, of: int, what: str, which: str) -> Iterator[str]:
     if served < of:
-        share = f"{number(served)} of {number(of)} {what}"
-        yield f"{share}: the heaviest {_HEAVIEST:.0%}, and others by chance"
+        yield f"{number(served)} of {number(of)} {what}: {which}"
+
+
+def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
+    """By origin when each was sent."""
+    hint = "--rate R sends so many a second"
+    if not every or corpus.texts is None:
+        raise UsageError("--timestamps are of --requests", hint=hint)
+    wanted = {access.origin for access in every}
+    sent = {text.origin: text.sent_s for text in corpus.texts() if text.origin in wanted}
+    found = {origin: at_s for origin, at_s in sent.items() if at_s is not None}
+    without = next((access.origin for access in every if access.origin not in found), None)
+    if without is not None:
+        why = f'{without} has no "timestamp" of seconds or ISO 8601'
+        raise UsageError(why, hint=hint)
+    return found
+
+
+def _busiest(every: Sequence[Access], sent: Mapping[str, float], most: int) -> list[Access]:
+    """As many in a row as come in the shortest time: a sample of others would thin the load."""
+    times = [sent[access.origin] for access in every]
+    starts = range(max(1, len(every) - most + 1))
+    start = min(starts, key=lambda first: times[min(first + most, len(times)) - 1] - times[first])
+    return list(every[start : start + most])
 
 
 def _sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -> list[T]:

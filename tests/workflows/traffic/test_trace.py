@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
+
+import pytest
 
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.items import Text
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, weight
 from mmcalib.engine.messages import BareRequest
+from mmcalib.errors import UsageError
 from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.traffic.trace import TEXT_TOKENS, trace
 from tests.workflows.corpora import corpus
@@ -24,11 +28,11 @@ def count(requests: Sequence[BareRequest]) -> list[int | None]:
     return [words(request) for request in requests]
 
 
-def asking(found: ReadCorpus, *texts: str) -> ReadCorpus:
-    """The corpus with these texts of its requests, in order."""
+def asking(found: ReadCorpus, *texts: str, sent: Sequence[float | None] = ()) -> ReadCorpus:
+    """The corpus with these texts of its requests, in order, and when they were sent."""
     every = [
-        Text(Asked(), {}, [{"role": "user", "content": text}], {}, f"r.jsonl:{number}")
-        for number, text in enumerate(texts, start=1)
+        Text(Asked(), {}, [{"role": "user", "content": text}], {}, f"r.jsonl:{number}", at_s)
+        for number, (text, at_s) in enumerate(zip_longest(texts, sent), start=1)
     ]
     return replace(found, texts=lambda: every)
 
@@ -88,3 +92,28 @@ def test_a_sample_keeps_the_heaviest_and_the_order() -> None:
 def test_items_weigh_by_what_is_in_them() -> None:
     clip = VideoShape(4, 2.0, 2.0, 10, 10)
     assert [weight(one) for one in (SMALL, clip, AudioShape(99, 16_000))] == [64, 400, 99]
+
+
+def test_timed_requests_come_in_the_order_of_their_timestamps() -> None:
+    given = asking(corpus([], [[SMALL], [LARGE], [SMALL]]), "a", "b", "c", sent=[105.0, 100.0, 101])
+    found = trace(given, count, timed=True)
+    assert [request.origin for request in found.requests] == ["r.jsonl:2", "r.jsonl:3", "r.jsonl:1"]
+    assert [request.sent_s for request in found.requests] == [0.0, 1.0, 5.0]
+
+
+def test_of_many_timed_requests_the_busiest_time_is_served() -> None:
+    sent = [float(number) for number in range(50)]
+    sent[20:24] = [20.0, 20.1, 20.2, 20.3]
+    texts = (f"text {number}" for number in range(50))
+    found = trace(asking(corpus([], [[SMALL]] * 50), *texts, sent=sent), count, most=4, timed=True)
+    assert [request.origin for request in found.requests] == [f"r.jsonl:{n}" for n in range(21, 25)]
+    assert found.requests[0].sent_s == 0.0
+    assert "4 of 50 requests: those in a row that come in the shortest time" in found.assumptions
+
+
+def test_a_request_that_does_not_say_when_is_named() -> None:
+    given = asking(corpus([], [[SMALL], [SMALL]]), "a", "b", sent=[1.0, None])
+    with pytest.raises(UsageError, match=r"r\.jsonl:2 has no .timestamp"):
+        trace(given, count, timed=True)
+    with pytest.raises(UsageError, match="--timestamps are of --requests"):
+        trace(corpus([SMALL]), count, timed=True)
