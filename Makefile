@@ -64,9 +64,9 @@ bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibr
 conformance: setup ## Ask check and vLLM's real server the same 2,000 generated requests (half an hour)
 	$(BIN)/python benchmarks/conformance.py --out reports/conformance.md
 
-compat: setup ## Try every command with each release of vLLM (VLLM=0.33.0 for one; ten minutes each)
+compat: setup ## Try every command and test with each release of vLLM (VLLM=0.33.0 for one)
 	$(BIN)/python datasets/materialise.py sample
-	$(BIN)/python benchmarks/compat.py --media sample $(addprefix --vllm ,$(filter 0.%,$(VLLM)))
+	$(BIN)/python benchmarks/compat.py --media sample --tests $(addprefix --vllm ,$(filter 0.%,$(VLLM)))
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .

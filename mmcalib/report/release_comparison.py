@@ -140,7 +140,8 @@ def _conclusion(found: ReleaseComparison) -> Text:
     refused = [
         f"{_name(one)} refuses {', '.join(one.refused)}" for one in _both(found) if one.refused
     ]
-    text = f"{moved} figures differ" if moved else "no figure of items, budget or memory differs"
+    few = "1 figure differs" if moved == 1 else f"{moved} figures differ"
+    text = few if moved else "no figure of items, budget or memory differs"
     said = "; ".join([text, *refused])
     return Text(wording.plain(said), style="bold red" if refused else "bold")
 

