@@ -67,6 +67,12 @@ DUMMY_WEIGHTS = tuple(
 INSPECTION = Target("vllm.model_executor.models.registry._run_in_subprocess")
 RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
 
+# GPTQ: which layers it has quantized is read from the weights, and by a release before this one a
+# folder without any has none.
+GPTQ_WANTS_WEIGHTS = not VLLM_0_32.reached
+_QUANTIZATION = "vllm.model_executor.layers.quantization"
+GPTQ_LAYER = Target(f"{_QUANTIZATION}.utils.gptq_utils.is_layer_gptq_quantized", VLLM_0_23)
+
 # Parameters: quantized layers ask them how they are packed.
 PARAMETERS_ARE_FAKED = VLLM_0_24.reached
 PARAMETER = Target("vllm.model_executor.parameter.BasevLLMParameter.__new__")

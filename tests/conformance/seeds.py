@@ -122,4 +122,8 @@ SOUNDS: Mapping[str, Order] = {
     "no sound": one("audio-text.wav"),
 }
 
-SEEDS: Mapping[str, Mapping[str, Order]] = {"qwen3-vl": PICTURES, "qwen2-audio": SOUNDS}
+SEEDS: Mapping[str, Mapping[str, Order]] = {
+    "qwen3-vl": PICTURES,
+    "qwen2.5-vl": PICTURES,
+    "qwen2-audio": SOUNDS,
+}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mmcalib.releases.release import VLLM_0_30
 from tests.conformance.against import agree, params
 
 # isort: split
@@ -9,7 +10,8 @@ from judging.judge import Judge
 from judging.request import Order
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-MODEL = "qwen3-vl"
+# vLLM 0.28 and 0.29 start no Qwen3-VL on a CPU: they ask its text part for an architecture.
+MODEL = "qwen3-vl" if VLLM_0_30.reached else "qwen2.5-vl"
 
 
 @pytest.mark.parametrize("order", params(MODEL))

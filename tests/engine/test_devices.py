@@ -101,6 +101,7 @@ def test_an_item_is_described_field_by_field(qwen: Lab) -> None:
     assert found.device.peak_bytes is None, "the CPU has no memory of its own"
 
 
+@pytest.mark.slow
 def test_a_process_apart_finds_the_same_and_ends(engine_cache: Path, tmp_path: Path) -> None:
     Image.new("RGB", (280, 280)).save(tmp_path / "a.png")
     geometry = find(GEMMA)
@@ -114,6 +115,7 @@ def test_a_process_apart_finds_the_same_and_ends(engine_cache: Path, tmp_path: P
     assert [pair.cpu.embeds for pair in found.pairs["image"]] == [256]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_opened_again_breaks_off(tmp_path: Path) -> None:
     comparison = DeviceComparison("cpu", ("image",))
     found = compare_apart(str(tmp_path), None, comparison, DEFAULT, [], Silent())

@@ -94,6 +94,7 @@ def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) 
     assert caught.value.hint.startswith("mmcalib doctor")
 
 
+@pytest.mark.slow
 def test_one_that_has_died_is_begun_again_with_its_model(
     tmp_path: Path, engine_cache: Path
 ) -> None:

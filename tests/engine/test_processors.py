@@ -133,8 +133,8 @@ def test_settings_do_not_leak_into_each_other(qwen: Lab) -> None:
 
 
 def test_a_video_larger_than_memory_is_refused_and_the_host_lives_on(qwen: Lab) -> None:
-    """768 sampled frames of 16384×16384 pixels are 618 GB before they are copied once."""
-    monster = Blank(VideoShape(60_000, 25.0, 2400.0, 16_384, 16_384))
+    """768 sampled frames of 13000×13000 pixels are 389 GB before they are copied once."""
+    monster = Blank(VideoShape(60_000, 25.0, 2400.0, 13_000, 13_000))
     refused, fine = qwen.costs(monster, image(300, 300))
     assert isinstance(refused, str)
     assert "GiB of host memory" in refused

@@ -156,6 +156,7 @@ def test_every_row_is_compared_or_has_its_reason(shared: Path) -> None:
     assert told >= set(ALIASES) | set(NOT_COMPARED) | set(NOT_THAT)
 
 
+@pytest.mark.slow
 def test_every_matching_fact_holds(lab: Callable[[str], Lab], shared: Path) -> None:
     wrong = []
     counted = (fact for fact in facts(shared) if fact["expected_tokens"] is not None)
@@ -230,6 +231,7 @@ LOGGED = [
 
 
 @pytest.mark.parametrize(("model_id", "modality", "kwargs", "bounds"), LOGGED)
+@pytest.mark.slow
 def test_the_largest_item_is_what_startup_logs_say(
     lab: Callable[[str], Lab],
     model_id: str,

@@ -13,7 +13,9 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
 from mmcalib.gpus.catalogue import find as find_gpu
+from mmcalib.releases.release import VLLM_0_31
 from tests.rehearsal.conftest import QWEN, Theatre
+from tests.upstream import before
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -67,7 +69,12 @@ def test_the_parts_add_up_to_what_vllm_asked_for(qwen: Rehearsed) -> None:
         + qwen.cudagraph_bytes
     )
     assert qwen.kv_cache_bytes == qwen.requested_bytes - parts
-    assert 0 < qwen.buffers_bytes < GIB
+    assert qwen.buffers_bytes > 0
+
+
+@before(VLLM_0_31, "blocks that the profile splits stay half used, as torch's allocator has them")
+def test_what_is_kept_beside_the_weights_is_little(qwen: Rehearsed) -> None:
+    assert qwen.buffers_bytes < GIB
 
 
 def test_the_peak_is_that_of_one_phase_and_the_encoder_s_by_default(qwen: Rehearsed) -> None:

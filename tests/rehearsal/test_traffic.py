@@ -16,7 +16,9 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import FindWorstOrder, ServeTraffic
 from mmcalib.gpus.catalogue import find as find_gpu
 from mmcalib.models import cut_checkpoint
+from mmcalib.releases.release import VLLM_0_30
 from tests.rehearsal.conftest import Theatre
+from tests.upstream import before
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -90,7 +92,10 @@ def served_on_both(
     return imagined, real
 
 
-@pytest.fixture(scope="module", params=[QWEN, QWEN3, INTERNVL])
+_CPU = before(VLLM_0_30, "Qwen3-VL does not start on a CPU")
+
+
+@pytest.fixture(scope="module", params=[QWEN, pytest.param(QWEN3, marks=_CPU), INTERNVL])
 def cut(request: pytest.FixtureRequest, h100: Theatre, engine_cache: Path) -> tuple[str, Path]:
     """A model of two layers of each kind."""
     target = engine_cache / f"{request.param.replace('/', '--')}-served"

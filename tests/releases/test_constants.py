@@ -17,7 +17,8 @@ import pytest
 
 from mmcalib.engine.environment import child_environment
 from mmcalib.releases import constants
-from mmcalib.releases.release import TRIED
+from mmcalib.releases.release import TRIED, VLLM_0_30
+from tests.upstream import before
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,18 +26,29 @@ ROOT = Path(__file__).resolve().parents[2]
 READ = """
 import inspect, json
 from dataclasses import fields
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from vllm.config import CacheConfig, MultiModalConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration as Qwen
-from vllm.multimodal.video_decoders.base import PYNVVIDEOCODEC_VIDEO_BACKEND
 from vllm.multimodal.media.video import VideoMediaIO
 from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
-from vllm.renderers import chat_utils
-from vllm.v1.engine.input_processor import InputProcessor
-from vllm.v1.sample.sampler import Sampler
-from vllm.v1.worker import gpu_worker, utils
-from vllm.v1.worker.gpu.sample import prompt_logprob
 
+# Where this release has it.
+def found(name, *modules):
+    for module in modules:
+        try:
+            return getattr(import_module("vllm." + module), name)
+        except (ImportError, AttributeError):
+            pass
+
+# Of modules that want a GPU.
+def text(module):
+    return Path(find_spec("vllm." + module).origin).read_text()
+
+backend = "PYNVVIDEOCODEC_VIDEO_BACKEND"
+collected = ("renderers.chat_utils.item_tracker", "renderers.chat_utils", "entrypoints.chat_utils")
 loaders = {n: VIDEO_LOADER_REGISTRY.name2class[n] for n in ("qwen2_vl", "qwen3_vl", "opencv")}
 source = inspect.getsource
 print(json.dumps({
@@ -45,20 +57,20 @@ print(json.dumps({
     "unsaid_limit": MultiModalConfig().get_limit_per_prompt("image"),
     "processor_cache_gib": MultiModalConfig().mm_processor_cache_gb,
     "arguments": [field.name for field in fields(EngineArgs)],
-    "gpu_video_backend": PYNVVIDEOCODEC_VIDEO_BACKEND,
+    "gpu_video_backend": found(backend, "multimodal.video_decoders.base", "multimodal.video"),
     "video_frames": inspect.signature(VideoMediaIO.__init__).parameters["num_frames"].default,
-    "logprobs_tokens": prompt_logprob.CHUNK_SIZE,
-    "most_frames": [loaders[n]._MAX_FRAMES for n in ("qwen2_vl", "qwen3_vl")],
-    "most_fps": [loaders[n]._MAX_FPS for n in ("qwen2_vl", "qwen3_vl")],
+    "most_frames": [getattr(loaders[n], "_MAX_FRAMES", None) for n in ("qwen2_vl", "qwen3_vl")],
+    "most_fps": [getattr(loaders[n], "_MAX_FPS", None) for n in ("qwen2_vl", "qwen3_vl")],
     "sources": {
         "loaders": "".join(source(one) for one in loaders.values()),
         "encoder_graphs": source(Qwen.get_encoder_cudagraph_budget_range),
         "arguments": source(EngineArgs),
-        "collected": source(chat_utils._resolve_items),
-        "prompt": source(InputProcessor._validate_prompt_len),
-        "no_room": source(utils.request_memory),
-        "worker": source(gpu_worker),
-        "logprobs": source(Sampler.compute_logprobs),
+        "collected": source(found("_resolve_items", *collected)),
+        "prompt": text("v1.engine.input_processor"),
+        "no_room": text("v1.worker.utils"),
+        "worker": text("v1.worker.gpu_worker"),
+        "logprobs": text("v1.sample.sampler"),
+        "prompt_logprobs": text("v1.worker.gpu.sample.prompt_logprob"),
     },
 }))
 """
@@ -113,11 +125,15 @@ def test_defaults_are_those_of_the_installed_vllm(vllm: dict[str, Any]) -> None:
     assert vllm["processor_cache_gib"] == constants.PROCESSOR_CACHE_GIB
     assert vllm["video_frames"] == constants.VIDEO_FRAMES
     assert vllm["gpu_video_backend"] == constants.GPU_VIDEO_BACKEND
-    assert vllm["logprobs_tokens"] == constants.V2_LOGPROBS_TOKENS
-    assert vllm["most_frames"] == [constants.QWEN_MOST_FRAMES] * 2
-    assert vllm["most_fps"] == [constants.QWEN_MOST_FPS] * 2
     option = constants.PROCESSOR_DEVICE_OPTION.removeprefix("--").replace("-", "_")
     assert option in vllm["arguments"]
+
+
+@pytest.mark.engine
+@before(VLLM_0_30, "its loaders have their bounds as defaults of a call")
+def test_bounds_of_its_loaders(vllm: dict[str, Any]) -> None:
+    assert vllm["most_frames"] == [constants.QWEN_MOST_FRAMES] * 2
+    assert vllm["most_fps"] == [constants.QWEN_MOST_FPS] * 2
 
 
 @pytest.mark.engine
@@ -132,6 +148,7 @@ def test_defaults_are_those_of_the_installed_vllm(vllm: dict[str, Any]) -> None:
         ("worker", f"redundancy_buffer_memory = {constants.VLLM_SLACK_BYTES >> 20} * (1 << 20)"),
         ("prompt", "elif prompt_len == max_prompt_len"),
         ("logprobs", "logits.log_softmax(dim=-1, dtype=torch.float32)"),
+        ("prompt_logprobs", f"CHUNK_SIZE = {constants.V2_LOGPROBS_TOKENS}\n"),
         ("no_room", "is less than desired GPU memory utilization "),
     ],
 )

@@ -28,6 +28,22 @@ def install() -> None:
             record(model)
 
     replace(targets.RELOADING, record_metadata_for_reloading)
+    if targets.GPTQ_WANTS_WEIGHTS:
+        _quantize_without_weights()
+
+
+def _quantize_without_weights() -> None:
+    is_quantized = replace(targets.GPTQ_LAYER, None)
+    if is_quantized is None:
+        return
+
+    def is_layer_gptq_quantized(
+        prefix: str, quantized_layers: list[str], *args: Any, **kwargs: Any
+    ) -> Any:
+        """No list is that of a folder without weights, and not of a model without such layers."""
+        return not quantized_layers or is_quantized(prefix, quantized_layers, *args, **kwargs)
+
+    replace(targets.GPTQ_LAYER, is_layer_gptq_quantized)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
