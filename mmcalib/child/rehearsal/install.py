@@ -7,6 +7,7 @@ import os
 
 import torch
 
+from mmcalib.child.rehearsal.device.allocator_settings import given_settings
 from mmcalib.child.rehearsal.device.imaginary import ImaginaryGpu
 from mmcalib.child.rehearsal.device.ledger import Ledger
 from mmcalib.child.rehearsal.device.machine import Machine
@@ -22,7 +23,7 @@ class Stage:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.machine = Machine(gpu)
+        self.machine = Machine(gpu, given_settings(os.environ))
         self.ledger = Ledger(self.machine)
         self.workspaces = _workspaces(self.machine)
         self.device = ImaginaryGpu(self.ledger, on_matmul=self.workspaces.use)
