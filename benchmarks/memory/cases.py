@@ -42,7 +42,8 @@ class Published:
 class Case:
     """One log that can be rehearsed: with which geometry, GPU, release and arguments, and why.
 
-    `total_gib` is what the log prints where the catalogue's card has another total.
+    `total_gib` is what the log prints where the catalogue's card has another total; `environment`
+    are the variables that the server was started with, as far as a rehearsal heeds them.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Case:
     group: str
     why: str
     engine_args: dict[str, Any]
+    environment: dict[str, str]
     assumed: tuple[str, ...]
     scored: frozenset[str]
     published: Published
@@ -107,6 +109,7 @@ def _case(log: dict[str, Any], entry: dict[str, Any]) -> Case:
         group=entry["group"],
         why=entry["why"],
         engine_args={**given, **entry.get("engine_args", {})},
+        environment=entry.get("environment", {}),
         assumed=tuple(entry["assumed"]),
         scored=frozenset(entry.get("scored", everything)),
         published=_published(log["figures"]),

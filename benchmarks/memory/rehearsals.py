@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from memory.cases import GIB, Case
+from memory.layers import written_out
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
@@ -82,12 +84,24 @@ def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
     if geometry is None:
         return f"no geometry {case.geometry}"
     checkpoint = materialise(geometry, folder / case.geometry.rpartition("/")[2])
-    request = Rehearse({"model": str(checkpoint), **case.engine_args}, _gpu(case))
+    engine_args = written_out(case.engine_args)
+    request = Rehearse({"model": str(checkpoint), **engine_args}, _gpu(case))
     try:
-        with EngineHost(python=python, log=log) as host:
+        with _environment(case.environment), EngineHost(python=python, log=log) as host:
             return host.ask(request, "rehearsing").rehearsed
     except MmcalibError as error:
         return str(error)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _control(model_id: str) -> Geometry | None:
@@ -106,8 +120,10 @@ def _gpu(case: Case) -> Gpu:
 
 def _asked(case: Case) -> dict[str, Any]:
     total = {} if case.total_gib is None else {"total_gib": case.total_gib}
+    environment = {"environment": case.environment} if case.environment else {}
     return {
         **total,
+        **environment,
         "geometry": case.geometry,
         "gpu": case.gpu,
         "release": case.release,

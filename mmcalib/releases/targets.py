@@ -85,6 +85,13 @@ DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")
 
 WARMUP = Target("vllm.model_executor.warmup.kernel_warmup.kernel_warmup", VLLM_0_32)
 
+# Experts' weights, where the functions are called: packed for Marlin one expert after the other.
+_ORACLE = "vllm.model_executor.layers.fused_moe.oracle"
+PACKED_ONE_BY_ONE = (
+    Target(f"{_ORACLE}.nvfp4.prepare_nvfp4_moe_layer_for_marlin", VLLM_0_32),
+    Target(f"{_ORACLE}.fp8.prepare_fp8_moe_layer_for_marlin", VLLM_0_32),
+)
+
 # In `vllm.third_party` of CUDA wheels.
 DEEP_GEMM_IS_BROUGHT = VLLM_0_24.reached
 

@@ -76,6 +76,7 @@ def install(gpu: Gpu) -> Stage:
         compilation,
         cuda,
         deep_gemm,
+        experts,
         flashinfer,
         kernels,
         loading,
@@ -98,6 +99,7 @@ def install(gpu: Gpu) -> Stage:
     attention.install(stage.machine)
     compilation.install(stage.ledger)
     kernels.install(stage.ledger, stage.machine.capability)
+    experts.install()
     if targets.WINDOWS_ARE_AN_OPERATION:
         attention.install_windows()
     if targets.PARAMETERS_ARE_FAKED:
