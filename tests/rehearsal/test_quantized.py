@@ -338,6 +338,17 @@ def test_experts_are_quantised_as_other_layers_are(
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * bits / 8, rel=0.02)
 
 
+def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(
+    theatres: Callable[[str], Theatre],
+) -> None:
+    theatre = theatres("RTX-5090")
+    config = {**NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}
+    few, more = (with_experts(theatre, config, layers, moe_backend="cutlass") for layers in (1, 3))
+    assert more.problem == ""
+    taken = more.weights_bytes - few.weights_bytes
+    assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * (4 + 8 / 16) / 8, rel=0.02)
+
+
 def test_experts_that_nobody_described_are_refused_with_the_way_out(
     theatres: Callable[[str], Theatre],
 ) -> None:
