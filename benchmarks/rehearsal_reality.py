@@ -127,7 +127,9 @@ def _imagined(case: Case, allocator: Any) -> tuple[int, int]:
     from mmcalib.child.rehearsal.device.ledger import Ledger
     from mmcalib.child.rehearsal.device.machine import Machine
 
-    ledger = Ledger(Machine(find_gpu("H100-80G"), allocator))
+    machine = Machine(find_gpu("H100-80G"))
+    machine.allocator = allocator
+    ledger = Ledger(machine)
     with torch.inference_mode(), ImaginaryGpu(ledger):
         model = _build(case, "cuda:0")
         weights = sum(one.nbytes for one in ledger.live.values())

@@ -42,7 +42,9 @@ class Published:
 class Case:
     """One log that can be rehearsed: with which geometry, GPU, release and arguments, and why.
 
-    `total_gib` is what the log prints where the catalogue's card has another total.
+    `total_gib` is what the log prints where the catalogue's card has another total; `environment`
+    are the variables that the server was started with, as far as a rehearsal heeds them. `drafter`
+    is the geometry of the model that drafts, where that is one of its own.
     """
 
     id: str
@@ -56,6 +58,8 @@ class Case:
     group: str
     why: str
     engine_args: dict[str, Any]
+    environment: dict[str, str]
+    drafter: str | None
     assumed: tuple[str, ...]
     scored: frozenset[str]
     published: Published
@@ -107,6 +111,8 @@ def _case(log: dict[str, Any], entry: dict[str, Any]) -> Case:
         group=entry["group"],
         why=entry["why"],
         engine_args={**given, **entry.get("engine_args", {})},
+        environment=entry.get("environment", {}),
+        drafter=entry.get("drafter"),
         assumed=tuple(entry["assumed"]),
         scored=frozenset(entry.get("scored", everything)),
         published=_published(log["figures"]),

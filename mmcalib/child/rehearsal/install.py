@@ -7,6 +7,7 @@ import os
 
 import torch
 
+from mmcalib.child.rehearsal.device.allocator_settings import given_settings
 from mmcalib.child.rehearsal.device.imaginary import ImaginaryGpu
 from mmcalib.child.rehearsal.device.ledger import Ledger
 from mmcalib.child.rehearsal.device.machine import Machine
@@ -22,7 +23,7 @@ class Stage:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.machine = Machine(gpu)
+        self.machine = Machine(gpu, given_settings(os.environ))
         self.ledger = Ledger(self.machine)
         self.workspaces = _workspaces(self.machine)
         self.device = ImaginaryGpu(self.ledger, on_matmul=self.workspaces.use)
@@ -75,6 +76,7 @@ def install(gpu: Gpu) -> Stage:
         compilation,
         cuda,
         deep_gemm,
+        experts,
         flashinfer,
         kernels,
         loading,
@@ -97,6 +99,7 @@ def install(gpu: Gpu) -> Stage:
     attention.install(stage.machine)
     compilation.install(stage.ledger)
     kernels.install(stage.ledger, stage.machine.capability)
+    experts.install()
     if targets.WINDOWS_ARE_AN_OPERATION:
         attention.install_windows()
     if targets.PARAMETERS_ARE_FAKED:

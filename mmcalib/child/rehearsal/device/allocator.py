@@ -6,18 +6,16 @@ the GPU is the size of segments; both follow from the order of requests. The rul
 `get_free_block`, `get_allocation_size`, `should_split`, `alloc_found_block`, `free_block`,
 `try_merge_blocks`, `release_cached_blocks`, `beginAllocateToPool`, `releasePool`), which are the
 same from torch 2.8 to 2.13 for the native backend with one stream. Not replayed: other streams'
-blocks waiting for events, expandable segments, the threshold of garbage collection, rounding to
-powers of two, and what torch gives back before it reports that it is out of memory.
+blocks waiting for events, the threshold of garbage collection, rounding to powers of two, and what
+torch gives back before it reports that it is out of memory. Segments that expand are beside this,
+in `expanding`.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, insort
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-
-from mmcalib.errors import UsageError
 
 MIB = 1 << 20
 # c10/core/AllocatorConfig.h: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kRoundLarge.
@@ -34,14 +32,9 @@ ROUNDING_WITHOUT_SPLIT_BYTES = 20 * MIB
 # The first segment's address: anything but 0, which stands for no memory at all.
 _FIRST_ADDRESS = 1 << 30
 
-_CHANGES_THE_RULES = (
-    *("large_segment_size_mb", "max_non_split_rounding_mb", "roundup_power2_divisions"),
-    *("garbage_collection_threshold", "backend"),
-)
-
 
 @dataclass(slots=True, eq=False)
-class _Pool:
+class Pool:
     """Free blocks by size, then address: the order in which the best fit is looked for."""
 
     is_small: bool
@@ -49,18 +42,43 @@ class _Pool:
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class Block:
+    """A part of a segment. Nothing lies behind addresses that are not `mapped`."""
+
     address: int
     size: int
-    pool: _Pool
-    before: _Block | None = None
-    after: _Block | None = None
+    pool: Pool
+    before: Block | None = None
+    after: Block | None = None
+    mapped: bool = True
+
+    def part(self, size: int, *, mapped: bool) -> Block:
+        """Shorten this block to `size`, and give what is behind it as a block of its own."""
+        rest = Block(
+            self.address + size, self.size - size, self.pool, self, self.after, mapped=mapped
+        )
+        if self.after is not None:
+            self.after.before = rest
+        self.after, self.size = rest, size
+        return rest
+
+    def join(self, other: Block) -> None:
+        """Take in a neighbour, which is no block any more."""
+        if other is self.before:
+            self.address, self.before = other.address, other.before
+            if self.before is not None:
+                self.before.after = self
+        else:
+            self.after = other.after
+            if self.after is not None:
+                self.after.before = self
+        self.size += other.size
 
 
 @dataclass(slots=True, eq=False)
-class _PoolPair:
-    small: _Pool = field(default_factory=lambda: _Pool(True))
-    large: _Pool = field(default_factory=lambda: _Pool(False))
+class PoolPair:
+    small: Pool = field(default_factory=lambda: Pool(True))
+    large: Pool = field(default_factory=lambda: Pool(False))
     uses: int = 1
 
 
@@ -77,22 +95,22 @@ class CachingAllocator:
     reserved_bytes: int = field(default=0, init=False)
     reserved_peak_bytes: int = field(default=0, init=False)
     _next_address: int = field(default=_FIRST_ADDRESS, init=False)
-    _live: dict[int, _Block] = field(default_factory=dict, init=False)
-    _idle: dict[int, _Block] = field(default_factory=dict, init=False)
-    _common: _PoolPair = field(default_factory=_PoolPair, init=False)
-    _private: dict[Hashable, _PoolPair] = field(default_factory=dict, init=False)
+    _live: dict[int, Block] = field(default_factory=dict, init=False)
+    _idle: dict[int, Block] = field(default_factory=dict, init=False)
+    _common: PoolPair = field(default_factory=PoolPair, init=False)
+    _private: dict[Hashable, PoolPair] = field(default_factory=dict, init=False)
     _open: list[Hashable] = field(default_factory=list, init=False)
 
     def allocate(self, nbytes: int) -> int:
         """Take a block of at least so many bytes; its address, or 0 where none were asked for."""
         if nbytes <= 0:
             return 0
-        size = max(MIN_BLOCK_BYTES, _rounded(nbytes, MIN_BLOCK_BYTES))
+        size = max(MIN_BLOCK_BYTES, rounded(nbytes, MIN_BLOCK_BYTES))
         pair = self._private[self._open[-1]] if self._open else self._common
         pool = pair.small if size <= SMALL_REQUEST_BYTES else pair.large
         block = self._best_fit(pool, size) or self._segment(pool, size)
         if self._splits(block, size):
-            self._split(block, size)
+            self._put(block.part(size, mapped=True))
         self._live[block.address] = block
         self.allocated_bytes += block.size
         self.allocated_peak_bytes = max(self.allocated_peak_bytes, self.allocated_bytes)
@@ -107,19 +125,7 @@ class CachingAllocator:
             return
         block = self._live.pop(address)
         self.allocated_bytes -= block.size
-        before, after = block.before, block.after
-        if before is not None and before.address in self._idle:
-            self._take(before)
-            block.address, block.size = before.address, block.size + before.size
-            block.before = before.before
-            if block.before is not None:
-                block.before.after = block
-        if after is not None and after.address in self._idle:
-            self._take(after)
-            block.size += after.size
-            block.after = after.after
-            if block.after is not None:
-                block.after.before = block
+        self._merge(block)
         self._put(block)
 
     def size_of(self, address: int) -> int:
@@ -152,7 +158,7 @@ class CachingAllocator:
             raise ValueError(f"pool {name!r} is already open")
         pair = self._private.get(name)
         if pair is None:
-            self._private[name] = _PoolPair()
+            self._private[name] = PoolPair()
         elif pair.uses == 0:
             raise ValueError(f"pool {name!r} was released and cannot be used again")
         else:
@@ -170,8 +176,12 @@ class CachingAllocator:
             raise ValueError(f"pool {name!r} has no use to give up")
         pair.uses -= 1
 
-    def _best_fit(self, pool: _Pool, size: int) -> _Block | None:
-        index = bisect_left(pool.free, (size, 0))
+    def _index(self, pool: Pool, size: int) -> int:
+        """Where among the free blocks the one is that fits best."""
+        return bisect_left(pool.free, (size, 0))
+
+    def _best_fit(self, pool: Pool, size: int) -> Block | None:
+        index = self._index(pool, size)
         if index == len(pool.free):
             return None
         found, address = pool.free[index]
@@ -184,44 +194,42 @@ class CachingAllocator:
         del pool.free[index]
         return self._idle.pop(address)
 
-    def _segment(self, pool: _Pool, size: int) -> _Block:
+    def _segment(self, pool: Pool, size: int) -> Block:
         if pool.is_small:
             nbytes = SMALL_SEGMENT_BYTES
         elif size < LARGE_REQUEST_BYTES:
             nbytes = LARGE_SEGMENT_BYTES
         else:
-            nbytes = _rounded(size, LARGE_ROUNDING_BYTES)
-        block = _Block(self._next_address, nbytes, pool)
+            nbytes = rounded(size, LARGE_ROUNDING_BYTES)
+        block = Block(self._next_address, nbytes, pool)
         self._next_address += nbytes
         self.reserved_bytes += nbytes
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes)
         return block
 
-    def _splits(self, block: _Block, size: int) -> bool:
+    def _splits(self, block: Block, size: int) -> bool:
         rest = block.size - size
         if block.pool.is_small:
             return rest >= MIN_BLOCK_BYTES
         below = self.max_split_bytes is None or size < self.max_split_bytes
         return below and rest > SMALL_REQUEST_BYTES
 
-    def _split(self, block: _Block, size: int) -> None:
-        after = block.after
-        rest = _Block(block.address + size, block.size - size, block.pool, block, after)
-        if after is not None:
-            after.before = rest
-        block.after, block.size = rest, size
-        self._put(rest)
+    def _merge(self, block: Block) -> None:
+        for beside in (block.before, block.after):
+            if beside is not None and beside.address in self._idle:
+                self._take(beside)
+                block.join(beside)
 
-    def _put(self, block: _Block) -> None:
+    def _put(self, block: Block) -> None:
         self._idle[block.address] = block
         insort(block.pool.free, (block.size, block.address))
 
-    def _take(self, block: _Block) -> None:
+    def _take(self, block: Block) -> None:
         del self._idle[block.address]
         free = block.pool.free
         del free[bisect_left(free, (block.size, block.address))]
 
-    def _release(self, pair: _PoolPair) -> bool:
+    def _release(self, pair: PoolPair) -> bool:
         """Return whole segments of both pools; whether nothing of them is left."""
         for pool in (pair.small, pair.large):
             for _, address in list(pool.free):
@@ -233,28 +241,5 @@ class CachingAllocator:
         return not any(block.pool in pools for block in self._live.values())
 
 
-def parse_settings(text: str) -> int | None:
-    """The max_split_bytes that a PYTORCH_ALLOC_CONF text sets, None where it sets none.
-
-    As torch's `AcceleratorAllocatorConfig::parseArgs`: every text replaces the one before, so one
-    without `max_split_size_mb` lifts the limit. Raises UsageError where the text cannot be meant,
-    or changes rules that are not replayed (`expandable_segments:True` and the like).
-    """
-    limit: int | None = None
-    # Commas also part the members of a list in brackets.
-    for piece in filter(None, map(str.strip, re.split(r",(?![^\[]*\])", text))):
-        key, _, value = (part.strip() for part in piece.partition(":"))
-        if key == "max_split_size_mb":
-            if not value.isdigit() or int(value) * MIB < LARGE_SEGMENT_BYTES:
-                raise UsageError(f"{piece!r}: torch wants a whole number of at least 20")
-            limit = int(value) * MIB
-        elif (key == "expandable_segments" and value == "True") or key in _CHANGES_THE_RULES:
-            raise UsageError(
-                f"a rehearsal cannot follow torch's memory allocator with {piece!r}",
-                hint="unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF for the rehearsal",
-            )
-    return limit
-
-
-def _rounded(nbytes: int, unit: int) -> int:
+def rounded(nbytes: int, unit: int) -> int:
     return -(-nbytes // unit) * unit

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mmcalib.child.rehearsal.device.allocator import CachingAllocator
+from mmcalib.child.rehearsal.device.allocator_settings import AllocatorSettings, not_followed
+from mmcalib.child.rehearsal.device.expanding import ExpandingAllocator
 from mmcalib.gpus.gpu import Gpu
 
 # As many as a server holds: vLLM refuses more ranks than GPUs.
@@ -13,11 +15,18 @@ GPUS = 8
 
 @dataclass(slots=True)
 class Machine:
-    """One GPU. `other_bytes` are held outside torch: context, kernels, communication buffers."""
+    """One GPU. `other_bytes` are held outside torch: context, kernels, communication buffers.
+
+    `settings` are those that torch starts with.
+    """
 
     gpu: Gpu
-    allocator: CachingAllocator = field(default_factory=CachingAllocator)
-    other_bytes: int = 0
+    settings: AllocatorSettings = field(default_factory=AllocatorSettings)
+    other_bytes: int = field(default=0, init=False)
+    allocator: CachingAllocator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clear()
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -31,5 +40,12 @@ class Machine:
 
     def clear(self) -> None:
         """A GPU on which nothing has run yet."""
-        self.allocator = CachingAllocator()
+        kind = ExpandingAllocator if self.settings.expandable else CachingAllocator
+        self.allocator = kind(self.settings.max_split_bytes)
         self.other_bytes = 0
+
+    def set(self, given: AllocatorSettings) -> None:
+        """From now on. Raises UsageError where segments would start or stop to expand."""
+        if given.expandable not in (None, bool(self.settings.expandable)):
+            raise not_followed(f"expandable_segments:{given.expandable}")
+        self.allocator.max_split_bytes = given.max_split_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
-from mmcalib.child.rehearsal.device.allocator import parse_settings
+from mmcalib.child.rehearsal.device.allocator_settings import parse_settings
 from mmcalib.child.rehearsal.device.machine import GPUS, Machine
 from mmcalib.child.rehearsal.patches.patching import replace
 from mmcalib.releases import targets
@@ -205,7 +205,7 @@ def _settings(machine: Machine) -> None:
 
     def put(text: str) -> None:
         held[0] = text
-        machine.allocator.max_split_bytes = parse_settings(text)
+        machine.set(parse_settings(text))
 
     torch._C._accelerator_getAllocatorSettings = lambda: held[0]
     torch._C._accelerator_setAllocatorSettings = put
