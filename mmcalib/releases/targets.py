@@ -71,7 +71,7 @@ RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
 # folder without any has none.
 GPTQ_WANTS_WEIGHTS = not VLLM_0_32.reached
 _QUANTIZATION = "vllm.model_executor.layers.quantization"
-GPTQ_LAYER = Target(f"{_QUANTIZATION}.utils.gptq_utils.is_layer_gptq_quantized", VLLM_0_23)
+GPTQ_LAYER = Target(f"{_QUANTIZATION}.utils.gptq_utils.is_layer_gptq_quantized", VLLM_0_24)
 
 # Parameters: quantized layers ask them how they are packed.
 PARAMETERS_ARE_FAKED = VLLM_0_24.reached
