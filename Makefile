@@ -6,10 +6,12 @@ MODEL ?= Qwen/Qwen2.5-VL-3B-Instruct
 GPU ?= L4
 # Seconds after which no more tests begin.
 WITHIN ?=
+# Which of the tests that face vLLM `make compat` runs: all, or `--suite ROW` for some.
+SUITES ?= --tests
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long models figures test-all bench conformance compat lint format docs clean
+.PHONY: help setup demo test test-slow test-long models figures test-all bench conformance compat lint format docs clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -36,8 +38,11 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 	fi; \
 	exit $$status
 
-test: setup ## Run the tests, the engine ones included
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long and not models" $(WITHIN:%=--within %)
+test: setup ## Run the tests, those with vLLM's processors included: a quarter of an hour
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not models" $(WITHIN:%=--within %)
+
+test-slow: setup ## Run the tests that take more than ten seconds each: engine starts, rehearsals, servers
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not long and not models" $(WITHIN:%=--within %)
 
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
 	$(BIN)/pytest -m "long and not models" $(WITHIN:%=--within %)
@@ -48,7 +53,7 @@ models: setup ## Try every bundled model: its items, dummies, knobs, limits, and
 figures: setup ## Find anew what `mmcalib models` shows of each bundled model
 	$(BIN)/python benchmarks/model_figures.py
 
-test-all: lint test test-long models demo ## Run all that a release must pass: lint, all tests, demo
+test-all: lint test test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
 
 bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
@@ -64,9 +69,9 @@ bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibr
 conformance: setup ## Ask check and vLLM's real server the same 2,000 generated requests (half an hour)
 	$(BIN)/python benchmarks/conformance.py --out reports/conformance.md
 
-compat: setup ## Try every command and test with each release of vLLM (VLLM=0.33.0 for one)
+compat: setup ## Try every command and what faces vLLM with each release of it (VLLM=0.33.0 for one)
 	$(BIN)/python datasets/materialise.py sample
-	$(BIN)/python benchmarks/compat.py --media sample --tests $(addprefix --vllm ,$(filter 0.%,$(VLLM)))
+	$(BIN)/python benchmarks/compat.py --media sample $(SUITES) $(addprefix --vllm ,$(filter 0.%,$(VLLM)))
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .
