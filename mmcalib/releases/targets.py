@@ -13,6 +13,7 @@ from mmcalib.releases.release import (
     VLLM_0_20,
     VLLM_0_24,
     VLLM_0_32,
+    VLLM_0_33,
     Release,
 )
 
@@ -76,6 +77,9 @@ GPTQ_LAYER = Target(f"{_QUANTIZATION}.utils.gptq_utils.is_layer_gptq_quantized",
 # Parameters: quantized layers ask them how they are packed.
 PARAMETERS_ARE_FAKED = VLLM_0_24.reached
 PARAMETER = Target("vllm.model_executor.parameter.BasevLLMParameter.__new__")
+SHALLOW_COPY = Target(
+    "vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel._shallow_copy", VLLM_0_33
+)
 MATERIALIZE = Target(f"{_LOADER}.reload.meta.materialize_meta_tensor")
 
 # Attention: an encoder's windows are an operation of vLLM's own.
@@ -97,6 +101,10 @@ PACKED_ONE_BY_ONE = (
     Target(f"{_ORACLE}.nvfp4.prepare_nvfp4_moe_layer_for_marlin", VLLM_0_32),
     Target(f"{_ORACLE}.fp8.prepare_fp8_moe_layer_for_marlin", VLLM_0_32),
 )
+
+# Kernels of a package that CUDA builds bring; it asks the driver what GPU is there.
+HUMMING_ASKS = VLLM_0_33.reached
+HUMMING_DEVICE = Target("humming.device._get_device_info_extension")
 
 # In `vllm.third_party` of CUDA wheels.
 DEEP_GEMM_IS_BROUGHT = VLLM_0_24.reached

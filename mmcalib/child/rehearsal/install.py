@@ -78,6 +78,7 @@ def install(gpu: Gpu) -> Stage:
         deep_gemm,
         experts,
         flashinfer,
+        humming,
         kernels,
         loading,
         media,
@@ -100,6 +101,7 @@ def install(gpu: Gpu) -> Stage:
     compilation.install(stage.ledger)
     kernels.install(stage.ledger, stage.machine.capability)
     experts.install()
+    humming.install(lambda: stage.ledger.module)
     if targets.WINDOWS_ARE_AN_OPERATION:
         attention.install_windows()
     if targets.PARAMETERS_ARE_FAKED:

@@ -75,6 +75,20 @@ _WRAPPERS = dict.fromkeys(
     ),
     PagedAttention,
 )
+
+
+def get_device_sm_count(device: torch.device) -> int:
+    """Of the imaginary GPU."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def get_trtllm_gen_multi_ctas_kv_counter_bytes(
+    batch_size: int, num_qo_heads: int, sm_count: int
+) -> int:
+    """Counters of four bytes, as many as heads of a batch, in eights (flashinfer/utils.py)."""
+    return -(-max(batch_size * num_qo_heads, sm_count) // 8) * 8 * 4
+
+
 REAL: dict[str, dict[str, Any]] = {
     "flashinfer": {**_WRAPPERS, "get_seq_lens": get_seq_lens},
     "flashinfer.decode": {
@@ -84,4 +98,8 @@ REAL: dict[str, dict[str, Any]] = {
         "xqa_batch_decode_with_kv_cache": run_into,
     },
     "flashinfer.prefill": {**_WRAPPERS, "trtllm_batch_context_with_kv_cache": run_into},
+    "flashinfer.utils": {
+        "get_device_sm_count": get_device_sm_count,
+        "get_trtllm_gen_multi_ctas_kv_counter_bytes": get_trtllm_gen_multi_ctas_kv_counter_bytes,
+    },
 }

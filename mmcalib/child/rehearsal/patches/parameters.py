@@ -33,6 +33,13 @@ def install() -> None:
             made.__class__ = faked(cls)
         return made
 
+    def shallow_copy(param: torch.Tensor) -> torch.Tensor:
+        """Of its class and attributes over the same storage."""
+        copy = param.detach()
+        copy.__class__ = type(param)
+        copy.__dict__.update({**param.__dict__, **copy.__dict__})
+        return copy
+
     def materialize_meta_tensor(meta_tensor: torch.Tensor) -> torch.Tensor:
         plain = torch.empty_strided(
             tuple(meta_tensor.size()), tuple(meta_tensor.stride()), dtype=meta_tensor.dtype
@@ -46,4 +53,5 @@ def install() -> None:
         return plain
 
     replace(targets.PARAMETER, new)
+    replace(targets.SHALLOW_COPY, shallow_copy)
     replace(targets.MATERIALIZE, materialize_meta_tensor)
