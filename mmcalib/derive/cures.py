@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from mmcalib.derive.demand import LanguageStep, Merge, Shortfall, WorstStep
+from mmcalib.derive.demand import LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
@@ -54,6 +54,23 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
         case WorstStep(peak_bytes=peak) if peak > room:
             # It is not what stays resident: another modality, or an item larger than profiled.
             return None
+        case PromptsStep(prompts=prompts, alone_bytes=alone) if (
+            prompts > 1 and alone + found.worst.resident.nbytes <= room
+        ):
+            # What each further prompt brings does not depend on its length.
+            each = (found.worst.peak_bytes - alone) / (prompts - 1)
+            seqs = 1 + int((room - alone - found.worst.resident.nbytes) / each)
+            return Engine(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
+        case PromptsStep(tokens=tokens, alone_bytes=alone, profiled_bytes=profiled):
+            largest = max(budget.max_tokens_per_item.values(), default=1)
+            taken = alone + found.worst.resident.nbytes
+            share = room / taken
+            if profiled >= found.reserved_bytes:
+                # What is reserved is of as many tokens, and shrinks with the step.
+                share = VLLM_SLACK_BYTES / max(1, taken - profiled)
+            batch = _whole(int(tokens * share), largest)
+            fits = 0 < batch < budget.max_num_batched_tokens
+            return Engine(max_num_batched_tokens=batch) if fits else None
         case WorstStep() | LanguageStep() | Merge():
             # Of embeddings alone nothing is rounded to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
@@ -75,6 +92,8 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
     if not largest:
         return None
     match found.worst:
+        case PromptsStep(prompts=prompts) if prompts > 1:
+            return None
         case WorstStep(items=items) if items:
             seqs = -(-items // _per_prompt(found.worst, counts))
             largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
@@ -87,11 +106,21 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
             return Engine(fewer, batch) if grows else None
         case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + VLLM_SLACK_BYTES:
             return None
-        case WorstStep() | LanguageStep() | Merge():
+        case WorstStep() | LanguageStep() | PromptsStep() | Merge():
             count = counts.get(_profiled(budget), 1) or 1
             items = -(-budget.encoder_budget_tokens // largest)
             seqs = -(-items // count)
             return Engine(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
+
+
+# What the sizes of compiled ranges and captured graphs are multiples of.
+_BLOCK: Final = 256
+
+
+def _whole(tokens: int, largest: int) -> int:
+    """Of whole largest items; of fewer tokens than one, where an item may be prefilled in parts."""
+    unit = largest if tokens >= largest else _BLOCK
+    return tokens // unit * unit
 
 
 def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
