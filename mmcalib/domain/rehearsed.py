@@ -87,6 +87,7 @@ class Rehearsed:
     of the text, beside the cache that they come from; None where that could not be run. `prefills`
     are steps full of one prompt, and of as many as may come at once, as serving runs them, of a
     model with recurrent layers: the profile's own leaves them out.
+    `capture_sizes` are the batches, in tokens, that CUDA graphs are captured of.
     `kv_blocks` is what vLLM divides the KV cache into; None where it would not start. `kept_bytes`
     are workspaces that kernels keep from the profile's later phases on: serving has them beside the
     encoder, and the profile's encoder had not.
@@ -123,6 +124,7 @@ class Rehearsed:
     outputs: Outputs | None = None
     merge_peak_bytes: int | None = None
     prefills: tuple[PromptsPeak, ...] = ()
+    capture_sizes: tuple[int, ...] = ()
     steps: tuple[StepPeak, ...] = ()
     kv_blocks: int | None = None
     kept_bytes: int = 0

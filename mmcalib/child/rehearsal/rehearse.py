@@ -35,6 +35,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     config = _config(request.engine_args)
     _check(config)
     graphs = estimate(config, config.scheduler_config.max_num_seqs, subtracts_graphs())
+    captured = compilation.capture_sizes(config)
     compilation.forgo(config)
     ranks = config.parallel_config.world_size
     outside = non_torch_bytes(ranks, counts_nccl=memory.counts_nccl())
@@ -78,6 +79,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             non_torch_bytes=outside,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
+            capture_sizes=captured,
             outputs=outputs,
             merge_peak_bytes=merge,
             kept_bytes=brought.kept_bytes,
