@@ -54,16 +54,11 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
         case WorstStep(peak_bytes=peak) if peak > room:
             # It is not what stays resident: another modality, or an item larger than profiled.
             return None
-        case PromptsStep(prompts=prompts, alone_bytes=alone) if (
-            prompts > 1 and alone + found.worst.resident.nbytes <= room
-        ):
-            # What each further prompt brings does not depend on its length.
-            each = (found.worst.peak_bytes - alone) / (prompts - 1)
-            seqs = 1 + int((room - alone - found.worst.resident.nbytes) / each)
+        case PromptsStep() if seqs := _prompts_within(room, found.worst):
             return Engine(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
-        case PromptsStep(tokens=tokens, alone_bytes=alone, profiled_bytes=profiled):
-            largest = max(budget.max_tokens_per_item.values(), default=1)
-            taken = alone + found.worst.resident.nbytes
+        case PromptsStep(tokens=tokens, profiled_bytes=profiled):
+            largest = max(budget.max_tokens_per_item.values(), default=_BLOCK)
+            taken = found.worst.nbytes
             share = room / taken
             if profiled >= found.reserved_bytes:
                 # What is reserved is of as many tokens, and shrinks with the step.
@@ -111,6 +106,21 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
             items = -(-budget.encoder_budget_tokens // largest)
             seqs = -(-items // count)
             return Engine(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
+
+
+# Fewer sequences than this share of those that may come are no cure: a smaller step is.
+_FEWEST: Final = 1 / 4
+
+
+def _prompts_within(room: int, step: PromptsStep) -> int:
+    """How many prompts find room, which bring as much each, whatever their length; 0 where those
+    are too few.
+    """
+    if step.prompts < 2 or step.peak_bytes <= step.alone_bytes:
+        return 0
+    each = (step.peak_bytes - step.alone_bytes) / (step.prompts - 1)
+    within = 1 + int((room - step.alone_bytes - step.resident.nbytes) // each)
+    return within if within >= step.prompts * _FEWEST else 0
 
 
 # What the sizes of compiled ranges and captured graphs are multiples of.

@@ -101,7 +101,11 @@ def test_prompts_that_bring_their_states_are_fewer() -> None:
 
 def test_prompts_of_which_one_is_too_much_take_a_smaller_step_first() -> None:
     engine = smaller(prompts(82, 1900, 6, 1600), budget(8192, 16_384, 256), {"image": 1})
-    assert engine == Engine(max_num_batched_tokens=(1600 + 150) * 8192 // 1900 // 256 * 256)
+    taken = 1900 + 81 * 6
+    assert engine == Engine(max_num_batched_tokens=(1600 + 150) * 8192 // taken // 256 * 256)
+    # One of four sequences would do, and is no way to serve.
+    few = smaller(prompts(8, 1490, 6, 1344), budget(8192, 16_384, 8), {"image": 1})
+    assert few == Engine(max_num_batched_tokens=(1344 + 150) * 8192 // 1532 // 256 * 256)
 
 
 def test_what_is_the_least_already_has_no_cure() -> None:

@@ -115,7 +115,7 @@ def predicted_shortfall(predicted: Predicted, decision: Configuration) -> Shortf
     served = [m for m, _ in configurations(decision)]
     if after is None or any(m not in predicted.steps for m in served):
         return None
-    if not decision.budget.encoder_cache_size or not after.phases:
+    if not after.phases or not (decision.budget.encoder_cache_size or after.prefills):
         return None
     return shortfall(decision, after, predicted.steps)
 

@@ -115,6 +115,19 @@ def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None
     assert check.remedy.startswith(f"--max-num-batched-tokens {batch}")
 
 
+def test_the_language_model_alone_is_judged_by_its_prompts() -> None:
+    nothing = replace(
+        FOUR.budget, encoder_cache_size=0, encoder_compute_budget=0, max_tokens_per_item={}
+    )
+    alone = Config(nothing, nothing)
+    after = replace(served(nothing, 140_000, MIB), phases=peaks(0, 16_384 * 111_000))
+    check = reserved_check(predicted(alone, after), alone, allow_under_reserve=False)
+    assert check is not None
+    assert (check.status, "of 4 prompts, as served" in check.detail) == ("fail", True)
+    dense = replace(after, prefills=())
+    assert predicted_shortfall(predicted(alone, dense), alone) is None
+
+
 def test_what_stays_resident_beside_the_language_model_decides() -> None:
     """Finding §3 of the server conformance work: `max_num_seqs 4`, 1,296 of 1,296 tokens, adequacy
     1.0, while the language model may run beside 15,088 more tokens, 494 MB.
