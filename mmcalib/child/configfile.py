@@ -53,7 +53,8 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _said(value)
     if isinstance(value, enum.Enum):
-        return value.value
+        # `CUDAGraphMode.FULL_DECODE_ONLY` is a pair, which vLLM takes back by its name alone.
+        return value.name if isinstance(value.value, tuple) else value.value
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

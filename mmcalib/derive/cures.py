@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from mmcalib.derive.demand import LanguageStep, Merge, Shortfall, WorstStep
+from mmcalib.derive.demand import LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
@@ -54,6 +54,18 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
         case WorstStep(peak_bytes=peak) if peak > room:
             # It is not what stays resident: another modality, or an item larger than profiled.
             return None
+        case PromptsStep() if seqs := _prompts_within(room, found.worst):
+            return Engine(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
+        case PromptsStep(tokens=tokens, profiled_bytes=profiled):
+            largest = max(budget.max_tokens_per_item.values(), default=_BLOCK)
+            taken = found.worst.nbytes
+            share = room / taken
+            if profiled >= found.reserved_bytes:
+                # What is reserved is of as many tokens, and shrinks with the step.
+                share = VLLM_SLACK_BYTES / max(1, taken - profiled)
+            batch = _whole(int(tokens * share), largest)
+            fits = 0 < batch < budget.max_num_batched_tokens
+            return Engine(max_num_batched_tokens=batch) if fits else None
         case WorstStep() | LanguageStep() | Merge():
             # Of embeddings alone nothing is rounded to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
@@ -75,6 +87,8 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
     if not largest:
         return None
     match found.worst:
+        case PromptsStep(prompts=prompts) if prompts > 1:
+            return None
         case WorstStep(items=items) if items:
             seqs = -(-items // _per_prompt(found.worst, counts))
             largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
@@ -87,11 +101,36 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
             return Engine(fewer, batch) if grows else None
         case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + VLLM_SLACK_BYTES:
             return None
-        case WorstStep() | LanguageStep() | Merge():
+        case WorstStep() | LanguageStep() | PromptsStep() | Merge():
             count = counts.get(_profiled(budget), 1) or 1
             items = -(-budget.encoder_budget_tokens // largest)
             seqs = -(-items // count)
             return Engine(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
+
+
+# Fewer sequences than this share of those that may come are no cure: a smaller step is.
+_FEWEST: Final = 1 / 4
+
+
+def _prompts_within(room: int, step: PromptsStep) -> int:
+    """How many prompts find room, which bring as much each, whatever their length; 0 where those
+    are too few.
+    """
+    if step.prompts < 2 or step.peak_bytes <= step.alone_bytes:
+        return 0
+    each = (step.peak_bytes - step.alone_bytes) / (step.prompts - 1)
+    within = 1 + int((room - step.alone_bytes - step.resident.nbytes) // each)
+    return within if within >= step.prompts * _FEWEST else 0
+
+
+# What the sizes of compiled ranges and captured graphs are multiples of.
+_BLOCK: Final = 256
+
+
+def _whole(tokens: int, largest: int) -> int:
+    """Of whole largest items; of fewer tokens than one, where an item may be prefilled in parts."""
+    unit = largest if tokens >= largest else _BLOCK
+    return tokens // unit * unit
 
 
 def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:

@@ -42,6 +42,14 @@ class PhasePeak:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptsPeak:
+    """A step full of so many prompts alike."""
+
+    prompts: int
+    phase: PhasePeak
+
+
+@dataclass(frozen=True, slots=True)
 class StepPeak:
     """The most bytes that a step held above the loaded model, inputs and outputs included, and the
     embeddings that it made; None of both where `problem` says why it could not be run.
@@ -76,9 +84,10 @@ class Rehearsed:
     below zero the engine would not start. `kv_cache_tokens` and `max_concurrency` are None then,
     and `problem` is vLLM's reason. `encoder_tokens` are the embeddings that the profile made, of
     `outputs`. `merge_peak_bytes` is what it takes to write a step full of embeddings among those
-    of the text, beside the cache that they come from; None where that could not be run. `prefill`
-    is a step full of a prompt as serving runs it, of a model with recurrent layers: the profile's
-    own leaves them out.
+    of the text, beside the cache that they come from; None where that could not be run. `prefills`
+    are steps full of one prompt, and of as many as may come at once, as serving runs them, of a
+    model with recurrent layers: the profile's own leaves them out.
+    `capture_sizes` are the batches, in tokens, that CUDA graphs are captured of.
     `kv_blocks` is what vLLM divides the KV cache into; None where it would not start. `kept_bytes`
     are workspaces that kernels keep from the profile's later phases on: serving has them beside the
     encoder, and the profile's encoder had not.
@@ -114,7 +123,13 @@ class Rehearsed:
     encoder_tokens: int = 0
     outputs: Outputs | None = None
     merge_peak_bytes: int | None = None
-    prefill: PhasePeak | None = None
+    prefills: tuple[PromptsPeak, ...] = ()
+    capture_sizes: tuple[int, ...] = ()
     steps: tuple[StepPeak, ...] = ()
     kv_blocks: int | None = None
     kept_bytes: int = 0
+
+    @property
+    def prefill(self) -> PromptsPeak | None:
+        """The costliest step full of prompts."""
+        return max(self.prefills, key=lambda one: one.phase.peak_bytes, default=None)

@@ -262,6 +262,13 @@ class RunOptions(Options):
             "memory of each.",
         ),
     ] = False
+    pin_kv_cache: Annotated[
+        bool,
+        Option(
+            help="Write the KV cache's bytes and the CUDA graphs' sizes that rehearsal leaves on "
+            "--gpu: every start has the same.",
+        ),
+    ] = False
     seed: Annotated[
         int, Option(metavar="N", help="Seed for choosing the sample, and of --worst-order.")
     ] = 0

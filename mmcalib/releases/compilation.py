@@ -16,6 +16,13 @@ def graph_mode(config: Any) -> str:
     return "NONE" if mode is None else str(mode.name)
 
 
+def capture_sizes(config: Any) -> tuple[int, ...]:
+    """The batches, in tokens, that CUDA graphs are captured of; none where they are off."""
+    if graph_mode(config) == "NONE":
+        return ()
+    return tuple(sorted(config.compilation_config.cudagraph_capture_sizes or ()))
+
+
 def forgo(config: Any) -> None:
     """Change an engine config so that its worker compiles and captures nothing."""
     if VLLM_0_10.reached:

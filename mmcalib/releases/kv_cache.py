@@ -42,6 +42,13 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
     return utils.get_kv_cache_config(config, specs, available_bytes)
 
 
+def sequences_at_once(layout: Any) -> int:
+    """The most that may be under way: each has a block of every group at least, a state of its own
+    where the group's layers are recurrent. One block is vLLM's own (`BlockPool.null_block`).
+    """
+    return max(1, (int(layout.num_blocks) - 1) // max(1, len(layout.kv_cache_groups)))
+
+
 def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
     """The "GPU KV cache size" and "Maximum concurrency" that startup prints.
 

@@ -51,9 +51,9 @@ def watched_phases(
         yield
 
 
-def run_prefill(worker: Any, tokens: int) -> None:
-    """A step of `tokens` of one prompt, or of as few as the context allows, once there is a KV
-    cache: with attention, and with the recurrent layers that a profile leaves out.
+def run_prefill(worker: Any, tokens: int, prompts: int) -> None:
+    """A step of `tokens` of so many prompts alike, once there is a KV cache: with attention, and
+    with the recurrent layers that a profile leaves out.
     """
     runner = worker.model_runner
     # The tokens of a dummy step are spread over as many requests as there may be.
@@ -61,7 +61,7 @@ def run_prefill(worker: Any, tokens: int) -> None:
     if uses_v2_runner(worker):
         owner, most, attending = runner, "max_num_reqs", {"skip_attn": False}
     true = getattr(owner, most)
-    setattr(owner, most, -(-tokens // worker.model_config.max_model_len))
+    setattr(owner, most, prompts)
     try:
         runner._dummy_run(tokens, **attending)
     finally:

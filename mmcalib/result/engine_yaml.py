@@ -35,11 +35,20 @@ def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
     return "\n".join(lines)
 
 
+class _OneLine(yaml.SafeDumper):
+    """Lists stand behind their name: sizes of CUDA graphs are some fifty."""
+
+
+_OneLine.add_representer(
+    list, lambda dumper, found: dumper.represent_sequence("tag:yaml.org,2002:seq", found, True)
+)
+
+
 def _entry(key: str, value: Any) -> str:
     name = key.replace("_", "-")
     if value is False:
         name, value = f"no-{name}", True
-    return visible_yaml(yaml.SafeDumper, {name: value}, width=_WIDTH)
+    return visible_yaml(_OneLine, {name: value}, width=_WIDTH)
 
 
 def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, width: int) -> str:

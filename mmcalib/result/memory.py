@@ -12,8 +12,8 @@ class Memory(DocumentPart):
 
     KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
     is the highest of its phases; while serving a full encoder cache takes its part of that.
-    `prefill_peak_bytes` is a step full of a prompt as it is served, of a model with recurrent
-    layers: vLLM's profile leaves them out.
+    `prefill_peak_bytes` is a step full of prompts as it is served, the costlier of one and of as
+    many as may come at once, of a model with recurrent layers: vLLM's profile leaves them out.
     """
 
     total_bytes: int | None = None

@@ -45,6 +45,7 @@ class Job:
     device: Device = "auto"
     worst_order: WorstOrderSearch | None = None
     serve_choices: bool = False
+    pin_kv_cache: bool = False
 
     @classmethod
     def of(
@@ -75,6 +76,7 @@ class Job:
             if options.worst_order is None
             else WorstOrderSearch(options.worst_order, options.trials, options.seed),
             serve_choices=options.serve_choices,
+            pin_kv_cache=options.pin_kv_cache,
         )
 
     def __post_init__(self) -> None:
@@ -89,6 +91,10 @@ class Job:
         if self.serve_choices and self.gpu is None:
             raise UsageError(
                 "--serve-choices is of serving on a GPU, and none is named", hint="--gpu L4"
+            )
+        if self.pin_kv_cache and self.gpu is None:
+            raise UsageError(
+                "--pin-kv-cache is of a GPU's memory, and none is named", hint="--gpu L4"
             )
         if self.encoder_sweep and self.validate not in ("startup", "replay"):
             raise UsageError(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.cures import Engine, larger, smaller
-from mmcalib.derive.demand import LanguageStep, Resident, Shortfall, WorstStep
+from mmcalib.derive.demand import LanguageStep, PromptsStep, Resident, Shortfall, WorstStep
 from mmcalib.domain.budget import Budget
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
@@ -64,6 +64,48 @@ def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
     room = 1650 * MIB + VLLM_SLACK_BYTES
     assert batch % 280 == 0
     assert batch * step.nbytes <= room * 9984 < (batch + 280) * step.nbytes
+
+
+def prompts(
+    count: int, alone: int, each: int, reserved: int, resident: int = 0, profiled: int = 0
+) -> Shortfall:
+    peak, held = alone + (count - 1) * each, Resident(resident * 64, MIB // 64)
+    step = PromptsStep(8192, peak * MIB, held, count, alone * MIB, profiled * MIB)
+    return Shortfall(reserved * MIB, step, 0)
+
+
+def test_a_prompt_that_takes_more_than_is_reserved_takes_a_smaller_step() -> None:
+    """The language model alone of vllm#52872; items are prefilled in parts, so in blocks of 256."""
+    found = prompts(1, 1680, 0, 1344)
+    engine = smaller(found, budget(8192, 16_384, 4), {"image": 1})
+    assert engine == Engine(max_num_batched_tokens=(1344 + 150) * 8192 // 1680 // 256 * 256)
+    assert smaller(found, budget(8192, 1000, 4), {"image": 1}) == Engine(
+        max_num_batched_tokens=7000
+    )
+    assert smaller(prompts(1, 1680, 0, 1344, 200), budget(8192, 16_384, 4), {}) == Engine(
+        max_num_batched_tokens=(1344 + 150) * 8192 // 1880 // 256 * 256
+    )
+
+
+def test_where_the_reserve_shrinks_with_the_step_it_is_smaller_still() -> None:
+    found = prompts(1, 1680, 0, 1344, profiled=1344)
+    engine = smaller(found, budget(8192, 16_384, 4), {"image": 1})
+    assert engine == Engine(max_num_batched_tokens=150 * 8192 // (1680 - 1344) // 256 * 256)
+
+
+def test_prompts_that_bring_their_states_are_fewer() -> None:
+    found, at = prompts(82, 1340, 6, 1600), budget(8192, 324, 256)
+    assert smaller(found, at, {"image": 1}) == Engine(max_num_seqs=1 + (1600 + 150 - 1340) // 6)
+    assert larger(found, at, {"image": 1}) is None
+
+
+def test_prompts_of_which_one_is_too_much_take_a_smaller_step_first() -> None:
+    engine = smaller(prompts(82, 1900, 6, 1600), budget(8192, 16_384, 256), {"image": 1})
+    taken = 1900 + 81 * 6
+    assert engine == Engine(max_num_batched_tokens=(1600 + 150) * 8192 // taken // 256 * 256)
+    # One of four sequences would do, and is no way to serve.
+    few = smaller(prompts(8, 1490, 6, 1344), budget(8192, 16_384, 8), {"image": 1})
+    assert few == Engine(max_num_batched_tokens=(1344 + 150) * 8192 // 1532 // 256 * 256)
 
 
 def test_what_is_the_least_already_has_no_cure() -> None:

@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.derive.demand import LanguageStep, Merge, Resident, Shortfall, WorstStep, worst_step
+from mmcalib.derive.demand import (
+    LanguageStep,
+    Merge,
+    PromptsStep,
+    Resident,
+    Shortfall,
+    WorstStep,
+    worst_step,
+)
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 
@@ -44,6 +52,7 @@ def test_what_stays_resident_is_part_of_every_demand() -> None:
     for demand in (
         WorstStep("image", 1296, 1000, held),
         LanguageStep(8192, 1000, held),
+        PromptsStep(8192, 1000, held, prompts=4, alone_bytes=900),
         Merge(8192, 1000, held),
     ):
         assert demand.nbytes == 1000 + held.nbytes

@@ -47,6 +47,8 @@ NASTY: dict[str, Any] = {
     "enable_prefix_caching": False,
     "enforce_eager": True,
     "kv_cache_dtype": "fp8",
+    "kv_cache_memory_bytes": 9_123_659_776,
+    "cudagraph_capture_sizes": [1, 2, 4, 8, 16],
 }
 
 
@@ -81,6 +83,13 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
         "k8s args": read(host, tuple(word.replace("$$", "$") for word in args)),
         "k8s file": read(host, (), str(mounted)),
     }
+
+
+def test_a_mode_of_two_modes_is_read_by_its_name(host: EngineHost) -> None:
+    """`CUDAGraphMode.FULL_DECODE_ONLY` is a pair, and vLLM makes no mode of a pair in JSON."""
+    said = {"cudagraph_mode": "FULL_DECODE_ONLY"}
+    found = read(host, ("--model", "m", "--compilation-config", json.dumps(said)))
+    assert found["compilation_config"] == said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from mmcalib.checks.check import CheckId
 MEMORY_ON = CheckId("memory on {}")
 CONCURRENCY = CheckId("concurrency")
 PEAK_BY_FORMULA = CheckId("encoder peak by formula")
+KV_PINNED = CheckId("KV cache pinned")
 PREDICTED = CheckId("predicted against measured")
 CACHED_KEEP = CheckId("what cached items keep")
 SIZES_REHEARSED = CheckId("encoder sweep as rehearsed")

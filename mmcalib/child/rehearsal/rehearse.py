@@ -14,7 +14,7 @@ from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.overhead import non_torch_bytes
 from mmcalib.child.rehearsal.startup import Brought, brought_up
 from mmcalib.domain.budget import Budget, Clip
-from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
+from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, PromptsPeak, Rehearsed
 from mmcalib.engine.messages import Rehearse
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.releases import backends, compilation, kv_cache, memory
@@ -35,6 +35,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     config = _config(request.engine_args)
     _check(config)
     graphs = estimate(config, config.scheduler_config.max_num_seqs, subtracts_graphs())
+    captured = compilation.capture_sizes(config)
     compilation.forgo(config)
     ranks = config.parallel_config.world_size
     outside = non_torch_bytes(ranks, counts_nccl=memory.counts_nccl())
@@ -56,7 +57,9 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         if given_bytes is not None:
             # The user's word, whatever else is taken.
             kept = stage.machine.allocator.allocated_bytes
-        prefill = serving.prefill(config, brought, stage.ledger, kv.layout)
+        prefills = serving.prefills(
+            config, brought, stage.ledger, kv.layout, captures=graphs.nbytes > 0
+        )
         return Rehearsed(
             vllm=installed("vllm"),
             runner="V2" if uses_v2_runner(brought.worker) else "V1",
@@ -71,11 +74,12 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             buffers_bytes=kept - brought.weights_bytes,
             activation_peak_bytes=activation,
             phases=tuple(_peak(phase) for phase in brought.phases),
-            prefill=None if prefill is None else _peak(prefill),
+            prefills=tuple(PromptsPeak(prompts, _peak(phase)) for prompts, phase in prefills),
             encoder_tokens=sum(phase.embeddings for phase in brought.phases),
             non_torch_bytes=outside,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
+            capture_sizes=captured,
             outputs=outputs,
             merge_peak_bytes=merge,
             kept_bytes=brought.kept_bytes,

@@ -19,6 +19,7 @@ from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.releases.budget import worker_budget
+from mmcalib.releases.kv_cache import sequences_at_once
 from mmcalib.releases.models import embeds_width
 from mmcalib.releases.runner import encoded, encoder_batches, run_prefill
 
@@ -87,20 +88,43 @@ def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -
     return phase
 
 
-def prefill(config: Any, brought: Brought, ledger: Ledger, layout: Any) -> LedgerPhase | None:
-    """A step full of a prompt, as serving runs it, of a model with recurrent layers: vLLM's profile
-    leaves out what they compute (vllm#52872). None of any other model.
+# A step of one token is no prompt to vLLM (`split_decodes_and_prefills`,
+# vllm/v1/attention/backends/utils.py of 0.32, whose threshold is 1).
+_SHORTEST_PROMPT: Final = 2
 
-    Fills the KV cache, and comes last: a profile would not find its memory afterwards.
+
+def prefills(
+    config: Any, brought: Brought, ledger: Ledger, layout: Any, *, captures: bool
+) -> Iterator[tuple[int, LedgerPhase]]:
+    """Steps full of prompts, as serving runs them, of a model with recurrent layers: vLLM's profile
+    leaves out what they compute (vllm#52872). One of a single prompt, and one of as many as may
+    come at once: each brings its state, which is gathered and written anew (`_forward_core`,
+    vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py of 0.32), and a chunk of 64 tokens
+    that it need not fill (`prepare_chunk_indices`). None of any other model.
+
+    What attention keeps from its first step on, such as FlashInfer's workspace, is taken while
+    startup estimates its CUDA graphs where it `captures` them, and is in that estimate
+    (`profile_cudagraph_memory`, vllm/v1/worker/gpu_model_runner.py of 0.28). Else it is in the
+    steps. Fills the KV cache, and comes last: a profile would not find its memory afterwards.
     """
     if not config.model_config.is_hybrid or layout is None:
-        return None
+        return
     brought.worker.initialize_from_config(layout)
-    with ledger.phase("prefill") as phase:
-        run_prefill(brought.worker, config.scheduler_config.max_num_batched_tokens)
-    # As the profile counts, whose kernels' workspaces stay.
-    phase.start_bytes -= brought.profile.end_bytes - brought.profile.start_bytes
-    return phase
+    tokens = config.scheduler_config.max_num_batched_tokens
+    fewest = -(-tokens // config.model_config.max_model_len)
+    at_once = min(config.scheduler_config.max_num_seqs, sequences_at_once(layout))
+    most = max(fewest, min(at_once, tokens // _SHORTEST_PROMPT))
+    with ledger.phase("first step") as first:
+        run_prefill(brought.worker, tokens, fewest)
+    kept = brought.profile.end_bytes - brought.profile.start_bytes
+    if not captures:
+        kept += first.end_bytes - first.start_bytes
+    for prompts in sorted({fewest, most}):
+        with ledger.phase("prefill") as phase:
+            run_prefill(brought.worker, tokens, prompts)
+        # As the profile counts, whose kernels' workspaces stay.
+        phase.start_bytes -= kept
+        yield prompts, phase
 
 
 def merge_peak(

@@ -28,6 +28,7 @@ from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.gate.costs import costs
 from mmcalib.workflows.memory.fallback import by_formula
 from mmcalib.workflows.memory.figures import encoder_budget, memory
+from mmcalib.workflows.memory.pinned import pinned_evidence
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.proof.figures import measured_memory, startup_figures
 from mmcalib.workflows.proof.processor_device import processor_device
@@ -57,6 +58,7 @@ def assemble(
     if memory_found is not None:
         checks = memory_found.checks
     predicted = memory_found.predicted if memory_found else None
+    pool, gpu = memory_found.pool if memory_found else None, job.gpu
     return Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool=Tool(mmcalib=__version__, **opened.versions),
@@ -73,11 +75,12 @@ def assemble(
             limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
             mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
             media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
-            evidence=list(
-                with_effects(evidence(decision, opened, job.policy, job.gpu), decision.effects)
-            ),
+            evidence=[
+                *with_effects(evidence(decision, opened, job.policy, gpu), decision.effects),
+                *(pinned_evidence(pool, gpu.name) if pool and gpu else ()),
+            ],
         ),
-        engine_config=decided.engine_config,
+        engine_config=pool.on(decided.engine_config) if pool else decided.engine_config,
         budget=Budgets(
             default=encoder_budget(decision.default_budget, table=decision.default_table),
             calibrated=encoder_budget(

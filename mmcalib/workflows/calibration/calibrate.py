@@ -34,6 +34,7 @@ def calibrate(
     device: Device = "auto",
     worst_order: str | os.PathLike[str] | None = None,
     serve_choices: bool = False,
+    pin_kv_cache: bool = False,
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests` and return the result.
@@ -60,6 +61,7 @@ def calibrate(
             "device": device,
             "worst_order": Path(worst_order) if worst_order else None,
             "serve_choices": serve_choices,
+            "pin_kv_cache": pin_kv_cache,
         },
     )
     where = gpu_of(gpu) if isinstance(gpu, str) else gpu

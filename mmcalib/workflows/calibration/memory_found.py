@@ -10,6 +10,7 @@ from pathlib import Path
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.check import Check
+from mmcalib.derive.fixed_pool import FixedPool
 from mmcalib.derive.policy import Policy
 from mmcalib.result.traffic import ServedTraffic
 from mmcalib.workflows.calibration.proven import Proven
@@ -24,6 +25,7 @@ from mmcalib.workflows.memory.checks import (
 )
 from mmcalib.workflows.memory.cured import Ask, cured
 from mmcalib.workflows.memory.explored import begin, predicted, rehearsing
+from mmcalib.workflows.memory.pinned import pinned
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.retained import views_check
 from mmcalib.workflows.memory.sizes import (
@@ -44,13 +46,15 @@ from mmcalib.workflows.traffic.beside import (
 @dataclass(frozen=True, slots=True)
 class MemoryFound:
     """`sizes` are the encoder's peaks of what a sweep measured; `checks` are those of all stages,
-    in bytes where that is known now. Without a GPU nothing was rehearsed.
+    in bytes where that is known now. Without a GPU nothing was rehearsed. `pool` is written where
+    that was asked.
     """
 
     predicted: Predicted | None
     sizes: RehearsedSizes
     checks: tuple[Check, ...]
     traffic: ServedTraffic | None = None
+    pool: FixedPool | None = None
 
 
 def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
@@ -104,12 +108,15 @@ def predict_memory(
     )
     path, wanted = decided.served.resolved.path, job.policy.concurrency
     judged += memory_checks(found, started, path, wanted)
+    pool = None
+    if job.pin_kv_cache and (kept := pinned(found, decision, every)):
+        pool, judged = kept.pool, [*judged, kept.check]
     traffic = None
     if beside is not None:
         with session.progress.step(f"serving requests on {found.gpu.name}"):
             traffic, more = finish_serving(beside, found, _starts_with(decision, every))
         judged += more
-    return MemoryFound(found, sizes, tuple(judged), traffic)
+    return MemoryFound(found, sizes, tuple(judged), traffic, pool)
 
 
 def _starts_with(decision: Decision, every: Ask) -> StartsWith:

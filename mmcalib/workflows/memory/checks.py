@@ -10,7 +10,7 @@ from mmcalib.checks.catalogue.memory import CONCURRENCY, MEMORY_ON, PEAK_BY_FORM
 from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
 from mmcalib.checks.check import Check, CheckId, Status
 from mmcalib.checks.configuration import Configuration
-from mmcalib.derive.demand import Demand, LanguageStep, Merge, Shortfall, WorstStep
+from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.wording import gib
@@ -115,7 +115,7 @@ def predicted_shortfall(predicted: Predicted, decision: Configuration) -> Shortf
     served = [m for m, _ in configurations(decision)]
     if after is None or any(m not in predicted.steps for m in served):
         return None
-    if not decision.budget.encoder_cache_size or not after.phases:
+    if not after.phases or not (decision.budget.encoder_cache_size or after.prefills):
         return None
     return shortfall(decision, after, predicted.steps)
 
@@ -144,6 +144,9 @@ def _said(demand: Demand) -> str:
             what = f"the costliest step, {demand.tokens:,} tokens of {demand.modality},"
         case LanguageStep():
             what = f"the language model's step of {demand.tokens:,} tokens"
+        case PromptsStep(prompts=prompts):
+            of = "one prompt" if prompts == 1 else f"{prompts:,} prompts"
+            what = f"the language model's step of {demand.tokens:,} tokens of {of}, as served,"
         case Merge():
             what = f"the merge of {demand.tokens:,} tokens with those of the text"
     return f"{what} takes {gib(demand.peak_bytes)}{beside}"

@@ -40,7 +40,7 @@ def memory(found: Rehearsed, gpu: Gpu) -> Memory:
         buffers_bytes=found.buffers_bytes,
         encoder_peak_bytes=peaks.get("encoder"),
         language_model_peak_bytes=peaks.get("language model"),
-        prefill_peak_bytes=found.prefill.peak_bytes if found.prefill else None,
+        prefill_peak_bytes=found.prefill.phase.peak_bytes if found.prefill else None,
         sampler_peak_bytes=peaks.get("sampler"),
         encoder_cache_bytes=found.encoder_cache_bytes,
         activation_peak_bytes=found.activation_peak_bytes,

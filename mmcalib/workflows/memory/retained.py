@@ -9,7 +9,7 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.memory import CACHED_KEEP
 from mmcalib.checks.check import Check
 from mmcalib.checks.configuration import Configuration
-from mmcalib.derive.demand import LanguageStep
+from mmcalib.derive.demand import LanguageStep, PromptsStep
 from mmcalib.derive.views import Pinned, pinned, repeated
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.wording import gib, number
@@ -27,7 +27,8 @@ def views_check(predicted: Predicted, decision: Configuration, accesses: Accesse
         return None
     found = retained(decision, accesses)
     every = demands(decision, after, predicted.steps)
-    language = next((one for one in every if isinstance(one, LanguageStep)), None)
+    steps = (one for one in every if isinstance(one, LanguageStep | PromptsStep))
+    language = max(steps, key=lambda one: one.nbytes, default=None)
     width = output_width(after, predicted.steps)
     if found is None or language is None or not width:
         return None

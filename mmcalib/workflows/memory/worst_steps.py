@@ -12,6 +12,7 @@ from mmcalib.derive.demand import (
     Demand,
     LanguageStep,
     Merge,
+    PromptsStep,
     Resident,
     Shortfall,
     WorstStep,
@@ -102,11 +103,13 @@ def demands(
         )
     # What the profile's own outputs hold is part of its later peaks.
     held = calibrated.outputs.held_bytes if calibrated.outputs else 0
-    language = [p.peak_bytes - held for p in calibrated.phases if p.name in _LANGUAGE]
-    if calibrated.prefill is not None:
-        language.append(calibrated.prefill.peak_bytes)
-    if language:
-        yield LanguageStep(budget.max_num_batched_tokens, max(language), beside(0))
+    profiled = max((p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE), default=0)
+    if profiled:
+        yield LanguageStep(budget.max_num_batched_tokens, profiled - held, beside(0))
+    alone = min((one.phase.peak_bytes for one in calibrated.prefills), default=0)
+    for one in calibrated.prefills:
+        tokens, peak = budget.max_num_batched_tokens, one.phase.peak_bytes
+        yield PromptsStep(tokens, peak, beside(0), one.prompts, alone, profiled)
     if calibrated.merge_peak_bytes is not None:
         tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
         yield Merge(tokens, calibrated.merge_peak_bytes, beside(0))

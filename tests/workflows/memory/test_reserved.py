@@ -16,11 +16,18 @@ from mmcalib.checks.check import Check, verdict
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.cures import Engine
-from mmcalib.derive.demand import LanguageStep, Merge, WorstStep
+from mmcalib.derive.demand import LanguageStep, Merge, PromptsStep, WorstStep
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
-from mmcalib.domain.rehearsed import EncoderStep, Outputs, Rehearsed, StepPeak
+from mmcalib.domain.rehearsed import (
+    EncoderStep,
+    Outputs,
+    PhasePeak,
+    PromptsPeak,
+    Rehearsed,
+    StepPeak,
+)
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
@@ -60,6 +67,65 @@ FOUR = Config(limits(16_384, 4), limits(16_384, 4))
 
 def predicted(config: Config, after: Rehearsed) -> Predicted:
     return Predicted(GPU, None, after, steps={config.modality: after})
+
+
+def served(budget: Budget, alone: int, each: int) -> Rehearsed:
+    """A model with recurrent layers: bytes a token of a prompt, and for each prompt more."""
+    one = budget.max_num_batched_tokens * alone
+    many = budget.max_num_seqs
+    peak = one + (many - 1) * each
+    prompts = [(1, one), (many, peak)]
+    return deepstack(
+        budget,
+        prefills=tuple(PromptsPeak(n, PhasePeak("prefill", at, 0, "", ())) for n, at in prompts),
+        outputs=None,
+        merge_peak_bytes=None,
+    )
+
+
+def answers(alone: int, each: int) -> Ask:
+    """What the rehearsal of any values would say."""
+
+    def ask(
+        asked: Sequence[Mapping[str, Any]], steps: tuple[EncoderStep, ...]
+    ) -> list[Rehearsed | None]:
+        first = asked[0]
+        tokens = first.get("max_num_batched_tokens", 16_384)
+        at = limits(tokens, first.get("max_num_seqs", 4))
+        return [served(at, alone, each)] * len(asked)
+
+    return ask
+
+
+def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None:
+    at = predicted(FOUR, served(FOUR.budget, 140_000, MIB))
+    found = predicted_shortfall(at, FOUR)
+    assert found is not None
+    assert isinstance(found.worst, PromptsStep)
+    cures = list(cured(found, FOUR, answers(140_000, MIB)))
+    (batch,) = [cure.engine.max_num_batched_tokens for cure in cures]
+    assert batch is not None
+    assert batch < 16_384
+    assert batch % 324 == 0
+    check = reserved_check(
+        at, FOUR, allow_under_reserve=False, cures=[f"--max-num-batched-tokens {batch}"]
+    )
+    assert check is not None
+    assert "of 4 prompts, as served, takes" in check.detail
+    assert check.remedy.startswith(f"--max-num-batched-tokens {batch}")
+
+
+def test_the_language_model_alone_is_judged_by_its_prompts() -> None:
+    nothing = replace(
+        FOUR.budget, encoder_cache_size=0, encoder_compute_budget=0, max_tokens_per_item={}
+    )
+    alone = Config(nothing, nothing)
+    after = replace(served(nothing, 140_000, MIB), phases=peaks(0, 16_384 * 111_000))
+    check = reserved_check(predicted(alone, after), alone, allow_under_reserve=False)
+    assert check is not None
+    assert (check.status, "of 4 prompts, as served" in check.detail) == ("fail", True)
+    dense = replace(after, prefills=())
+    assert predicted_shortfall(predicted(alone, dense), alone) is None
 
 
 def test_what_stays_resident_beside_the_language_model_decides() -> None:

@@ -1,0 +1,69 @@
+"""`--pin-kv-cache`: the KV cache's size as it is written, once it was rehearsed so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmcalib.checks.catalogue.memory import KV_PINNED
+from mmcalib.checks.check import Check
+from mmcalib.checks.configuration import Configuration
+from mmcalib.derive.fixed_pool import FixedPool, fixed_pool
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.result.evidence import Evidence
+from mmcalib.wording import gib
+from mmcalib.workflows.memory.cured import Ask
+from mmcalib.workflows.memory.predicted import Predicted
+
+_REMEDY = "a smaller --max-model-len, or no --pin-kv-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedPool:
+    """`pool` is None where vLLM would not start with it."""
+
+    pool: FixedPool | None
+    check: Check
+
+
+def pinned(predicted: Predicted, decision: Configuration, ask: Ask) -> PinnedPool | None:
+    """The size that is written, rehearsed as it will be served; None where nothing was rehearsed
+    or nothing is left, of which another check tells.
+    """
+    pool = fixed_pool(predicted.calibrated) if predicted.calibrated else None
+    if pool is None:
+        return None
+    (found,) = ask([pool.on(decision.engine_args)], ())
+    if found is None or found.kv_cache_tokens is None:
+        why = found.problem if found else "it could not be rehearsed"
+        detail = f"{gib(pool.kv_cache_memory_bytes)} are too little, rehearsed: {why}"
+        return PinnedPool(None, Check(KV_PINNED, "fail", detail, _REMEDY))
+    return PinnedPool(pool, Check(KV_PINNED, "pass", _said(pool, found)))
+
+
+def _said(pool: FixedPool, found: Rehearsed) -> str:
+    graphs = f", graphs of {len(pool.capture_sizes)} sizes" if pool.capture_sizes else ""
+    return (
+        f"KV cache {gib(pool.kv_cache_memory_bytes)} of {gib(pool.left_bytes)} that are left, "
+        f"{found.kv_cache_tokens:,} tokens{graphs}; vLLM takes them as they are, and heeds no "
+        "gpu_memory_utilization"
+    )
+
+
+def pinned_evidence(pool: FixedPool, gpu: str) -> Iterator[Evidence]:
+    """One entry per emitted value."""
+    yield Evidence(
+        setting="kv_cache_memory_bytes",
+        value=pool.kv_cache_memory_bytes,
+        label="rehearsed",
+        reason=f"--pin-kv-cache: what rehearsal leaves on {gpu}, less {VLLM_SLACK_BYTES >> 20} MiB "
+        "as vLLM suggests it; with it vLLM ignores gpu_memory_utilization",
+    )
+    if pool.capture_sizes:
+        yield Evidence(
+            setting="cudagraph_capture_sizes",
+            value=list(pool.capture_sizes),
+            label="rehearsed",
+            reason=f"--pin-kv-cache: vLLM's own on {gpu}, so that no start captures more",
+        )
