@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import wave
 from typing import Any
 
 from vllm.multimodal.media import MediaConnector, audio
@@ -50,5 +52,18 @@ def first_frames_loader(options: dict[str, Any]) -> Any:
 
 
 def decodes_by_torchcodec() -> bool:
-    """Whether the library is here with which vLLM decodes sound first."""
-    return getattr(audio, "AudioDecoder", None) is not None
+    """Whether the library is here with which vLLM decodes sound first, and finds an FFmpeg of the
+    system: it looks for one when it is first used.
+    """
+    decoder = getattr(audio, "AudioDecoder", None)
+    if decoder is None:
+        return False
+    silence = io.BytesIO()
+    with wave.open(silence, "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(3200))
+    try:
+        decoder(silence.getvalue())
+    except (OSError, RuntimeError):
+        return False
+    return True

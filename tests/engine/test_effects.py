@@ -11,7 +11,7 @@ from mmcalib.releases.release import VLLM_0_29
 from mmcalib.workflows.decision.effects import effects
 from mmcalib.workflows.decision.footprints import Footprints, witnesses
 from tests.engine.conftest import Lab
-from tests.upstream import before
+from tests.upstream import NESTED, before
 
 pytestmark = pytest.mark.engine
 
@@ -31,7 +31,7 @@ def switched_off(qwen: Lab, args: dict[str, Any]) -> tuple[dict[str, Effect], di
     return {effect.name: effect for effect in found}, left
 
 
-@before(VLLM_0_29, "nested processor options are not read for the encoder budget")
+@before(VLLM_0_29, NESTED)
 def test_every_setting_of_a_calibration_has_an_effect(qwen: Lab) -> None:
     args = {**IMAGES, "mm_processor_kwargs": {"images_kwargs": {"size": PAIR}}}
     found, left = switched_off(qwen, args)

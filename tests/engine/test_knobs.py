@@ -22,8 +22,10 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.models import materialise
+from mmcalib.releases.release import VLLM_0_29
 from tests.engine import gemma4, idefics3
 from tests.engine.conftest import Lab
+from tests.upstream import NESTED, before
 
 pytestmark = pytest.mark.engine
 
@@ -72,6 +74,7 @@ def counts_like_the_processor(lab: Lab, setting: Setting, *more: Blank) -> bool:
     ]
 
 
+@before(VLLM_0_29, NESTED)
 def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
     knobs = found(qwen)
     assert list(knobs) == [
@@ -139,6 +142,7 @@ def test_llava_heeds_no_option(lab: Callable[[str], Lab]) -> None:
         assert embeds(opened, PHOTO, Setting(kwargs)) == default
 
 
+@before(VLLM_0_29, "`truncation` of a sound is heeded")
 def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
     """`chunk_length` cuts clips and what vLLM reserves for them, and the encoder then refuses them:
     it takes 30 seconds of features, no more and no fewer.
@@ -185,6 +189,7 @@ def test_a_spelling_that_bleeds_is_taken_last_and_marked(qwen: Lab) -> None:
     assert none is None
 
 
+@before(VLLM_0_29, "`max_soft_tokens` is spelled without `images_kwargs`")
 def test_gemma_4_s_soft_tokens(host: EngineHost, engine_cache: Path) -> None:
     opened = Lab(host, materialise(gemma4.geometry(), engine_cache / "gemma4"))
     (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))

@@ -12,7 +12,9 @@ import pytest
 from mmcalib.derive.adequacy import adequacy
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
+from mmcalib.releases.release import VLLM_0_29
 from tests.engine.conftest import Lab
+from tests.upstream import NESTED, before
 
 pytestmark = pytest.mark.engine
 
@@ -25,6 +27,7 @@ def scoped(longest_edge: int) -> dict[str, Any]:
     return {"mm_processor_kwargs": {"videos_kwargs": {"size": size}}}
 
 
+@before(VLLM_0_29, NESTED)
 def test_a_cap_of_whole_clips_bounds_the_worst_step(lab: Callable[[str], Lab]) -> None:
     """Two sequences were said to fill all 16,384 tokens of the budget. No step is of more than what
     the cap promises, and what many frames round to.
@@ -35,6 +38,7 @@ def test_a_cap_of_whole_clips_bounds_the_worst_step(lab: Callable[[str], Lab]) -
     assert (found.worst_step_tokens, found.of) == (2 * 1960, "")
 
 
+@before(VLLM_0_29, NESTED)
 def test_many_frames_may_cost_more_than_the_cap(lab: Callable[[str], Lab]) -> None:
     """Each step in time is one cell at least: 768 frames are 384, whatever the cap."""
     budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **scoped(401_408))
@@ -44,6 +48,7 @@ def test_many_frames_may_cost_more_than_the_cap(lab: Callable[[str], Lab]) -> No
     assert found.of == f" (videos of up to {budget.largest_clip})"
 
 
+@before(VLLM_0_29, NESTED)
 def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], Lab]) -> None:
     few = {"media_io_kwargs": {"video": {"max_frames": 16}}}
     clip = lab(QWEN3).budget(build_dummy=False, **scoped(4_014_080), **few).largest_clip
@@ -54,7 +59,12 @@ def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], La
 
 
 @pytest.mark.parametrize(
-    ("model", "kwargs"), [(QWEN3, scoped(401_408)), (QWEN25, scoped(401_408)), (LLAVA, {})]
+    ("model", "kwargs"),
+    [
+        pytest.param(QWEN3, scoped(401_408), marks=before(VLLM_0_29, NESTED)),
+        pytest.param(QWEN25, scoped(401_408), marks=before(VLLM_0_29, NESTED)),
+        (LLAVA, {}),
+    ],
 )
 def test_vllm_s_processor_makes_as_much_of_it(
     lab: Callable[[str], Lab], model: str, kwargs: dict[str, Any]

@@ -29,6 +29,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
+from mmcalib.releases.release import VLLM_0_29
 from mmcalib.workflows.decision.cache import SizedCache, size_cache
 from mmcalib.workflows.decision.measure import measure
 from mmcalib.workflows.read import read
@@ -98,6 +99,8 @@ def hits_in_vllm(requests: list[Request], capacities: list[int]) -> list[int]:
 
 
 def in_vllm(script: str, asked: Any) -> Any:
+    if not VLLM_0_29.reached:
+        pytest.xfail("before 0.29 the caches have other classes, and are not tried")
     done = subprocess.run(
         [sys.executable, "-c", script],
         input=json.dumps(asked),
