@@ -57,11 +57,11 @@ def estimated(worker: Any, mode: str) -> Iterator[Captures]:
 
 def forget_workspaces() -> None:
     """FlashInfer's second workspace outlives a worker, in a global of vLLM's module."""
-    module = sys.modules.get(_FLASHINFER)
-    # The older name: until 0.24.
-    for name in ("trtllm_workspace_buffer", "trtllm_gen_workspace_buffer"):
-        if hasattr(module, name):
-            setattr(module, name, None)
+    if (module := sys.modules.get(_FLASHINFER)) is None:
+        return
+    # The second is its name until 0.24.
+    for name in vars(module).keys() & {"trtllm_workspace_buffer", "trtllm_gen_workspace_buffer"}:
+        setattr(module, name, None)
 
 
 def _first(runner: Any) -> Captures:
