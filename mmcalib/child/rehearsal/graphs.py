@@ -28,14 +28,13 @@ class Graphs:
     """`count` graphs would be captured; `nbytes` is what startup subtracts for them.
 
     `attention_bytes` of these are computed: by how much they are more for what attention keeps.
-    `kept_bytes` is all that attention keeps of those steps, `beside_bytes` what it keeps and no
+    `beside_bytes` is what attention keeps and no
     estimate has. `problem` is why that is not known.
     """
 
     count: int
     nbytes: int
     attention_bytes: int = 0
-    kept_bytes: int = 0
     beside_bytes: int = 0
     problem: str = ""
 
@@ -89,8 +88,7 @@ def with_attention(
                 beside += phase.end_bytes - phase.start_bytes
     except Exception as error:  # noqa: BLE001 - without it the allowance stands alone
         return replace(graphs, problem=" ".join(str(error).split()) or type(error).__name__)
-    kept = sum(taken)
-    more = kept
+    more = sum(taken)
     if taken and not uses_v2_runner(worker):
         first, second = taken[0], taken[1] if len(taken) > 1 else 0
         if sampled.overlaid:
@@ -100,6 +98,5 @@ def with_attention(
         graphs,
         nbytes=graphs.nbytes + more,
         attention_bytes=more,
-        kept_bytes=kept,
         beside_bytes=beside,
     )

@@ -117,7 +117,7 @@ def prefills(
     with ledger.phase("first step") as first:
         run_prefill(brought.worker, tokens, fewest)
     kept = brought.profile.end_bytes - brought.profile.start_bytes
-    kept += max(graphs.beside_bytes, first.end_bytes - first.start_bytes - graphs.kept_bytes)
+    kept += graphs.beside_bytes if graphs.nbytes else first.end_bytes - first.start_bytes
     for prompts in sorted({fewest, most}):
         with ledger.phase("prefill") as phase:
             run_prefill(brought.worker, tokens, prompts)
