@@ -45,8 +45,14 @@ one thing, read in the code and not in their errors: that the second of vLLM's m
 estimates no CUDA graphs before 0.29. There the pool is promised too high, and why is not known. No
 log of 0.32 or 0.33 is among the cases.
 
-The two starts of Qwen3.6-35B-A3B are promised half a GiB more than they had. The line through other
-models' CUDA graphs gives its three 0.07 GiB; a log of the same model on a GB10 prints 0.43 for two.
+That FlashInfer's workspace is in vLLM's estimate of CUDA graphs was read in the code after two
+starts of Qwen3.6-35B-A3B had been promised 0.49 and 0.46 GiB more than they had, and vllm#52872
+had printed 0.37 GiB more of graphs for 8,192 tokens than for 2,048, as the workspace is larger.
+Nothing of it is fitted, but these are no independent evidence of it. Two figures are nearer to
+that: a log of the same model on a GB10, which is not compared, prints 0.43 GiB for two graphs, of
+which the workspace is 0.38; and q38-27b-fp8-2x5090 prints 0.13, where drafted tokens leave no
+full graphs and the workspace is not in the estimate. The cases of 0.27.1 keep what they were
+rehearsed to be before, without a workspace: of them it would move q38-27b-nvfp4-a6000.
 """
 
 

@@ -55,6 +55,7 @@ def score(case: Case, answer: Rehearsed, allowances: Allowances) -> Score:
     outside = answer.non_torch_bytes - ONE_RANK_BYTES + allowances.non_torch_bytes(case.id)
     subtracted = answer.cudagraph_bytes > 0
     graphs = allowances.cuda_graph_bytes(answer.cudagraphs, case.id) if subtracted else 0.0
+    graphs += answer.cudagraph_attention_bytes
     pool = answer.kv_cache_bytes + answer.non_torch_bytes + answer.cudagraph_bytes
     pool = round(pool - outside - graphs)
     predicted: dict[str, float] = {

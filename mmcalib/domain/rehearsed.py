@@ -89,10 +89,12 @@ class Rehearsed:
     model with recurrent layers: the profile's own leaves them out.
     `capture_sizes` are the batches, in tokens, that CUDA graphs are captured of.
     `kv_blocks` is what vLLM divides the KV cache into; None where it would not start. `kept_bytes`
-    are workspaces that kernels keep from the profile's later phases on: serving has them beside the
-    encoder, and the profile's encoder had not.
+    are workspaces that kernels keep from the profile's later phases on, or from the first step that
+    attends where nothing reserves them: serving has them beside the encoder, and the profile's
+    encoder had not.
     `buffers_bytes` is what startup keeps beside the weights, with the allocator's rounding.
-    Non-torch and CUDA graphs are allowances, as `assumptions` say.
+    Non-torch and CUDA graphs are allowances, as `assumptions` say, but for
+    `cudagraph_attention_bytes`: what attention keeps of the steps that graphs are captured of.
     """
 
     vllm: str
@@ -128,6 +130,7 @@ class Rehearsed:
     steps: tuple[StepPeak, ...] = ()
     kv_blocks: int | None = None
     kept_bytes: int = 0
+    cudagraph_attention_bytes: int = 0
 
     @property
     def prefill(self) -> PromptsPeak | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from mmcalib.releases.captures import forget_workspaces
 from mmcalib.releases.release import VLLM_0_13
 
 
@@ -21,6 +22,7 @@ def forget_models() -> None:
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     _ROPE_DICT.clear()
+    forget_workspaces()
     if VLLM_0_13.reached:
         from vllm.v1.worker.workspace import reset_workspace_manager
 

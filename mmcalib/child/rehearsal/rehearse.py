@@ -6,10 +6,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from mmcalib.child.rehearsal import serving
 from mmcalib.child.rehearsal.device.ledger import LedgerPhase, Live
+from mmcalib.child.rehearsal.graphs import Graphs, estimate, with_attention
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.overhead import non_torch_bytes
 from mmcalib.child.rehearsal.startup import Brought, brought_up
@@ -35,13 +36,14 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     config = _config(request.engine_args)
     _check(config)
     graphs = estimate(config, config.scheduler_config.max_num_seqs, subtracts_graphs())
-    captured = compilation.capture_sizes(config)
+    captured, mode = compilation.capture_sizes(config), graph_mode(config)
     compilation.forgo(config)
     ranks = config.parallel_config.world_size
     outside = non_torch_bytes(ranks, counts_nccl=memory.counts_nccl())
     with brought_up(stage, config, outside) as brought:
         if not estimates_graphs(brought.worker):
             graphs = Graphs(graphs.count, 0)
+        graphs = with_attention(graphs, config, brought, stage.ledger, mode)
         available = brought.available_bytes
         given_bytes = memory.given_kv_bytes(config)
         if given_bytes is None:
@@ -57,9 +59,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         if given_bytes is not None:
             # The user's word, whatever else is taken.
             kept = stage.machine.allocator.allocated_bytes
-        prefills = serving.prefills(
-            config, brought, stage.ledger, kv.layout, captures=graphs.nbytes > 0
-        )
+        prefills = serving.prefills(config, brought, stage.ledger, kv.layout, graphs)
         return Rehearsed(
             vllm=installed("vllm"),
             runner="V2" if uses_v2_runner(brought.worker) else "V1",
@@ -79,10 +79,11 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             non_torch_bytes=outside,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
+            cudagraph_attention_bytes=graphs.attention_bytes,
             capture_sizes=captured,
             outputs=outputs,
             merge_peak_bytes=merge,
-            kept_bytes=brought.kept_bytes,
+            kept_bytes=brought.kept_bytes + graphs.beside_bytes,
             steps=steps,
             encoder_cache_bytes=_encoder_cache_bytes(budget, outputs),
             kv_cache_bytes=available,
@@ -162,7 +163,16 @@ def _assumptions(
     yield f"total memory {gpu.total_bytes / 2**30:.2f} GiB ({gpu.total_status}: {gpu.source})"
     yield f"{outside / 2**30:.2f} GiB outside torch: an allowance"
     if graphs.count:
-        yield f"{graphs.count} CUDA graphs take {graphs.nbytes / 2**30:.2f} GiB: an allowance"
+        assumed = (graphs.nbytes - graphs.attention_bytes) / 2**30
+        yield f"{graphs.count} CUDA graphs take {assumed:.2f} GiB: an allowance"
+    if graphs.attention_bytes:
+        attention = graphs.attention_bytes / 2**30
+        yield f"attention keeps {attention:.2f} GiB more in vLLM's estimate of them: computed"
+    if graphs.beside_bytes:
+        beside = graphs.beside_bytes / 2**30
+        yield f"attention keeps {beside:.2f} GiB that startup reserves nowhere: computed"
+    if graphs.problem:
+        yield f"what attention keeps beside its graphs is not known: {graphs.problem}"
     yield "nothing else runs on the GPU"
     if not config.model_config.enforce_eager:
         yield "where vLLM compiles, its fused kernels stand for what torch would fuse"
@@ -202,38 +212,3 @@ def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
         return KvCache(per_token, None, None, " ".join(str(error).split()))
     tokens, concurrency = kv_cache.kv_cache_tokens(config, layout)
     return KvCache(per_token, tokens, concurrency, layout=layout)
-
-
-MIB: Final = 1 << 20
-# A least-squares line through six public estimates for dense decoders since 0.19, 13 to 86 graphs
-# (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.
-PER_GRAPH_BYTES: Final = 6.2 * MIB
-FIRST_GRAPH_BYTES: Final = 52 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class Graphs:
-    """`count` graphs would be captured; `nbytes` is what startup subtracts for them."""
-
-    count: int
-    nbytes: int
-
-
-def estimate(config: Any, max_num_reqs: int, subtracted: bool) -> Graphs:
-    """By the configuration's capture sizes and modes; zero where graphs are off.
-
-    `config` is the engine config as the user has it, not the eager one that is rehearsed. Where
-    startup does not subtract them they are counted, and cost nothing.
-    """
-    mode = graph_mode(config)
-    if mode == "NONE":
-        return Graphs(0, 0)
-    sizes = config.compilation_config.cudagraph_capture_sizes or []
-    count = 0
-    if "PIECEWISE" in mode:
-        count += len(sizes)
-    if "FULL" in mode:
-        count += sum(size <= max_num_reqs for size in sizes)
-    if not count or not subtracted:
-        return Graphs(count, 0)
-    return Graphs(count, round(FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES))

@@ -12,6 +12,7 @@ import torch
 
 from mmcalib.child.exception_words import root_cause
 from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
+from mmcalib.child.rehearsal.graphs import Graphs
 from mmcalib.child.rehearsal.startup import Brought, note_outputs
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Outputs, StepPeak
@@ -94,7 +95,7 @@ _SHORTEST_PROMPT: Final = 2
 
 
 def prefills(
-    config: Any, brought: Brought, ledger: Ledger, layout: Any, *, captures: bool
+    config: Any, brought: Brought, ledger: Ledger, layout: Any, graphs: Graphs
 ) -> Iterator[tuple[int, LedgerPhase]]:
     """Steps full of prompts, as serving runs them, of a model with recurrent layers: vLLM's profile
     leaves out what they compute (vllm#52872). One of a single prompt, and one of as many as may
@@ -102,10 +103,9 @@ def prefills(
     vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py of 0.32), and a chunk of 64 tokens
     that it need not fill (`prepare_chunk_indices`). None of any other model.
 
-    What attention keeps from its first step on, such as FlashInfer's workspace, is taken while
-    startup estimates its CUDA graphs where it `captures` them, and is in that estimate
-    (`profile_cudagraph_memory`, vllm/v1/worker/gpu_model_runner.py of 0.28). Else it is in the
-    steps. Fills the KV cache, and comes last: a profile would not find its memory afterwards.
+    What attention keeps from its first step on, such as FlashInfer's workspace, is in the steps but
+    for what startup's estimate of CUDA graphs has of it. Fills the KV cache, and comes last: a
+    profile would not find its memory afterwards.
     """
     if not config.model_config.is_hybrid or layout is None:
         return
@@ -117,8 +117,7 @@ def prefills(
     with ledger.phase("first step") as first:
         run_prefill(brought.worker, tokens, fewest)
     kept = brought.profile.end_bytes - brought.profile.start_bytes
-    if not captures:
-        kept += first.end_bytes - first.start_bytes
+    kept += graphs.beside_bytes if graphs.nbytes else first.end_bytes - first.start_bytes
     for prompts in sorted({fewest, most}):
         with ledger.phase("prefill") as phase:
             run_prefill(brought.worker, tokens, prompts)

@@ -141,6 +141,7 @@ def install(machine: Machine) -> None:
         replace(targets.accelerator(name), value)
     for name in ("Event", "Stream"):
         replace(f"torch.{name}", Stream)
+    replace("torch.Tensor.record_stream", lambda tensor, stream: None)
     replace("torch.Generator", Generator)
     # The first fake tensor of a device would be preceded by a real one.
     replace("torch._subclasses.fake_tensor.init_gpu_context", lambda device: None)
