@@ -110,7 +110,6 @@ def test_options_in_prose_exist() -> None:
     known = set().union(*map(options, COMMANDS))
     # Options of other programs that the pages name.
     known |= {"--extra-index-url", "--version", "--tensor-parallel-size", "--skip-mm-profiling"}
-    known |= {"--kv-cache-dtype"}
     known |= {"--limit-mm-per-prompt", "--port", "--no-x", "--cache", "--media"}
     known |= {"--mm-processor-device", "--mm-tensor-ipc", "--trust-remote-code"}
     known |= {"--install-completion", "--show-completion"}
