@@ -20,14 +20,15 @@ from mmcalib.releases.release import (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A dotted name. A release before `since` may lack it."""
+    """A dotted name. A release before `since` may lack it, and a build what is `optional`."""
 
     name: str
     since: Release | None = None
+    optional: bool = False
 
     @property
     def may_be_missing(self) -> bool:
-        return self.since is not None and not self.since.reached
+        return self.optional or (self.since is not None and not self.since.reached)
 
 
 def accelerator(name: str) -> Target:
@@ -68,9 +69,8 @@ DUMMY_WEIGHTS = tuple(
 INSPECTION = Target("vllm.model_executor.models.registry._run_in_subprocess")
 RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
 
-# GPTQ: which layers it has quantized is read from the weights, and by a release before this one a
-# folder without any has none.
-GPTQ_WANTS_WEIGHTS = not VLLM_0_32.reached
+# GPTQ: which layers it has quantized is read from the weights, and before 0.32 a folder without any
+# has none.
 _QUANTIZATION = "vllm.model_executor.layers.quantization"
 GPTQ_LAYER = Target(f"{_QUANTIZATION}.utils.gptq_utils.is_layer_gptq_quantized", VLLM_0_24)
 
@@ -103,8 +103,7 @@ PACKED_ONE_BY_ONE = (
 )
 
 # Kernels of a package that CUDA builds bring; it asks the driver what GPU is there.
-HUMMING_ASKS = VLLM_0_33.reached
-HUMMING_DEVICE = Target("humming.device._get_device_info_extension")
+HUMMING_DEVICE = Target("humming.device._get_device_info_extension", optional=True)
 
 # In `vllm.third_party` of CUDA wheels.
 DEEP_GEMM_IS_BROUGHT = VLLM_0_24.reached

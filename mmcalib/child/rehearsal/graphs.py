@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mmcalib.child.rehearsal.device.ledger import Ledger
@@ -87,14 +88,16 @@ def with_attention(
                     run_prefill(worker, tokens, 1)
                 beside += phase.end_bytes - phase.start_bytes
     except Exception as error:  # noqa: BLE001 - without it the allowance stands alone
-        return replace(graphs, problem=" ".join(str(error).split()) or type(error).__name__)
+        return dataclasses.replace(
+            graphs, problem=" ".join(str(error).split()) or type(error).__name__
+        )
     more = sum(taken)
     if taken and not uses_v2_runner(worker):
         first, second = taken[0], taken[1] if len(taken) > 1 else 0
         if sampled.overlaid:
             first = max(0, first - round(FIRST_GRAPH_BYTES))
         more = first + second * (sampled.full - 1)
-    return replace(
+    return dataclasses.replace(
         graphs,
         nbytes=graphs.nbytes + more,
         attention_bytes=more,

@@ -4,7 +4,6 @@ not described here, and so they are refused by name.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,6 @@ from mmcalib.releases import targets
 
 def install(module: Callable[[], str]) -> None:
     """`module` says which part of the model is at work."""
-    if not targets.HUMMING_ASKS or importlib.util.find_spec("humming") is None:
-        return
 
     def refuse() -> Any:
         raise NoFakeImplementation("humming", module(), WAY_OUT)

@@ -28,8 +28,7 @@ def install() -> None:
             record(model)
 
     replace(targets.RELOADING, record_metadata_for_reloading)
-    if targets.GPTQ_WANTS_WEIGHTS:
-        _quantize_without_weights()
+    _quantize_without_weights()
 
 
 def _quantize_without_weights() -> None:
