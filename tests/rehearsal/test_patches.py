@@ -18,6 +18,7 @@ import pytest
 from mmcalib.child.rehearsal.patches.patching import find, replace
 from mmcalib.engine.environment import child_environment
 from mmcalib.releases.release import VLLM_0_31, TargetMoved
+from mmcalib.releases.targets import Target
 from tests.upstream import before
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,6 +121,10 @@ def test_a_target_that_is_not_there_is_refused_by_name(target: str) -> None:
         replace(target, None)
 
 
+def test_a_target_that_a_build_may_lack_is_passed_over() -> None:
+    assert replace(Target("no_such_package.anything", optional=True), None) is None
+
+
 def test_a_replacement_is_in_place_and_gives_back_what_was_there() -> None:
     before = replace("json.decoder.JSONDecoder.decode", "mine")
     try:
@@ -138,6 +143,7 @@ def test_nothing_is_replaced_in_a_way_that_nobody_checks() -> None:
 def test_every_target_is_there_and_a_moved_one_would_be_noticed(patched: dict[str, Any]) -> None:
     assert len(patched["targets"]) > 30
     assert {one.partition(".")[0] for one in patched["targets"]} == {
+        "humming",
         "importlib",
         "torch",
         "triton",
