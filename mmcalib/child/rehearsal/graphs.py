@@ -29,8 +29,7 @@ class Graphs:
     """`count` graphs would be captured; `nbytes` is what startup subtracts for them.
 
     `attention_bytes` of these are computed: by how much they are more for what attention keeps.
-    `beside_bytes` is what attention keeps and no
-    estimate has. `problem` is why that is not known.
+    `beside_bytes` is what attention keeps and no estimate has. `problem` is why that is not known.
     """
 
     count: int
