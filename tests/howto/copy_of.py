@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 # What git, `make` and tools leave in a checkout. mypy's cache goes with the copy, so that it reads
 # again only what is changed.
 NOT_COPIED = (
-    *(".git", ".venv", ".pytest_cache", ".ruff_cache", ".hypothesis", "__pycache__", "*.egg-info"),
-    *("out", "sample", "sample-archives", "build", "dist"),
+    *(".git", ".venv", ".pytest_cache", ".ruff_cache", ".hypothesis", "__pycache__"),
+    *(".compat", "out", "sample", "sample-archives", "build", "dist", "*.egg-info"),
 )
 WITHIN_S = 540.0
 

@@ -42,8 +42,8 @@ def test_a_release_is_a_matter_of_one_folder(tmp_path: Path) -> None:
     copy.edit(module, imports, f"{imports}VLLM_0_34, ")
     copy.edit(
         module,
-        'release has."""\n    from vllm import envs\n',
-        'release has."""\n'
+        'chat heeds."""\n    from vllm import envs\n',
+        'chat heeds."""\n'
         "    if VLLM_0_34.reached:\n"
         "        from vllm import settings as envs\n"
         "    else:\n"
