@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from mmcalib.derive.nested import merged
+from mmcalib.domain.nested import merged
 
 # What a fix costs the user, the least first.
 Cost = Literal["nothing", "requests", "speed", "quality", "most of the speed", "hardware"]

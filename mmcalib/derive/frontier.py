@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from mmcalib.derive import nested
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.percentiles import quantile
 from mmcalib.domain.knobs import Knob, thinned
 from mmcalib.domain.media_option import Value
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.setting import DEFAULT, Setting, merged
 from mmcalib.domain.shapes import ImageShape
 
 
@@ -60,16 +57,6 @@ def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
     if value == knob.value:
         return base
     return merged([base, knob.setting(value)])
-
-
-def merged(settings: Iterable[Setting]) -> Setting:
-    """All processor kwargs together; settings of different knobs do not overlap."""
-    kwargs: dict[str, Any] = {}
-    media: dict[str, Any] = {}
-    for setting in settings:
-        kwargs = nested.merged(kwargs, setting.mm_processor_kwargs)
-        media = nested.merged(media, setting.media_io_kwargs)
-    return Setting(kwargs, media)
 
 
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:

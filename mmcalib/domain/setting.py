@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from mmcalib.domain import nested
 
 Json = Any
 
@@ -34,3 +36,13 @@ class Setting:
 
 
 DEFAULT = Setting()
+
+
+def merged(settings: Iterable[Setting]) -> Setting:
+    """All their kwargs together; settings of different knobs do not overlap."""
+    kwargs: dict[str, Json] = {}
+    media: dict[str, Json] = {}
+    for setting in settings:
+        kwargs = nested.merged(kwargs, setting.mm_processor_kwargs)
+        media = nested.merged(media, setting.media_io_kwargs)
+    return Setting(kwargs, media)

@@ -17,11 +17,11 @@ from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.fit import Fit, PromptTokens
-from mmcalib.derive.nested import merged
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.nested import merged
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
 

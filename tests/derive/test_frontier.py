@@ -10,7 +10,7 @@ from mmcalib.derive.choice import choose
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob, TileCap
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.setting import DEFAULT, Setting, merged
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from tests.derive.costed import AREA, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
@@ -40,8 +40,8 @@ def test_merging_keeps_each_knobs_scope() -> None:
         frontier.at(tiles, 2),
         Setting(media_io_kwargs={"video": {"num_frames": 8}}),
     ]
-    merged = frontier.merged(parts)
-    assert merged == Setting(
+    together = merged(parts)
+    assert together == Setting(
         {
             "images_kwargs": {
                 "size": {"longest_edge": 8 * UNIT, "shortest_edge": 4 * UNIT},
@@ -51,9 +51,9 @@ def test_merging_keeps_each_knobs_scope() -> None:
         },
         {"video": {"num_frames": 8}},
     )
-    assert merged.key == frontier.merged(parts[::-1]).key
+    assert together.key == merged(parts[::-1]).key
     assert parts[0] == frontier.at(AREA, 8 * UNIT), "the parts are not changed by merging"
-    assert frontier.merged([]) == DEFAULT
+    assert merged([]) == DEFAULT
 
 
 def test_a_point_counts_items_not_shapes() -> None:

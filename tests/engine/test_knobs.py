@@ -16,13 +16,13 @@ from mmcalib.derive import frontier
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.knobs import CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.setting import Setting, merged
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.models import materialise
-from mmcalib.releases.release import VLLM_0_29
+from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31
 from tests.engine import gemma4, idefics3
 from tests.engine.conftest import Lab
 from tests.upstream import NESTED, before
@@ -95,6 +95,22 @@ def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
     assert counts_like_the_processor(qwen, setting, CLIP)
 
 
+@pytest.mark.parametrize("model_id", ["Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"])
+def test_both_areas_may_be_capped_at_once(lab: Callable[[str], Lab], model_id: str) -> None:
+    """Whatever the release spells them: vLLM 0.29 and 0.30 write a video's `size` over what is
+    nested, which Qwen3-VL's processor refuses beside the same name of images.
+    """
+    opened = lab(model_id)
+    caps = [knob for knob in opened.opened.knobs if isinstance(knob, AreaCap)]
+    assert [cap.modality for cap in caps] == ["image", "video"]
+    alone = {cap.modality: frontier.at(cap, 128 * 784) for cap in caps}
+    both = merged(alone.values())
+    for blank in (PHOTO, CLIP):
+        kept = embeds(opened, blank, both)
+        assert kept == embeds(opened, blank, alone[blank.modality])
+        assert kept < embeds(opened, blank, Setting())
+
+
 def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
     """Whose processor refuses `images_kwargs`: the flat name is the one that is heeded."""
     opened = lab(INTERNVL)
@@ -142,7 +158,7 @@ def test_llava_heeds_no_option(lab: Callable[[str], Lab]) -> None:
         assert embeds(opened, PHOTO, Setting(kwargs)) == default
 
 
-@before(VLLM_0_29, "`truncation` of a sound is heeded")
+@before(VLLM_0_31, "`truncation` is heeded by modality: 0.29 and 0.30 cut off no sound")
 def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
     """`chunk_length` cuts clips and what vLLM reserves for them, and the encoder then refuses them:
     it takes 30 seconds of features, no more and no fewer.
@@ -167,7 +183,7 @@ flat = (("size", "longest_edge"), {"shortest_edge": 3136})
 scoped = (("images_kwargs", "size", "longest_edge"), {"shortest_edge": 3136})
 deaf = (("no_such_option",), {})
 for spellings in ([flat], [deaf, flat, scoped], [deaf]):
-    print("FOUND", json.dumps(trial.first(spellings, 100_000, "image")))
+    print("FOUND", json.dumps(next(trial.heeded(spellings, 100_000, "image"), None)))
 """
 
 
@@ -189,7 +205,7 @@ def test_a_spelling_that_bleeds_is_taken_last_and_marked(qwen: Lab) -> None:
     assert none is None
 
 
-@before(VLLM_0_29, "`max_soft_tokens` is spelled without `images_kwargs`")
+@before(VLLM_0_30, "`max_soft_tokens` is spelled without `images_kwargs`")
 def test_gemma_4_s_soft_tokens(host: EngineHost, engine_cache: Path) -> None:
     opened = Lab(host, materialise(gemma4.geometry(), engine_cache / "gemma4"))
     (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))

@@ -10,10 +10,10 @@ from mmcalib.checks.dialect import Dialect, line, line_of
 from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
-from mmcalib.derive.nested import merged
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
+from mmcalib.domain.nested import merged
 
 ADMITTED = CheckId("items admitted")
 STILL_ACCEPTED = CheckId("items still accepted")

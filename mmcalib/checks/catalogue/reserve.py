@@ -14,9 +14,9 @@ from mmcalib.checks.room import Room
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.limits import Count
-from mmcalib.derive.nested import merged
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.nested import merged
 from mmcalib.domain.shapes import Modality
 
 # In bytes it takes the place of the one in tokens.

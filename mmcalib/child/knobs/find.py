@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, product
 from typing import Any, assert_never
 
 from mmcalib.child.knobs.tiles import tiles
@@ -131,23 +132,36 @@ _PARTS: tuple[tuple[Modality, str, str], ...] = (
 
 def areas(trial: Trial) -> Iterator[Knob]:
     """The largest area of an image, and of a video or its frames: by whichever of its names the
-    installed transformers heeds.
+    installed transformers heeds, and vLLM takes beside the other's.
     """
-    for modality, scope, attribute in _PARTS:
-        part = trial.part(attribute)
-        if modality not in trial.modalities or part is None:
-            continue
-        size = dict(getattr(part, "size", None) or {})
-        most = size.get("longest_edge") or getattr(part, "max_pixels", None)
-        least = size.get("shortest_edge") or getattr(part, "min_pixels", None)
-        if not most or not least or most < SMALLEST_AREA_PX:
-            continue
-        tried = max(int(least), _TRIED_PX)
-        found = trial.first(_spellings(scope, int(least)), tried, modality)
-        if found is None:
-            continue
-        (path, beside), bleeds = found
-        patch_px, merge = getattr(part, "patch_size", None), getattr(part, "merge_size", None)
+    first = [cap for part in _PARTS for cap in islice(_area_caps(trial, *part), 1)]
+    if _together(trial, first):
+        return iter(first)
+    every = product(*(_area_caps(trial, *part) for part in _PARTS))
+    return iter(next((caps for caps in every if _together(trial, caps)), first))
+
+
+def _together(trial: Trial, caps: Iterable[AreaCap]) -> bool:
+    return trial.together({cap.modality: cap.setting(_tried(cap.least_px)) for cap in caps})
+
+
+def _tried(least_px: int) -> int:
+    return max(least_px, _TRIED_PX)
+
+
+def _area_caps(trial: Trial, modality: Modality, scope: str, attribute: str) -> Iterator[AreaCap]:
+    """One of each spelling that is heeded, those first that bleed into nothing."""
+    part = trial.part(attribute)
+    if modality not in trial.modalities or part is None:
+        return
+    size = dict(getattr(part, "size", None) or {})
+    most = size.get("longest_edge") or getattr(part, "max_pixels", None)
+    least = size.get("shortest_edge") or getattr(part, "min_pixels", None)
+    if not most or not least or most < SMALLEST_AREA_PX:
+        return
+    patch_px, merge = getattr(part, "patch_size", None), getattr(part, "merge_size", None)
+    spellings = _spellings(scope, int(least))
+    for (path, beside), bleeds in trial.heeded(spellings, _tried(int(least)), modality):
         yield AreaCap(
             modality=modality,
             path=path,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mmcalib.child.costs import cost
 from mmcalib.child.processor import Processor
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.setting import DEFAULT, Setting, merged
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
 
@@ -49,22 +49,31 @@ class Trial:
             if m != own and self._cost(setting, m) != self._cost(DEFAULT, m)
         )
 
-    def first(
+    def heeded(
         self, spellings: Iterable[Spelling], value: int, modality: Modality
-    ) -> tuple[Spelling, tuple[Modality, ...]] | None:
-        """The first spelling in which the value moves items of its own modality only, else the
-        first that moves them at all, with the modalities into which it bleeds.
+    ) -> Iterator[tuple[Spelling, tuple[Modality, ...]]]:
+        """The spellings in which the value moves items of its own modality, with the modalities
+        into which it bleeds; those first that bleed into none.
         """
-        bleeding = None
+        bleeding = []
         for path, beside in spellings:
             setting = Setting(nested(path, value, beside))
             if not self.moves(setting, modality):
                 continue
             others = self.bleeds(setting, modality)
-            if not others:
-                return (path, beside), ()
-            bleeding = bleeding or ((path, beside), others)
-        return bleeding
+            if others:
+                bleeding.append(((path, beside), others))
+            else:
+                yield (path, beside), ()
+        yield from bleeding
+
+    def together(self, settings: Mapping[Modality, Setting]) -> bool:
+        """Whether items of each modality cost under all of them what they do under their own."""
+        both = merged(settings.values())
+        return all(
+            self._cost(both, modality) == self._cost(own, modality)
+            for modality, own in settings.items()
+        )
 
     def of_images(
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
@@ -73,7 +82,8 @@ class Trial:
         modalities into which it bleeds.
         """
         paths = (("images_kwargs", *name), name)
-        found = self.first([(path, beside or {}) for path in paths], tried, "image")
+        spellings = [(path, beside or {}) for path in paths]
+        found = next(self.heeded(spellings, tried, "image"), None)
         return None if found is None else (found[0][0], found[1])
 
     def _cost(self, setting: Setting, modality: Modality) -> tuple[int, int] | None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.derive import frontier, limits
+from mmcalib.derive import limits
 from mmcalib.derive.choice import choose, levels
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.setting import Setting, merged
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.counts import counts
@@ -51,7 +51,7 @@ def decide(
     loaders = [knob for knob in turned if knob.by_loader]
     explored = {k.name: explore(k, default, plain, budgets, progress) for k in loaders}
     raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
-    kept = frontier.merged([base, *(point.setting for point in raised)])
+    kept = merged([base, *(point.setting for point in raised)])
     if kept != base:
         default, more = measure(budgets.host, census, kept, sample, progress, budgets.files)
         unreadable += [skipped for skipped in more if skipped not in unreadable]

@@ -8,7 +8,7 @@ from typing import Any
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.derive import frontier, limits
+from mmcalib.derive import limits
 from mmcalib.derive.adequacy import adequacy
 from mmcalib.derive.choice import choose
 from mmcalib.derive.costs import CostTable
@@ -18,6 +18,7 @@ from mmcalib.derive.limits import Count, Hint
 from mmcalib.derive.policy import FIT
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.items import Skipped
+from mmcalib.domain.setting import merged
 from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
@@ -54,7 +55,7 @@ class DecisionBuilder:
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         chosen = tuple(self._chosen(e, at_most) for e in self.explored.values() if moves(e))
         base, table = self.default.setting, self.default
-        setting = frontier.merged([base, *(point.setting for point in chosen)])
+        setting = merged([base, *(point.setting for point in chosen)])
         if setting != base:
             host, files = self.budgets.host, self.budgets.files
             table, more = measure(host, self.census, setting, self.sample, self.progress, files)

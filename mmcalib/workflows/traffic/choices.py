@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.derive.frontier import Point, merged
+from mmcalib.derive.frontier import Point
 from mmcalib.domain.media_option import Value
+from mmcalib.domain.setting import merged
 from mmcalib.workflows.decision.decision import Decision
 
 
