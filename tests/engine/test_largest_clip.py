@@ -12,9 +12,7 @@ import pytest
 from mmcalib.derive.adequacy import adequacy
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
-from mmcalib.releases.release import VLLM_0_29
 from tests.engine.conftest import Lab
-from tests.upstream import NESTED, before
 
 pytestmark = pytest.mark.engine
 
@@ -22,36 +20,34 @@ QWEN3, QWEN25 = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2.5-VL-3B-Instruct"
 LLAVA = "llava-hf/llava-onevision-qwen2-7b-ov-hf"
 
 
-def scoped(longest_edge: int) -> dict[str, Any]:
+def capped(longest_edge: int) -> dict[str, Any]:
+    """In the spelling that every release takes; it caps images, too."""
     size = {"shortest_edge": 4096, "longest_edge": longest_edge}
-    return {"mm_processor_kwargs": {"videos_kwargs": {"size": size}}}
+    return {"mm_processor_kwargs": {"size": size}}
 
 
-@before(VLLM_0_29, NESTED)
 def test_a_cap_of_whole_clips_bounds_the_worst_step(lab: Callable[[str], Lab]) -> None:
     """Two sequences were said to fill all 16,384 tokens of the budget. No step is of more than what
     the cap promises, and what many frames round to.
     """
-    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **scoped(4_014_080))
+    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(4_014_080))
     assert budget.max_tokens_per_item["video"] == 1960
     found = adequacy(budget, {"image": 0, "video": 1})
     assert (found.worst_step_tokens, found.of) == (2 * 1960, "")
 
 
-@before(VLLM_0_29, NESTED)
 def test_many_frames_may_cost_more_than_the_cap(lab: Callable[[str], Lab]) -> None:
     """Each step in time is one cell at least: 768 frames are 384, whatever the cap."""
-    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **scoped(401_408))
+    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(401_408))
     assert budget.max_tokens_per_item["video"] == 196
     found = adequacy(budget, {"image": 0, "video": 1})
     assert found.worst_step_tokens == 2 * 384
     assert found.of == f" (videos of up to {budget.largest_clip})"
 
 
-@before(VLLM_0_29, NESTED)
 def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], Lab]) -> None:
     few = {"media_io_kwargs": {"video": {"max_frames": 16}}}
-    clip = lab(QWEN3).budget(build_dummy=False, **scoped(4_014_080), **few).largest_clip
+    clip = lab(QWEN3).budget(build_dummy=False, **capped(4_014_080), **few).largest_clip
     assert clip is not None
     # 4,014,080 pixels are 1,960 cells of two frames; rounding takes some.
     assert clip.num_frames <= 16
@@ -61,8 +57,8 @@ def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], La
 @pytest.mark.parametrize(
     ("model", "kwargs"),
     [
-        pytest.param(QWEN3, scoped(401_408), marks=before(VLLM_0_29, NESTED)),
-        pytest.param(QWEN25, scoped(401_408), marks=before(VLLM_0_29, NESTED)),
+        (QWEN3, capped(401_408)),
+        (QWEN25, capped(401_408)),
         (LLAVA, {}),
     ],
 )

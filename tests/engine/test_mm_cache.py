@@ -29,19 +29,24 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
-from mmcalib.releases.release import VLLM_0_29
+from mmcalib.releases.release import VLLM_0_31
 from mmcalib.workflows.decision.cache import SizedCache, size_cache
 from mmcalib.workflows.decision.measure import measure
 from mmcalib.workflows.read import read
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
 from tests.engine.conftest import Lab
+from tests.upstream import before
 
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make setup"),
 ]
 
+_BEFORE_0_31 = {
+    "LruKeyReplicatedSenderCache": "MultiModalProcessorSenderCache",
+    "LruKeyReplicatedReceiverCache": "MultiModalReceiverCache",
+}
 # Sender and receiver are the pair of one API server and one engine; `MultiModalProcessorOnlyCache`
 # is that of one of several API servers, and must hit as often. The order of calls is that of
 # `_get_cache_missing_items` and `_merge_mm_kwargs` in vllm/multimodal/processing/processor.py.
@@ -99,8 +104,9 @@ def hits_in_vllm(requests: list[Request], capacities: list[int]) -> list[int]:
 
 
 def in_vllm(script: str, asked: Any) -> Any:
-    if not VLLM_0_29.reached:
-        pytest.xfail("before 0.29 the caches have other classes, and are not tried")
+    if not VLLM_0_31.reached:
+        for name, before in _BEFORE_0_31.items():
+            script = script.replace(name, before)
     done = subprocess.run(
         [sys.executable, "-c", script],
         input=json.dumps(asked),
@@ -312,6 +318,7 @@ print(json.dumps(answer))
 """
 
 
+@before(VLLM_0_31, "a processor is given its cache otherwise")
 def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(
     qwen: Lab, tmp_path: Path
 ) -> None:
