@@ -51,8 +51,8 @@ had printed 0.37 GiB more of graphs for 8,192 tokens than for 2,048, as the work
 Nothing of it is fitted, but these are no independent evidence of it. Two figures are nearer to
 that: a log of the same model on a GB10, which is not compared, prints 0.43 GiB for two graphs, of
 which the workspace is 0.38; and q38-27b-fp8-2x5090 prints 0.13, where drafted tokens leave no
-full graphs and the workspace is not in the estimate. The cases of 0.27.1 keep what they were
-rehearsed to be before, without a workspace: of them it would move q38-27b-nvfp4-a6000.
+full graphs and the workspace is not in the estimate. The cases of 0.27.1 were rehearsed
+again with it: none of their figures moved.
 """
 
 
