@@ -17,18 +17,22 @@ from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Values of both settings that decide what one step may encode, None where it stays."""
+    """Values of both settings that decide what one step may encode, and of the one that leaves room
+    for it; None where it stays.
+    """
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    kv_cache_memory_bytes: int | None = None
 
     @property
     def values(self) -> dict[str, int]:
-        both = {
+        every = {
             "max_num_seqs": self.max_num_seqs,
             "max_num_batched_tokens": self.max_num_batched_tokens,
+            "kv_cache_memory_bytes": self.kv_cache_memory_bytes,
         }
-        return {name: value for name, value in both.items() if value is not None}
+        return {name: value for name, value in every.items() if value is not None}
 
     def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
         return {**engine_args, **self.values}

@@ -85,13 +85,15 @@ Demand = WorstStep | LanguageStep | PromptsStep | Merge
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Bytes that the costliest demand takes beyond what the profile reserved; `outside_bytes` of
-    the GPU are left free by `gpu_memory_utilization`.
+    """Bytes that the costliest demand takes beyond what is reserved: by the profile, and of it
+    `spare_bytes` by a KV cache that was given less. `outside_bytes` of the GPU are left free by
+    `gpu_memory_utilization`.
     """
 
     reserved_bytes: int
     worst: Demand
     outside_bytes: int
+    spare_bytes: int = 0
 
     @property
     def nbytes(self) -> int:

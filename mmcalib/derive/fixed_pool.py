@@ -14,13 +14,14 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FixedPool:
-    """`left_bytes` is what the rehearsal leaves for the KV cache; without graphs there are no
-    `capture_sizes`.
+    """`left_bytes` is what the rehearsal leaves for the KV cache, of which `spared_bytes` are kept
+    free; without graphs there are no `capture_sizes`.
     """
 
     left_bytes: int
     kv_cache_memory_bytes: int
     capture_sizes: tuple[int, ...] = ()
+    spared_bytes: int = 0
 
     @property
     def values(self) -> dict[str, Any]:
@@ -33,11 +34,12 @@ class FixedPool:
         return {**engine_args, **self.values}
 
 
-def fixed_pool(found: Rehearsed) -> FixedPool | None:
-    """Whole MiB of what is left, less the slack that vLLM keeps of the size that it suggests; None
-    where nothing is left.
+def fixed_pool(found: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
+    """Whole MiB of what is left, less the slack that vLLM keeps of the size that it suggests, and
+    less what is spared for steps that take more than is reserved; None where nothing is left.
     """
-    left = found.kv_cache_bytes - VLLM_SLACK_BYTES
+    left = found.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
     if left < _MIB or found.kv_cache_tokens is None:
         return None
-    return FixedPool(found.kv_cache_bytes, left // _MIB * _MIB, found.capture_sizes)
+    size = left // _MIB * _MIB
+    return FixedPool(found.kv_cache_bytes, size, found.capture_sizes, spared_bytes)

@@ -93,6 +93,7 @@ class Rehearsed:
     attends where nothing reserves them: serving has them beside the encoder, and the profile's
     encoder had not.
     `buffers_bytes` is what startup keeps beside the weights, with the allocator's rounding.
+    `spare_bytes` of what is requested are left beside a KV cache of a given size.
     Non-torch and CUDA graphs are allowances, as `assumptions` say, but for
     `cudagraph_attention_bytes`: what attention keeps of the steps that graphs are captured of.
     """
@@ -131,6 +132,7 @@ class Rehearsed:
     kv_blocks: int | None = None
     kept_bytes: int = 0
     cudagraph_attention_bytes: int = 0
+    spare_bytes: int = 0
 
     @property
     def prefill(self) -> PromptsPeak | None:

@@ -39,3 +39,11 @@ def test_it_says_the_graphs_that_are_captured() -> None:
 )
 def test_where_nothing_is_left_there_is_none(changes: dict[str, int | None]) -> None:
     assert fixed_pool(rehearsed(**changes)) is None
+
+
+def test_it_is_less_by_what_is_spared() -> None:
+    whole, less = fixed_pool(rehearsed()), fixed_pool(rehearsed(), 400 * MIB)
+    assert whole is not None
+    assert less is not None
+    assert whole.kv_cache_memory_bytes - less.kv_cache_memory_bytes == 400 * MIB
+    assert fixed_pool(rehearsed(kv_cache_bytes=500 * MIB), 400 * MIB) is None

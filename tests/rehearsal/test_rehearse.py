@@ -13,6 +13,7 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
 from mmcalib.gpus.catalogue import find as find_gpu
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.releases.release import VLLM_0_31
 from tests.rehearsal.conftest import QWEN, Theatre
 from tests.upstream import before
@@ -143,6 +144,14 @@ def test_a_share_of_the_memory_changes_only_the_cache(h100: Theatre) -> None:
     less = h100.bytes_of(**IMAGE_ONLY, gpu_memory_utilization=0.5)
     assert most.kv_cache_bytes - less.kv_cache_bytes == most.requested_bytes - less.requested_bytes
     assert (most.activation_peak_bytes, most.phases) == (less.activation_peak_bytes, less.phases)
+
+
+def test_a_cache_of_a_given_size_leaves_the_rest_free(h100: Theatre, qwen: Rehearsed) -> None:
+    less = h100.rehearse(kv_cache_memory_bytes=qwen.kv_cache_bytes - GIB)
+    assert (qwen.spare_bytes, less.kv_cache_bytes) == (0, qwen.kv_cache_bytes - GIB)
+    # vLLM's own sum counts the segments that are loaded, and not only what lives in them.
+    assert GIB <= less.spare_bytes < GIB + VLLM_SLACK_BYTES
+    assert h100.rehearse(kv_cache_memory_bytes=qwen.kv_cache_bytes + GIB).spare_bytes == 0
 
 
 def test_one_of_two_ranks_holds_half_of_the_layers_weights(h100: Theatre, qwen: Rehearsed) -> None:

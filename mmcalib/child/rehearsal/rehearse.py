@@ -56,9 +56,11 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         merge = serving.merge_peak(config, brought, stage.ledger, budget, outputs)
         steps = tuple(serving.encoder_steps(config, brought, stage.ledger, request.steps))
         kept = requested - available - graphs.nbytes - outside - activation
+        spare = 0
         if given_bytes is not None:
             # The user's word, whatever else is taken.
-            kept = stage.machine.allocator.allocated_bytes
+            spare = kept - stage.machine.allocator.allocated_bytes
+            kept -= spare
         prefills = serving.prefills(config, brought, stage.ledger, kv.layout, graphs)
         return Rehearsed(
             vllm=installed("vllm"),
@@ -84,6 +86,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             outputs=outputs,
             merge_peak_bytes=merge,
             kept_bytes=brought.kept_bytes + graphs.beside_bytes,
+            spare_bytes=max(0, spare),
             steps=steps,
             encoder_cache_bytes=_encoder_cache_bytes(budget, outputs),
             kv_cache_bytes=available,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.check import Check
+from mmcalib.derive.demand import Shortfall
 from mmcalib.derive.fixed_pool import FixedPool
 from mmcalib.derive.policy import Policy
 from mmcalib.result.traffic import ServedTraffic
+from mmcalib.wording import gib
 from mmcalib.workflows.calibration.proven import Proven
 from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.session import Session
@@ -23,7 +25,7 @@ from mmcalib.workflows.memory.checks import (
     predicted_shortfall,
     reserved_check,
 )
-from mmcalib.workflows.memory.cured import Ask, cured
+from mmcalib.workflows.memory.cured import Ask, cured, with_less_kv_cache
 from mmcalib.workflows.memory.explored import begin, predicted, rehearsing
 from mmcalib.workflows.memory.pinned import pinned
 from mmcalib.workflows.memory.predicted import Predicted
@@ -97,9 +99,13 @@ def predict_memory(
         check = sizes_check(sizes, proven.sweep)
         if check is not None and on_the_same_gpu(found, started):
             checks = (*checks, check)
+    kept = pinned(found, decision, every) if job.pin_kv_cache else None
+    served = found
+    if kept is not None and kept.rehearsed is not None:
+        served = replace(found, calibrated=kept.rehearsed)
     judged = in_bytes(
         checks,
-        found,
+        served,
         decision,
         job.policy,
         every,
@@ -108,15 +114,14 @@ def predict_memory(
     )
     path, wanted = decided.served.resolved.path, job.policy.concurrency
     judged += memory_checks(found, started, path, wanted)
-    pool = None
-    if job.pin_kv_cache and (kept := pinned(found, decision, every)):
-        pool, judged = kept.pool, [*judged, kept.check]
+    if kept is not None:
+        judged.append(kept.check)
     traffic = None
     if beside is not None:
         with session.progress.step(f"serving requests on {found.gpu.name}"):
             traffic, more = finish_serving(beside, found, _starts_with(decision, every))
         judged += more
-    return MemoryFound(found, sizes, tuple(judged), traffic, pool)
+    return MemoryFound(found, sizes, tuple(judged), traffic, kept.pool if kept else None)
 
 
 def _starts_with(decision: Decision, every: Ask) -> StartsWith:
@@ -126,6 +131,12 @@ def _starts_with(decision: Decision, every: Ask) -> StartsWith:
         return found is not None and found.kv_cache_tokens is not None
 
     return starts
+
+
+def _room(found: Shortfall, predicted: Predicted, decision: Decision, every: Ask) -> bool:
+    """Whether a smaller KV cache is a cure."""
+    before = predicted.calibrated
+    return before is not None and bool(with_less_kv_cache(found, before, decision, every))
 
 
 def in_bytes(
@@ -150,6 +161,8 @@ def in_bytes(
             " ".join(f"--{n.replace('_', '-')} {v}" for n, v in cure.engine.values.items())
             for cure in cured(found, decision, every)
         ]
+        if _room(found, predicted, decision, every):
+            cures.append(f"--pin-kv-cache, which gives the KV cache {gib(found.nbytes)} less")
     allowed = policy.allow_under_reserve
     reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)
     gone = {RESERVED, *known_in_bytes(predicted.calibrated)}

@@ -86,7 +86,10 @@ def reserved_check(
     found = predicted_shortfall(predicted, decision)
     if found is None:
         return None
-    detail = f"{_said(found.worst)}; the profile reserves {gib(found.reserved_bytes)}, rehearsed"
+    profiled = gib(found.reserved_bytes - found.spare_bytes)
+    spare = f", and {gib(found.spare_bytes)} are free beside the KV cache"
+    detail = f"{_said(found.worst)}; the profile reserves {profiled}, rehearsed"
+    detail += spare if found.spare_bytes else ""
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"

@@ -9,6 +9,7 @@ from typing import Any, Final
 from mmcalib.checks.configuration import Configuration, Configured
 from mmcalib.derive.cures import Engine, larger, smaller
 from mmcalib.derive.demand import Shortfall, WorstStep
+from mmcalib.derive.fixed_pool import fixed_pool
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
@@ -48,6 +49,20 @@ def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured
             if short.passes:
                 yield Cured(engine, found_now, rehearsed)
                 break
+
+
+def with_less_kv_cache(
+    found: Shortfall, before: Rehearsed, decision: Configuration, ask: Ask
+) -> Cured | None:
+    """A KV cache that leaves room for what is short; None where too little of it is left then."""
+    pool = fixed_pool(before, found.nbytes)
+    if pool is None:
+        return None
+    engine = Engine(kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
+    answer = _under(engine, decision, ask)
+    if answer is None or not answer[1].passes:
+        return None
+    return Cured(engine, *answer[1:])
 
 
 def _beside_last_batch(

@@ -65,14 +65,15 @@ def encoder_steps(decision: Configuration) -> tuple[EncoderStep, ...]:
 def shortfall(
     decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> Shortfall:
-    """The costliest of what serving may take at once against what the profile reserved.
+    """The costliest of what serving may take at once against what is reserved.
 
     `calibrated` has the peaks of `encoder_steps` where there are such.
     """
     return Shortfall(
-        reserved_bytes=calibrated.activation_peak_bytes,
+        reserved_bytes=calibrated.activation_peak_bytes + calibrated.spare_bytes,
         worst=max(demands(decision, calibrated, steps), key=lambda demand: demand.nbytes),
         outside_bytes=calibrated.total_bytes - calibrated.requested_bytes,
+        spare_bytes=calibrated.spare_bytes,
     )
 
 

@@ -24,7 +24,7 @@ from mmcalib.workflows.memory.checks import (
     predicted_shortfall,
     reserved_check,
 )
-from mmcalib.workflows.memory.cured import cured
+from mmcalib.workflows.memory.cured import cured, with_less_kv_cache
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.retained import views_check
@@ -142,11 +142,14 @@ def checks(
 def _remedy(memory: ServedMemory, subject: Subject) -> str:
     """Settings that were rehearsed, where any does; else room beside what is reserved."""
     found = predicted_shortfall(memory.predicted, subject)
-    # What fails in tokens has cures of its own, that shrink the item.
-    if found is None or not subject.adequacy.passes:
+    before, every = memory.predicted.calibrated, memory.prediction.every
+    if found is None or before is None:
         return _leave_room(memory, subject)
     with memory.progress.step(f"rehearsing what would do on {memory.predicted.gpu.name}"):
-        cures = list(cured(found, subject, memory.prediction.every))
+        # What fails in tokens has cures of its own, that shrink the item.
+        cures = list(cured(found, subject, every)) if subject.adequacy.passes else []
+        if not cures and (roomier := with_less_kv_cache(found, before, subject, every)):
+            cures.append(roomier)
     lines = [
         " and ".join(line(name, value) for name, value in cure.engine.values.items())
         for cure in cures

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import UsageError
-from mmcalib.workflows.memory.cured import Ask
+from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
+from mmcalib.workflows.memory.cured import Ask, with_less_kv_cache
 from mmcalib.workflows.memory.pinned import pinned, pinned_evidence
 from mmcalib.workflows.spec import Job
 from tests.workflows.memory.test_reserved import FOUR, predicted
-from tests.workflows.rehearsals import rehearsed
+from tests.workflows.rehearsals import deepstack, rehearsed
 
 MIB = 1 << 20
 
@@ -63,3 +65,41 @@ def test_without_a_gpu_there_is_nothing_to_write() -> None:
     with pytest.raises(UsageError, match="--pin-kv-cache is of a GPU's memory") as caught:
         Job(model="some/model", data=("photos",), pin_kv_cache=True)
     assert caught.value.hint == "--gpu L4"
+
+
+def test_room_is_left_for_what_the_profile_does_not_reserve() -> None:
+    """494,403,584 bytes are short there (`test_reserved.py`)."""
+    short = predicted(FOUR, deepstack(FOUR.budget))
+    left = replace(deepstack(FOUR.budget), spare_bytes=494_403_584)
+    found = pinned(short, FOUR, answers(left, []))
+    assert found is not None
+    assert found.pool is not None
+    assert found.pool.spared_bytes == 494_403_584
+    size, *_ = pinned_evidence(found.pool, "L4")
+    assert "and 0.46 GiB for steps that take more than is profiled" in size.reason
+    served = predicted(FOUR, left)
+    check = reserved_check(served, FOUR, allow_under_reserve=False)
+    assert check is not None
+    assert check.status == "pass"
+    assert "rehearsed, and 0.46 GiB are free beside the KV cache" in check.detail
+    less = predicted(FOUR, replace(left, spare_bytes=300 << 20))
+    check = reserved_check(less, FOUR, allow_under_reserve=False)
+    assert check is not None
+    assert check.status == "fail"
+
+
+def test_a_smaller_kv_cache_is_a_cure_where_requests_still_fit() -> None:
+    before = predicted(FOUR, deepstack(FOUR.budget))
+    short = predicted_shortfall(before, FOUR)
+    assert short is not None
+    assert before.calibrated is not None
+    fits = replace(deepstack(FOUR.budget), spare_bytes=494_403_584)
+    asked: list[Mapping[str, Any]] = []
+    cure = with_less_kv_cache(short, before.calibrated, FOUR, answers(fits, asked))
+    assert cure is not None
+    size = cure.engine.kv_cache_memory_bytes
+    assert size is not None
+    assert asked[0]["kv_cache_memory_bytes"] == size
+    assert size < before.calibrated.kv_cache_bytes - short.nbytes
+    ends = replace(fits, kv_cache_tokens=None)
+    assert with_less_kv_cache(short, before.calibrated, FOUR, answers(ends, [])) is None
