@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mmcalib.version import __version__
     from mmcalib.workflows.calibration.calibrate import calibrate
     from mmcalib.workflows.gate.calibration import Calibration
+    from mmcalib.workflows.gate.filtering import filter  # noqa: A004 - mmcalib.filter
     from mmcalib.workflows.memory.rehearse import rehearse
     from mmcalib.workflows.validate.validate import validate
 
@@ -37,6 +38,7 @@ __all__ = [
     "VideoShape",
     "__version__",
     "calibrate",
+    "filter",
     "rehearse",
     "validate",
 ]
@@ -49,6 +51,7 @@ _HOMES = {
     "Policy": "mmcalib.derive.policy",
     "Rehearsal": "mmcalib.result.rehearsal",
     "calibrate": "mmcalib.workflows.calibration.calibrate",
+    "filter": "mmcalib.workflows.gate.filtering",
     "rehearse": "mmcalib.workflows.memory.rehearse",
     "Validation": "mmcalib.result.validation",
     "VideoShape": "mmcalib.domain.shapes",
@@ -64,3 +67,8 @@ def __getattr__(name: str) -> "Any":
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> "list[str]":
+    """The public names, those that are not loaded yet too."""
+    return sorted(__all__)

@@ -100,6 +100,7 @@ def execute(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "PYTHONPATH": str(ROOT),
         "MMCALIB_CACHE_DIR": str(folder / ".cache"),
         "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_CACHE": str(folder / ".cache"),
         "NO_COLOR": "1",
     }
     return subprocess.run(

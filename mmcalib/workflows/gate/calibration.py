@@ -13,6 +13,7 @@ from mmcalib.files import write_text
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result_files import read_calibration
 from mmcalib.texts.counting import Counting
+from mmcalib.workflows.gate.fitting import fitted
 from mmcalib.workflows.gate.presented import admitted
 
 
@@ -31,20 +32,50 @@ class Calibration(CalibrationDocument):
         return self._counting[1]
 
     def admits(
-        self, item: Any, *, allowed_local_media_path: str | os.PathLike[str] | None = None
+        self,
+        item: Any,
+        *,
+        allowed_local_media_path: str | os.PathLike[str] | None = None,
+        allow_url: bool = False,
     ) -> Admission:
-        """Whether one item or chat request fits. Needs no vLLM.
+        """Whether one item, row of a dataset or chat request fits. Needs no vLLM.
 
-        `item` is a path, bytes or a binary file, of which the header is read; a `PIL.Image` as it
-        is; a numpy array: an image (height × width, or with channels), or frames (number × height ×
-        width × channels) as a client sends them, one a second; sound as `(array, rate_hz)`; a chat
-        request as a dict, whose files lie below `allowed_local_media_path` (default: the working
-        folder); or a shape. What cannot be read does not fit.
+        `item` is a path, URL, bytes or binary file, of which the header is read; a `PIL.Image` as
+        it is; an array of numpy or torch: an image (height × width, channels in front or behind),
+        or frames (the same behind their number) as a client sends them, one a second; sound as
+        `(array, rate_hz)`; a row of a dataset as a mapping, whose media and words are one prompt; a
+        chat request, whose files lie below `allowed_local_media_path` (default: the working
+        folder); or a shape. What cannot be read does not fit, and what is elsewhere is unknown
+        unless `allow_url` has its header fetched.
 
         Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
         leads outside that folder.
         """
-        return admitted(self.gate, item, allowed_local_media_path, self.counting)
+        return admitted(
+            self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url
+        )
+
+    def fit(
+        self,
+        item: Any,
+        *,
+        allowed_local_media_path: str | os.PathLike[str] | None = None,
+        allow_url: bool = False,
+    ) -> Any:
+        """The item itself where it fits, and otherwise its like in the largest size that does:
+        bytes for bytes, an array for an array, of a row or request one with smaller media, and of a
+        path or URL a `PIL.Image`. Takes what `admits` takes.
+
+        Raises ValueError where no size fits, or where a file of video or sound would have to be
+        encoded anew; otherwise as `admits`.
+        """
+        return fitted(self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """What is made of the fields is made again where they arrive."""
+        state = super().__getstate__()
+        private = {"_gate": None, "_counting": None}
+        return {**state, "__pydantic_private__": private}
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, atomically. Raises OutputError when that is not possible."""
