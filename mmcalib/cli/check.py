@@ -56,7 +56,7 @@ def check(
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.check_words import offender_line, summary_line
+    from mmcalib.report.check_words import calibration_lines, offender_line, summary_line
     from mmcalib.result.check_lines import Offender, Summary
     from mmcalib.result.checked import Tally
     from mmcalib.workflows.gate.calibration import Calibration
@@ -70,8 +70,9 @@ def check(
     if calibration.is_dir():
         calibration /= "calibration.json"
     tally, known = Tally(), Calibration.load(calibration)
-    if known.verdict == "fail" and not quiet:
-        console.print("the calibration's own verdict is fail: see its checks", style="yellow")
+    if not quiet:
+        for line in calibration_lines(known):
+            console.print(Text(line, style="yellow"), soft_wrap=True)
     answers = check_all(
         known,
         paths,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,7 +11,9 @@ from pydantic import PrivateAttr
 
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
+from mmcalib.options.library_words import in_library_words, library_words
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import verdict_words
 from mmcalib.result_files import read_calibration
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.fitting import fitted
@@ -31,6 +34,7 @@ class Calibration(CalibrationDocument):
             self._counting = self.costs, Counting(model, recipe) if recipe else None
         return self._counting[1]
 
+    @in_library_words
     def admits(
         self,
         item: Any,
@@ -51,10 +55,14 @@ class Calibration(CalibrationDocument):
         Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
         leads outside that folder.
         """
-        return admitted(
+        answer = admitted(
             self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url
         )
+        return replace(
+            answer, reason=library_words(answer.reason), remedy=library_words(answer.remedy)
+        )
 
+    @in_library_words
     def fit(
         self,
         item: Any,
@@ -70,6 +78,25 @@ class Calibration(CalibrationDocument):
         encoded anew; otherwise as `admits`.
         """
         return fitted(self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url)
+
+    def __repr__(self) -> str:
+        """One line: the whole is thousands, which `to_json` has."""
+        budget, corpus = self.budget.calibrated, self.corpus
+        limits = self.limits.limit_mm_per_prompt
+        counts = {m: one["count"] if isinstance(one, dict) else one for m, one in limits.items()}
+        parts = [
+            f"{self.model.id}, vLLM {self.tool.vllm}",
+            f"verdict {verdict_words(self.verdict, self.checks)}",
+            f"{corpus.items:,} items in {corpus.prompts:,} requests",
+            *(f"{count} {modality} per prompt" for modality, count in counts.items()),
+            f"encoder budget {budget.encoder_budget_tokens:,} tokens",
+        ]
+        memory = self.memory.calibrated
+        if memory.kv_cache_tokens is not None:
+            parts.append(f"KV cache {memory.kv_cache_tokens:,} tokens on {memory.gpu or 'here'}")
+        return f"<{type(self).__name__} of {'; '.join(parts)}>"
+
+    __str__ = __repr__
 
     def __getstate__(self) -> dict[Any, Any]:
         """What is made of the fields is made again where they arrive."""
