@@ -56,6 +56,7 @@ def prepare(folder: Path) -> None:
 def _results(folder: Path) -> None:
     """What earlier commands left: a calibration, a census, and the other parts of it."""
     shutil.copytree(EXAMPLE, folder / "out")
+    shutil.copytree(EXAMPLE, folder / "out-before")
     shutil.copy(folder / "out" / "engine.yaml", folder)
     (folder / "default.yaml").write_text(f"model: {QWEN}\n")
     (folder / "server.log").write_text(LOG)
