@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmcalib.cli.command import command
-from mmcalib.options.corpus import AllowedRoot, Requests
+from mmcalib.options.corpus import AllowedRoot, AllowUrl, Requests
 
 if TYPE_CHECKING:
     from mmcalib.result.check_lines import Offender, Summary
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 @command
 def check(
     data: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
-            metavar="NEW_DATA...", help="Folders of media and files; - reads standard input."
+            metavar="NEW_DATA...",
+            help="Folders, files, 'patterns', archives or URLs of media; @FILE reads paths, - "
+            "standard input.",
         ),
     ] = None,
     calibration: Annotated[
@@ -35,6 +37,7 @@ def check(
         bool, typer.Option("--stdin", help="Read paths, or JSON chat requests, one per line.")
     ] = False,
     allowed_local_media_path: AllowedRoot = None,
+    allow_url: AllowUrl = False,
     allow_unknown: Annotated[
         bool,
         typer.Option("--allow-unknown", help="What nothing is known of does not count as a no."),
@@ -62,7 +65,7 @@ def check(
     from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.gate.check import check as check_all
 
-    paths = [path for path in data or [] if str(path) != "-"]
+    paths = [path for path in data or [] if path != "-"]
     reads = stdin or len(paths) < len(data or [])
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
@@ -79,6 +82,7 @@ def check(
         requests or [],
         sys.stdin.buffer if reads else (),
         allowed_root=allowed_local_media_path,
+        allow_url=allow_url,
     )
     progress = Silent() if quiet else Terminal(console)
     with progress.step("checking") as task:
