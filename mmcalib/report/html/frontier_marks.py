@@ -135,5 +135,5 @@ def _tip(point: FrontierPoint) -> str:
             f"{wording.ratio(point.max_concurrency)} requests at once"
         )
     elif point.kv_cache_bytes is not None:
-        parts.append(f"KV cache {wording.gib(point.kv_cache_bytes)}: would not start")
+        parts.append(f"KV cache {wording.room(point.kv_cache_bytes)}: would not start")
     return " · ".join([*parts, *([kind(point)] if kind(point) != "open" else [])])
