@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
     from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+    from mmcalib.progress import Progress
     from mmcalib.result.rehearsal import Rehearsal
     from mmcalib.result.validation import Validation
     from mmcalib.version import __version__
@@ -33,6 +34,7 @@ __all__ = [
     "Calibration",
     "ImageShape",
     "Policy",
+    "Progress",
     "Rehearsal",
     "Validation",
     "VideoShape",
@@ -49,6 +51,7 @@ _HOMES = {
     "Calibration": "mmcalib.workflows.gate.calibration",
     "ImageShape": "mmcalib.domain.shapes",
     "Policy": "mmcalib.derive.policy",
+    "Progress": "mmcalib.progress",
     "Rehearsal": "mmcalib.result.rehearsal",
     "calibrate": "mmcalib.workflows.calibration.calibrate",
     "filter": "mmcalib.workflows.gate.filtering",

@@ -13,7 +13,7 @@ from mmcalib.options.checked import checked
 from mmcalib.options.policy import policy_from, said_by
 from mmcalib.options.run import Device, RunOptions, Validate
 from mmcalib.options.validate import STARTUP_BUDGET_S
-from mmcalib.progress import Progress, Silent
+from mmcalib.progress import Progress, StepLog
 from mmcalib.workflows.calibration.run import run
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.memory.rehearse import gpu_of
@@ -68,7 +68,7 @@ def calibrate(
     )
     where = gpu_of(gpu) if isinstance(gpu, str) else gpu
     job = Job.of(options, gpu=where, policy=policy)
-    return run(job, RunSoFar(), progress or Silent())
+    return run(job, RunSoFar(), progress or StepLog())
 
 
 def _several(
