@@ -15,7 +15,6 @@ from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.locations.opening import open_item
-from mmcalib.media.ending import examine_whole
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.arrays import as_numpy, is_array, layout_of, like
 from mmcalib.workflows.gate.dataset_row import dataset_row, replaced
@@ -83,6 +82,8 @@ def _request(gate: Gate, request: Mapping[str, Any], root: Root, *, allow_url: b
 def _part(gate: Gate, part: Any, reader: RequestLines) -> Any:
     if not isinstance(part, Mapping) or part.get("type") != _IMAGE:
         return part
+    from mmcalib.media.ending import examine_whole
+
     given = part[_IMAGE]
     url = given["url"] if isinstance(given, Mapping) else given
     item = reader.item((_IMAGE, url), "the request")
