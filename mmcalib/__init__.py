@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
     from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+    from mmcalib.progress import Progress
     from mmcalib.result.rehearsal import Rehearsal
     from mmcalib.result.validation import Validation
     from mmcalib.version import __version__
     from mmcalib.workflows.calibration.calibrate import calibrate
     from mmcalib.workflows.gate.calibration import Calibration
+    from mmcalib.workflows.gate.filtering import filter  # noqa: A004 - mmcalib.filter
     from mmcalib.workflows.memory.rehearse import rehearse
     from mmcalib.workflows.validate.validate import validate
 
@@ -32,11 +34,13 @@ __all__ = [
     "Calibration",
     "ImageShape",
     "Policy",
+    "Progress",
     "Rehearsal",
     "Validation",
     "VideoShape",
     "__version__",
     "calibrate",
+    "filter",
     "rehearse",
     "validate",
 ]
@@ -47,14 +51,18 @@ _HOMES = {
     "Calibration": "mmcalib.workflows.gate.calibration",
     "ImageShape": "mmcalib.domain.shapes",
     "Policy": "mmcalib.derive.policy",
+    "Progress": "mmcalib.progress",
     "Rehearsal": "mmcalib.result.rehearsal",
     "calibrate": "mmcalib.workflows.calibration.calibrate",
+    "filter": "mmcalib.workflows.gate.filtering",
     "rehearse": "mmcalib.workflows.memory.rehearse",
     "Validation": "mmcalib.result.validation",
     "VideoShape": "mmcalib.domain.shapes",
     "validate": "mmcalib.workflows.validate.validate",
     "__version__": "mmcalib.version",
 }
+# Those whose errors speak of arguments here, and of options on the command line.
+_CALLS = ("calibrate", "rehearse", "validate")
 
 
 def __getattr__(name: str) -> "Any":
@@ -63,4 +71,14 @@ def __getattr__(name: str) -> "Any":
         raise AttributeError(f"module 'mmcalib' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_HOMES[name]), name)
+    if name in _CALLS:
+        from mmcalib.options.library_words import in_library_words
+
+        found = globals()[name] = in_library_words(found)
+    return found
+
+
+def __dir__() -> "list[str]":
+    """The public names, those that are not loaded yet too."""
+    return sorted(__all__)

@@ -1,7 +1,9 @@
-"""Progress as an object that is passed in; the default says nothing."""
+"""Progress as an object that is passed in; library calls log theirs by default."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -46,3 +48,25 @@ class Silent:
 
     def note(self, text: str) -> None: ...
     def log(self, line: str) -> None: ...
+
+
+class StepLog(Silent):
+    """Tells the logger `mmcalib` when a step begins and how long it took, at INFO, and what engine
+    processes print, at DEBUG. Nothing is shown unless the program has logging shown.
+    """
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger("mmcalib")
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Task]:
+        started = time.monotonic()
+        self._logger.info("%s", title)
+        yield _SilentTask()
+        self._logger.info("%s: %.1f s", title, time.monotonic() - started)
+
+    def note(self, text: str) -> None:
+        self._logger.info("%s", text)
+
+    def log(self, line: str) -> None:
+        self._logger.debug("%s", line)

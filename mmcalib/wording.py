@@ -46,6 +46,11 @@ def gib(value: int | None) -> str:
     return "—" if value is None else f"{value / GIB:.2f} GiB"
 
 
+def room(value: int | None) -> str:
+    """What is left for something, where less than nothing is what lacks."""
+    return f"{gib(-value)} short" if value is not None and value < 0 else gib(value)
+
+
 def share(value: float | None) -> str:
     """In per cent; what is neither nothing nor all never reads as such."""
     if value is None:

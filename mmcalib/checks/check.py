@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "fail"]
+
+# The names of checks of what was assumed begin so.
+ASSUMED: Final = "assumed "
 
 
 class NamedCheck(Protocol):

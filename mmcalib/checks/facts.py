@@ -51,7 +51,7 @@ class Over:
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
     """What was read. `table` has what vLLM refuses of it, `left_out` per modality that is not
-    served the words for it, `unreadable` what vLLM cannot load.
+    served the words for it, `unreadable` what vLLM cannot load, `requests` how many there are.
     """
 
     files: int
@@ -60,6 +60,7 @@ class CorpusFacts:
     left_out: Mapping[str, str] = field(default_factory=dict)
     over: Over | None = None
     unreadable: Sequence[Skipped] = ()
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,22 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from mmcalib.cli.check import check
+from mmcalib.cli.diff import diff
 from mmcalib.cli.doctor import doctor
+from mmcalib.cli.gpus import gpus
 from mmcalib.cli.merge import merge
 from mmcalib.cli.models import models
+from mmcalib.cli.panels import RunHelp
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.report import report
 from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
+from mmcalib.cli.show import show
 from mmcalib.cli.usage_errors import Unparsed, flush, unexpected, unparsed
 from mmcalib.cli.validate import validate
 from mmcalib.cli.welcome import welcome
@@ -33,12 +38,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     add_completion=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 # In the order in which they are met; what each is for, in words that fit one line of 80.
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "run": (run, "Calibrate vLLM for a corpus, write a config and prove it."),
     "doctor": (doctor, "What is installed, what works here, what to type where not."),
     "models": (models, "The models that calibrate offline and without weights."),
+    "gpus": (gpus, "The GPUs that are known by name, with their memory."),
     "rehearse": (rehearse, "The memory of any engine config on a GPU that need not be here."),
     "plan": (plan, "It does not fit: the cheapest fixes with which it does."),
     "validate": (validate, "Judge a vLLM config that somebody wrote."),
@@ -47,9 +54,12 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "merge": (merge, "Add up the scans of several machines."),
     "serve": (serve, "vllm serve, also where its own script does not start."),
     "report": (report, "Render the report of a calibration again."),
+    "show": (show, "The summary of a calibration again, on the terminal."),
+    "diff": (diff, "What two calibrations do not have in common."),
 }
 for _name, (_command, _purpose) in COMMANDS.items():
-    app.command(_name, short_help=_purpose)(_command)
+    _help = RunHelp if _name == "run" else TyperCommand
+    app.command(_name, short_help=_purpose, cls=_help)(_command)
 
 
 def _version(wanted: bool) -> None:
@@ -65,7 +75,8 @@ def _version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Right-size vLLM for the media you really serve.

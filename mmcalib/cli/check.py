@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmcalib.cli.command import command
-from mmcalib.options.corpus import AllowedRoot, Requests
+from mmcalib.options.corpus import AllowedRoot, AllowUrl, Requests
 
 if TYPE_CHECKING:
     from mmcalib.result.check_lines import Offender, Summary
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 @command
 def check(
     data: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
-            metavar="NEW_DATA...", help="Folders of media and files; - reads standard input."
+            metavar="NEW_DATA...",
+            help="Folders, files, 'patterns', archives or URLs of media; @FILE reads paths, - "
+            "standard input.",
         ),
     ] = None,
     calibration: Annotated[
@@ -35,6 +37,7 @@ def check(
         bool, typer.Option("--stdin", help="Read paths, or JSON chat requests, one per line.")
     ] = False,
     allowed_local_media_path: AllowedRoot = None,
+    allow_url: AllowUrl = False,
     allow_unknown: Annotated[
         bool,
         typer.Option("--allow-unknown", help="What nothing is known of does not count as a no."),
@@ -56,13 +59,13 @@ def check(
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.check_words import offender_line, summary_line
+    from mmcalib.report.check_words import calibration_lines, offender_line, summary_line
     from mmcalib.result.check_lines import Offender, Summary
     from mmcalib.result.checked import Tally
     from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.gate.check import check as check_all
 
-    paths = [path for path in data or [] if str(path) != "-"]
+    paths = [path for path in data or [] if path != "-"]
     reads = stdin or len(paths) < len(data or [])
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
@@ -70,14 +73,16 @@ def check(
     if calibration.is_dir():
         calibration /= "calibration.json"
     tally, known = Tally(), Calibration.load(calibration)
-    if known.verdict == "fail" and not quiet:
-        console.print("the calibration's own verdict is fail: see its checks", style="yellow")
+    if not quiet:
+        for line in calibration_lines(known):
+            console.print(Text(line, style="yellow"), soft_wrap=True)
     answers = check_all(
         known,
         paths,
         requests or [],
         sys.stdin.buffer if reads else (),
         allowed_root=allowed_local_media_path,
+        allow_url=allow_url,
     )
     progress = Silent() if quiet else Terminal(console)
     with progress.step("checking") as task:

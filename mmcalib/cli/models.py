@@ -35,6 +35,10 @@ def models(
         list[str] | None,
         typer.Argument(metavar="[WORD]...", help="Parts of its name, such as qwen3 or ocr."),
     ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="The same as a WORD; may be repeated."),
+    ] = None,
     modality: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,9 +61,11 @@ def models(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List models that calibrate offline and without weights.
+    """List models that calibrate offline and without weights; a whole name shows that one.
 
     Example: mmcalib models qwen3 --modality video --gpu L4
+
+    Example: mmcalib models Qwen/Qwen2.5-VL-3B-Instruct
     """
     from mmcalib.models import bundled
     from mmcalib.models.figures import kept
@@ -68,7 +74,7 @@ def models(
     from mmcalib.workflows.memory.rehearse import gpu_of
 
     wanted = WantedModels(
-        tuple(words or ()),
+        (*(words or ()), *(search or ())),
         tuple(map(_modality, modality or ())),
         _bytes(max_weights),
         gpu_of(gpu) if gpu is not None else None,
@@ -81,7 +87,38 @@ def models(
     if not found:
         print("none of the bundled models is so: mmcalib models lists all", file=sys.stderr)
         return
+    whole = [model for model in found if [model.id.lower()] == [w.lower() for w in words or ()]]
+    if whole:
+        _show(whole[0])
+        return
     _print(found)
+
+
+def _show(model: BundledModel) -> None:
+    """All that is known of one."""
+    from mmcalib import wording
+
+    figures = model.figures
+    rows = [("model", model.id), ("architecture", model.architecture)]
+    rows.append(("takes", ", ".join(model.modalities)))
+    if figures:
+        whole = {
+            "image": "a 1-megapixel image",
+            "video": "a minute of video",
+            "audio": "a minute of sound",
+        }
+        for modality, tokens in figures.tokens.items():
+            rows.append((whole[modality], f"{tokens:,} tokens [measured, vLLM {figures.vllm}]"))
+        rows.append(("weights", f"{wording.gib(figures.weights_bytes)} [rehearsed]"))
+        rows.append(("starts on", f"{figures.default_gpu or 'no single GPU'} [rehearsed]"))
+        rows.append(("calibrated on", f"{figures.calibrated_gpu or 'no single GPU'} [rehearsed]"))
+        rows.append(("knobs", ", ".join(figures.knobs) or "none"))
+    rows.append(("facts", ", ".join(f"{count} {status}" for status, count in model.facts.items())))
+    rows += [("cannot promise", one) for one in model.cannot_promise]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+    print(f"calibrate it: mmcalib run --model {model.id} --data DIR", file=sys.stderr)
 
 
 def _modality(word: str) -> Modality:

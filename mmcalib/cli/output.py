@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mmcalib.checks.catalogue.engine import RUN_FINISHED
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
@@ -56,11 +57,25 @@ def claim(out: Path, *, force: bool) -> None:
         raise UsageError(f"--out: {error.strerror}", hint="--out another folder") from error
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file", hint="--out another folder")
-    if out.is_dir() and any(out.iterdir()) and not force:
+    if out.is_dir() and not force and not _is_left_over(out):
         raise UsageError(f"--out {out} is not empty", hint="--force, or --out another folder")
     nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to --out {out}", hint="--out another folder")
+
+
+def _is_left_over(out: Path) -> bool:
+    """Whether the folder has nothing but what a run left that did not come to its end."""
+    names = {path.name for path in out.iterdir()}
+    if not names - {"skipped.jsonl"}:
+        return True
+    if names - {"skipped.jsonl", "calibration.json"}:
+        return False
+    try:
+        found = Calibration.load(out / "calibration.json")
+    except UsageError:
+        return False
+    return any(check.name == RUN_FINISHED.name for check in found.checks)
 
 
 def save(so_far: RunSoFar, out: Path) -> None:

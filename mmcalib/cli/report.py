@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,10 @@ def report(
     ] = Path("out"),
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Default: report.html beside the calibration."),
+        typer.Option(
+            metavar="FILE",
+            help="Default: report.html beside the calibration; - is standard output.",
+        ),
     ] = None,
     format_: Annotated[
         str,
@@ -88,7 +92,8 @@ def report(
     found = source / "calibration.json" if source.is_dir() else source
     to = out or found.with_name(rendering.file)
     # The report that `mmcalib run` wrote is made anew; nothing else is lost by accident.
-    if out is not None and out.exists() and not force:
+    printed = str(out) == "-"
+    if out is not None and not printed and out.exists() and not force:
         raise UsageError(f"--out {out} exists", hint="--force, or another --out")
     if to.is_dir():
         raise UsageError(f"--out {to} is a folder", hint=f"--out {to / rendering.file}")
@@ -99,11 +104,20 @@ def report(
                 hint="--data DIR: the folder that `mmcalib run` read",
             )
     if emit is not None:
+        to_file = None if printed else out
         emit_again(
-            found, emit, out, redact_paths=redact_paths, force=force, as_json=as_json, quiet=quiet
+            found,
+            emit,
+            to_file,
+            redact_paths=redact_paths,
+            force=force,
+            as_json=as_json,
+            quiet=quiet,
         )
         return
     calibration = Calibration.load(found)
+    if printed and as_json:
+        raise UsageError("--out - and --json both want standard output", hint="one of them")
     made = Report(
         calibration,
         f"vllm serve --config {shlex.quote(str(found.with_name('engine.yaml')))}",
@@ -111,6 +125,9 @@ def report(
         redact_paths=redact_paths,
         roots=Roots.of(data or []),
     )
+    if printed:
+        sys.stdout.write(rendering.render(made))
+        return
     write_text(to, rendering.render(made))
     if as_json:
         print(json.dumps(WrittenReport.of(to, format_).model_dump()))

@@ -36,26 +36,26 @@ class Resolved:
     root: str
 
 
-def resolve(data: str | Path) -> Iterator[Resolved]:
+def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Resolved]:
     """`-` is standard input, `@FILE` a list of paths, `scheme://` a URL; else a path, a pattern, or
     several in braces. What exists by this very name, and a `Path`, is that file or folder.
 
-    Raises CorpusError when there is no such thing, UsageError for no name at all and when reading
-    needs a library.
+    `given_as` is what a hint calls it. Raises CorpusError when there is no such thing, UsageError
+    for no name at all and when reading needs a library.
     """
     if isinstance(data, Path):
-        yield _folder(os.fspath(data))
+        yield _folder(os.fspath(data), given_as)
     elif data == STDIN:
         yield Resolved(PathsSource(StreamLines(sys.stdin.buffer)), os.getcwd())
     elif not os.path.lexists(data) and data.startswith(_LIST):
         yield Resolved(PathsSource(ListFile(data.removeprefix(_LIST))), os.getcwd())
     elif os.path.lexists(data) or "{" not in data:
-        yield _one(data)
+        yield _one(data, given_as)
     else:
-        yield from map(_one, _braces(data))
+        yield from (_one(name, given_as) for name in _braces(data))
 
 
-def _one(data: str) -> Resolved:
+def _one(data: str, given_as: str) -> Resolved:
     location = Location.of(data)
     if data in _NOTHING:
         raise UsageError(f"--data {data!r} names nothing", hint="--data . is the working folder")
@@ -71,11 +71,11 @@ def _one(data: str) -> Resolved:
     if is_pattern(data) and not os.path.lexists(data):
         matching = GlobSource(data)
         return Resolved(matching, matching.root)
-    return _folder(data)
+    return _folder(data, given_as)
 
 
-def _folder(path: str) -> Resolved:
-    return Resolved(FolderSource(path), path)
+def _folder(path: str, given_as: str) -> Resolved:
+    return Resolved(FolderSource(path, given_as=given_as), path)
 
 
 def _braces(data: str) -> Iterator[str]:

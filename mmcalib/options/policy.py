@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from mmcalib.derive.policy import Policy
+from mmcalib.errors import UsageError
 from mmcalib.options.run import RunOptions
 from mmcalib.sizes import size_bytes
 
@@ -18,6 +21,23 @@ def policy_of(options: RunOptions) -> Policy:
     if options.ram_budget is not None:
         said["ram_budget_bytes"] = size_bytes(options.ram_budget)
     return Policy(**{name: value for name, value in said.items() if value is not None})
+
+
+def policy_from(given: Policy | Mapping[str, Any] | None) -> Policy:
+    """As the library takes one. Raises UsageError for a key that no policy has, and TypeError for
+    what is neither.
+    """
+    if given is None or isinstance(given, Policy):
+        return given or Policy()
+    if not isinstance(given, Mapping):
+        raise TypeError(f"policy is a Policy or a dict of its fields, not {type(given).__name__}")
+    known = [rule.name for rule in fields(Policy)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            meant = near[0] if near else f"one of {', '.join(known)}"
+            raise UsageError(f"policy: a policy has no {name!r}", hint=meant)
+    return Policy(**given)
 
 
 def said_by(policy: Policy) -> dict[str, Any]:

@@ -27,6 +27,11 @@ NO_ROOM: Final = re.compile(
     r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
     r"is less than desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
 )
+# What it says of a context that is longer than the model's own. config/model.py of 0.28 to 0.33.
+TOO_LONG: Final = re.compile(
+    r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len "
+    r"\(\w+=(?P<own>\d+)"
+)
 # The slack that the worker keeps when it suggests a KV cache size. v1/worker/gpu_worker.py:994 of
 # 0.32.
 VLLM_SLACK_BYTES: Final = 150 << 20

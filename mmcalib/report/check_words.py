@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mmcalib.derive.admission import Answer
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import assumed, first_failed, verdict_words
 from mmcalib.result.checked import Checked, Tally
 from mmcalib.wording import number, plain
 
@@ -17,6 +19,20 @@ def offender_line(checked: Checked) -> str:
     what = "" if len(checked.shapes) != 1 else f" ({checked.shapes[0]})"
     line = f"{_MARKS[admission.answer]} {plain(checked.origin)}{what}: {plain(admission.reason)}"
     return f"{line}\n   → {plain(admission.remedy)}" if admission.remedy else line
+
+
+def calibration_lines(calibration: CalibrationDocument) -> Iterator[str]:
+    """What to know of the calibration that is asked: why it failed, or what it assumes."""
+    if calibration.verdict == "fail":
+        failed = first_failed(calibration.checks)
+        yield plain(f"the calibration failed: {failed.name}: {failed.detail}")
+        return
+    if assumptions := assumed(calibration.checks):
+        verdict = verdict_words(calibration.verdict, calibration.checks)
+        yield f"the calibration's verdict: {verdict}"
+        for check in assumptions:
+            yield plain(f"   {check.name}: {check.detail}")
+            yield plain(f"   → mmcalib run with {check.remedy}")
 
 
 def summary_line(tally: Tally) -> str:

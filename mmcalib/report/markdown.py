@@ -7,6 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from mmcalib import wording
 from mmcalib.report import device_words, encoder_words, throughput_words, traffic_words, words
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import verdict_words
 from mmcalib.result.engine_yaml import engine_yaml
 
 
@@ -31,6 +32,7 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
         device=device_words,
         fed=throughput_words,
         served=traffic_words,
+        verdict=verdict_words(calibration.verdict, calibration.checks),
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )

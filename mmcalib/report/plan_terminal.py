@@ -79,11 +79,11 @@ _BY: dict[Label | None, str] = {
 
 
 def _fixes(fixes: Sequence[TriedFix]) -> Table:
+    """Flags above their price: a column of its own would break both within words."""
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
     for name in ("KV cache", "lacking"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("price", overflow="fold")
     tried = [fix for fix in fixes if not fix.problem]
     for cost in COSTS:
         of_this_cost = [fix for fix in tried if fix.cost == cost]
@@ -91,10 +91,9 @@ def _fixes(fixes: Sequence[TriedFix]) -> Table:
             table.add_row(Text(f"costs {cost}"), style="dim")
         for fix in of_this_cost:
             table.add_row(
-                Text(f"  {wording.plain(fix.flags)}"),
-                Text(wording.gib(fix.kv_cache_bytes)),
+                Text(f"  {wording.plain(fix.flags)}\n    {wording.plain(fix.price)}"),
+                Text(wording.room(fix.kv_cache_bytes)),
                 Text("reaches it" if fix.reaches else wording.gib(fix.lacking_bytes)),
-                Text(wording.plain(fix.price)),
                 style="green" if fix.reaches and not fix.warning else "",
             )
     return table

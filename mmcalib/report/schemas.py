@@ -12,6 +12,7 @@ from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.census import CensusDocument, Counts
 from mmcalib.result.check_lines import Offender, Summary
 from mmcalib.result.diagnosis import Diagnosis
+from mmcalib.result.known_gpu import KnownGpu
 from mmcalib.result.plan import Plan
 from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.result.release_comparison import ReleaseComparison
@@ -31,6 +32,8 @@ _DOCUMENTS: dict[str, Any] = {
     "plan": Plan,
     "report": WrittenReport,
     "models": list[BundledModel],
+    "gpus": list[KnownGpu],
+    "diff": dict[str, list[tuple[str, str, str]]],
     "doctor": Diagnosis,
 }
 NAMES = tuple(_DOCUMENTS)

@@ -12,7 +12,7 @@ from mmcalib import wording
 from mmcalib.report import device_words, encoder_words, throughput_words, words
 from mmcalib.report.traffic_terminal import choices_table
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import CheckResult
+from mmcalib.result.check_result import CheckResult, verdict_words
 from mmcalib.result.corpus_counts import Corpus
 from mmcalib.result.evidence import grouped
 
@@ -48,8 +48,14 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
             console.print(Text(wording.plain(encoder_words.line(calibration.encoder_sweep))))
         if table is reserved and calibration.processor_device:
             console.print(Text(wording.plain(device_words.line(calibration.processor_device))))
-    style = "bold green" if calibration.verdict == "pass" else "bold red"
-    console.print(Text(f"verdict: {calibration.verdict}", style=style))
+    console.print(verdict_line(calibration.verdict, calibration.checks))
+
+
+def verdict_line(verdict: str, checks: Sequence[CheckResult]) -> Text:
+    """Green only where there is nothing to look at."""
+    words_of_it = verdict_words(verdict, checks)
+    style = "red" if verdict == "fail" else "green" if words_of_it == verdict else "yellow"
+    return Text(f"verdict: {words_of_it}", style=f"bold {style}")
 
 
 def corpus_heading(corpus: Corpus, whose: str) -> str:

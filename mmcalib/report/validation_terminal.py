@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.report import words
-from mmcalib.report.terminal import checks_table, corpus_heading, corpus_table
+from mmcalib.report.terminal import checks_table, corpus_heading, corpus_table, verdict_line
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.validation import Validation
@@ -48,8 +48,7 @@ def validated(validation: Validation, console: Console) -> None:
     console.print()
     console.print(Text("Checks", style="bold"))
     console.print(checks_table(list(_said_once(validation.checks)), in_full=True))
-    style = "bold green" if validation.verdict == "pass" else "bold red"
-    console.print(Text(f"verdict: {validation.verdict}", style=style))
+    console.print(verdict_line(validation.verdict, validation.checks))
 
 
 def _said_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:

@@ -10,7 +10,7 @@ from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.processor_cache import ProcessorCache
-from mmcalib.wording import gib, number, plain, share
+from mmcalib.wording import gib, number, plain, room, share
 
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
@@ -110,7 +110,7 @@ def _memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
 def kv_cache(memory: Memory) -> str:
     """GiB, and whether an engine could start with it."""
     short = memory.kv_cache_bytes is not None and memory.kv_cache_tokens is None
-    return gib(memory.kv_cache_bytes) + (", would not start" if short else "")
+    return room(memory.kv_cache_bytes) + (", would not start" if short else "")
 
 
 def check_line(check: CheckResult) -> str:

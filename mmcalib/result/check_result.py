@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from mmcalib.checks.check import ASSUMED
 from mmcalib.result.part import DocumentPart
 
 
@@ -13,6 +14,25 @@ class CheckResult(DocumentPart):
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str
     remedy: str = ""
+
+
+def verdict_words(verdict: str, checks: Iterable[CheckResult]) -> str:
+    """`pass, on 1 assumption · 2 warnings`: a pass with what it rests on, and what to look at."""
+    warned = [check.name.startswith(ASSUMED) for check in checks if check.status == "warn"]
+    assumed, others = sum(warned), len(warned) - sum(warned)
+    if verdict == "fail" or not warned:
+        return verdict
+    said = f"{verdict}, on {_many(assumed, 'assumption')}" if assumed else verdict
+    return f"{said} · {_many(others, 'warning')}" if others else said
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def assumed(checks: Iterable[CheckResult]) -> list[CheckResult]:
+    """Those of what nobody said."""
+    return [c for c in checks if c.status == "warn" and c.name.startswith(ASSUMED)]
 
 
 def first_failed(checks: Iterable[CheckResult]) -> CheckResult:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from mmcalib.result.budget import EncoderBudget
-from mmcalib.result.check_result import CheckResult
+from mmcalib.result.check_result import CheckResult, verdict_words
 from mmcalib.result.corpus_counts import Corpus
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import DocumentPart
@@ -64,3 +64,9 @@ class Validation(DocumentPart):
     gpu: str
     tool: dict[str, str]
     doubts: list[str]
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<Validation of {self.config}: verdict {verdict_words(self.verdict, self.checks)}>"
+
+    __str__ = __repr__

@@ -17,6 +17,8 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 from mmcalib.result.checked import Checked
 from mmcalib.workflows.gate.check import check
+from tests.corpus.serving import serving
+from tests.corpus.tars import tar
 from tests.report.example import calibration
 
 
@@ -231,3 +233,36 @@ def test_neither_torch_nor_vllm_is_needed(kept: Path, new: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_check_takes_the_sources_of_scan(
+    cli, kept: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pattern, an archive and a URL were no such folder."""
+    monkeypatch.chdir(tmp_path)
+    tar(tmp_path / "a.tar", ("page.png", picture(64, 64)), ("strip.png", picture(3, 700)))
+    (tmp_path / "paths.txt").write_text("new/page.png\n")
+    for source, fit in (("new/*.png", "1 of 2"), ("a.tar", "1 of 2"), ("@paths.txt", "1 of 1")):
+        assert f"{fit} fit" in cli("check", "--calibration", kept, source).err, source
+    with serving() as server:
+        url = server.put("page.png", picture(64, 64))
+        assert "1 of 1 fit" in cli("check", "--calibration", kept, url).err
+        feed(monkeypatch, url, request(url))
+        words = ("check", "--calibration", kept, "-")
+        assert "2 unknown" in cli(*words).err
+        feed(monkeypatch, url, request(url))
+        assert "2 of 2 fit" in cli(*words, "--allow-url").err
+
+
+def test_a_name_that_says_medium_must_be_one(cli, kept: Path, new: Path) -> None:
+    """A text called fake.png was passed over, a JPEG without its end fitted."""
+    (new / "strip.png").unlink()
+    (new / "fake.png").write_text("words")
+    whole = io.BytesIO()
+    Image.new("RGB", (640, 480), "green").save(whole, "JPEG")
+    (new / "cut.jpg").write_bytes(whole.getvalue()[:-200])
+    ended = cli("check", "--calibration", kept, new)
+    assert ended.code == 3
+    assert f"NO {new / 'fake.png'}: not an image, video or audio file (text)" in ended.err
+    assert f"?? {new / 'cut.jpg'} (640×480)" in ended.err
+    assert "1 of 3 fit, 1 do not, 1 unknown, 1 files are no media" in ended.err

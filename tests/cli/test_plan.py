@@ -262,3 +262,20 @@ def test_a_plan_that_stands_on_its_log_says_so_everywhere() -> None:
     assert "3.56 requests of full length at once (log + rehearsed difference)" in flat
     near = log.model_copy(update={"planned_from": "rehearsal", "reason": "planned from the r"})
     assert "vLLM 0.32.0, rehearsed" in page(a_plan(log=near))
+
+
+def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:
+    flags = "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.95 --kv-cache-dtype fp8"
+    text, plan = io.StringIO(), a_plan(fixes=[tried("x", flags=flags, price="slower prefill")])
+    planned(plan, Console(file=text, width=80, color_system=None, highlight=False))
+    shown = text.getvalue()
+    assert [word for word in flags.split() if word not in shown] == []
+    assert "slower prefill" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_less_than_no_room_is_what_lacks() -> None:
+    """A KV cache of -1.00 GiB is none."""
+    shown = page(a_plan(fixes=[tried("x")]))
+    assert "1.00 GiB short" in shown
+    assert "-1.00" not in shown

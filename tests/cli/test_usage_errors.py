@@ -23,6 +23,9 @@ ON_L4 = f"--model {MODEL} --gpu L4"
 
 # What is typed, the exit code, words of the error, words of the remedy.
 MISTAKES = [
+    ("gpus --size 24", 2, "no such option: --size", "mmcalib gpus --help"),
+    ("show nowhere", 2, "cannot read nowhere", "mmcalib run"),
+    ("diff nowhere", 2, "missing argument 'NEW'", "mmcalib diff --help"),
     ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
     ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
     ("run", 2, "missing option '--model'", "mmcalib run --help"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,17 @@ def test_command_runs(page: str, line: str, workspace: Path) -> None:
     check(page, line, workspace)
 
 
+BLOCKS = [block for block in fenced("python") if not CALLS_VLLM.search(block[1])]
+
+
 @pytest.mark.parametrize(
-    ("page", "code"), [block for block in fenced("python") if not CALLS_VLLM.search(block[1])]
+    ("page", "code"),
+    [pytest.param(*block, marks=[pytest.mark.slow] * ("ray" in block[1])) for block in BLOCKS],
 )
 def test_python_runs(page: str, code: str, workspace: Path) -> None:
+    for package in re.findall(r"^(?:import|from) (\w+)", code, re.M):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
     (workspace / "shown.py").write_text(code)
     done = execute("python shown.py", workspace)
     assert done.returncode == 0, f"{page}\n{done.stderr}"

@@ -128,6 +128,9 @@ def test_options_in_prose_exist() -> None:
 def test_a_command_s_page_lists_exactly_its_options(command: str) -> None:
     rows = re.findall(r"^\| (`--.*?`) \|", TEXTS[f"docs/{command}.md"], re.M)
     named = {name for name in options(command) if name.startswith("--")}
+    section = TEXTS[f"docs/{command}.md"].partition("## Options")[2].partition("\n## ")[0]
+    once = re.findall(r"^\| `(--[a-z-]+)", section, re.M)
+    assert sorted(once) == sorted(set(once)), "each option in one row"
     assert set(_OPTION.findall(" ".join(rows))) == named
 
 

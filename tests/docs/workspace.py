@@ -56,6 +56,7 @@ def prepare(folder: Path) -> None:
 def _results(folder: Path) -> None:
     """What earlier commands left: a calibration, a census, and the other parts of it."""
     shutil.copytree(EXAMPLE, folder / "out")
+    shutil.copytree(EXAMPLE, folder / "out-before")
     shutil.copy(folder / "out" / "engine.yaml", folder)
     (folder / "default.yaml").write_text(f"model: {QWEN}\n")
     (folder / "server.log").write_text(LOG)
@@ -100,6 +101,7 @@ def execute(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "PYTHONPATH": str(ROOT),
         "MMCALIB_CACHE_DIR": str(folder / ".cache"),
         "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_CACHE": str(folder / ".cache"),
         "NO_COLOR": "1",
     }
     return subprocess.run(

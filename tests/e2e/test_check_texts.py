@@ -78,15 +78,15 @@ def test_a_long_text_fits_just_where_vllm_takes_it(calibrated: Path) -> None:
     requests = [request(calibrated, length) for length in lengths]
     truth = ["no" if isinstance(found, str) else "fits" for found in served(calibrated, requests)]
     assert set(truth) == {"fits", "no"}
-    root = {"allowed_local_media_path": calibrated}
-    answers = [calibration.admits(one, **root) for one in requests]
+    answers = [calibration.admits(one, allowed_local_media_path=calibrated) for one in requests]
     assert [answer.answer for answer in answers] == truth
     assert calibration.counting is not None
     assert calibration.counting.why == ""
     assert calibration.costs is not None
     costs = calibration.costs.model_copy(update={"recipe": None})
     bounded = calibration.model_copy(update={"costs": costs})
-    assert {bounded.admits(one, **root).answer for one in requests} == {"unknown"}
+    known = {bounded.admits(one, allowed_local_media_path=calibrated).answer for one in requests}
+    assert known == {"unknown"}
 
 
 def test_another_tokenizer_is_not_trusted(calibrated: Path, tmp_path: Path) -> None:

@@ -130,3 +130,16 @@ def descendants(pid: int) -> list[int]:
         layer = [child for child, parent in parents.items() if parent in layer]
         found += layer
     return found
+
+
+def test_a_context_beyond_the_model_s_is_one_line(
+    media: Path, tmp_path: Path, engine_cache: Path
+) -> None:
+    """vLLM's own words about it, 600 characters, came through."""
+    words = ("run", "--model", QWEN, "--data", media, "--out", tmp_path / "out")
+    done = mmcalib(engine_cache, *words, "--max-model-len", "99999999999")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-2:] == [
+        f"error: --max-model-len 99999999999: {QWEN} has a context of 128,000 tokens",
+        "  try: --max-model-len 128000, or leave it out",
+    ]

@@ -57,11 +57,11 @@ def test_a_policy_says_what_differs_and_makes_itself_again() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"policy": Policy(coverage=7)}, "--coverage 7 is not a share"),
-        ({"policy": Policy(max_num_seqs=0)}, "--max-num-seqs must be at least 1, not 0"),
-        ({"validate": "all"}, "--validate all: no such choice"),
-        ({"startup_budget_s": -1}, "--startup-budget must be a number of seconds"),
-        ({"allowed_local_media_path": "none"}, "--allowed-local-media-path none is not a folder"),
+        ({"policy": Policy(coverage=7)}, "Policy(coverage=7) is not a share"),
+        ({"policy": Policy(max_num_seqs=0)}, "max_num_seqs must be at least 1, not 0"),
+        ({"validate": "all"}, 'validate="all": no such choice'),
+        ({"startup_budget_s": -1}, "startup_budget_s must be a number of seconds"),
+        ({"allowed_local_media_path": "none"}, "allowed_local_media_path none is not a folder"),
     ],
 )
 def test_the_library_refuses_what_the_command_line_does(
@@ -80,6 +80,6 @@ def test_the_library_needs_something_to_calibrate_for() -> None:
 
 @pytest.mark.parametrize("depth", ["none", "all"])
 def test_a_configuration_is_proved_in_one_of_three_ways(depth: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"--validate {depth}: no such choice") as caught:
+    with pytest.raises(UsageError, match=f'validate="{depth}": no such choice') as caught:
         mmcalib.validate(tmp_path / "engine.yaml", validate=depth)  # type: ignore[arg-type]
     assert caught.value.hint == "one of budget, startup, replay"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.report.html.cache import cache as cache_figure
+from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.pages.html import html
 from mmcalib.report.report import Report
 from mmcalib.result.memory import Memory
@@ -203,3 +204,19 @@ def test_the_processor_cache_says_what_more_would_bring() -> None:
     assert said in short.notes
     assert said not in enough.notes
     assert len(short.notes) == len(enough.notes) + 1
+
+
+def test_what_was_chosen_is_where_it_starts() -> None:
+    """The chosen values were filled points in the zone where no engine starts, each with the others
+    at their defaults, and the configuration that was emitted a hollow ring.
+    """
+    for figure in frontiers(Calibration.load(DEMO)):
+        assert [said for mark, said in figure.legend if mark == "chosen"] == [
+            "chosen: all chosen values together"
+        ]
+        drawn = str(figure.drawing.wide)
+        marks = re.findall(r'<path aria-label="([^"]*)"[^>]*fill="var\(--accent\)"', drawn)
+        assert len(marks) == 1, marks
+        assert marks[0].startswith("calibrated, all chosen values together")
+        assert "291,504 tokens" in marks[0]
+        assert "chosen, here alone" in drawn

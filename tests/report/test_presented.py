@@ -92,7 +92,7 @@ def test_frames_and_sound_as_arrays() -> None:
     ],
 )
 def test_anything_else_is_refused_with_what_is_taken(item: Any) -> None:
-    with pytest.raises(TypeError, match="admits takes a path, bytes, a binary file"):
+    with pytest.raises(TypeError, match="mmcalib takes a path, a URL, bytes, a binary file"):
         admitted(GATE, item)
 
 

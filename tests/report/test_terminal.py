@@ -72,4 +72,4 @@ def test_what_is_wrong_comes_first_and_in_full() -> None:
     order = [checks.index(mark) for mark in ("NO ", "!! ", "-- ", "ok ")]
     assert order == sorted(order)
     assert checks.count("→ why") == 2
-    assert text.splitlines()[-1] == "verdict: pass"
+    assert text.splitlines()[-1] == "verdict: pass · 1 warning"

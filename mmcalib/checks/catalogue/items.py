@@ -11,14 +11,17 @@ from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.costs import CostTable, ItemCost, heaviest
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
+from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.nested import merged
+from mmcalib.domain.shapes import weight
 
 ADMITTED = CheckId("items admitted")
 STILL_ACCEPTED = CheckId("items still accepted")
 KEPT_WHOLE = CheckId("items kept whole")
 CAP_HELD = CheckId("image cap held")
+SHRUNK = CheckId("images within the model's own cap")
 
 
 def admitted(
@@ -175,10 +178,37 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
         yield Check(KEPT_WHOLE, "pass", detail)
 
 
+def _shrunk(facts: CheckFacts) -> Iterator[Check]:
+    """What the model's default makes smaller is not seen whole by it, whatever is calibrated."""
+    table = facts.decision.default_table
+    for explored in facts.decision.explored:
+        knob = explored.point.knob
+        if not isinstance(knob, AreaCap) or knob.modality != "image":
+            continue
+        over = [c for c in table.of("image") if knob.changes(c.shape, knob.value)]
+        largest = max(over, key=lambda cost: weight(cost.shape), default=None)
+        if largest is None:
+            detail = f"none has more than the {knob.value:,} pixels that {knob.name} allows"
+            yield Check(SHRUNK, "pass", detail)
+            return
+        images = sum(cost.count for cost in over)
+        which = "One image is" if images == 1 else f"{images:,} images are"
+        pixels = weight(largest.shape) / 1e6
+        yield Check(
+            SHRUNK,
+            "warn",
+            f"{which} made smaller by the model's default, {knob.name} of {knob.value:,} pixels, "
+            f"such as {largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels",
+            "cut such images into parts if their detail matters",
+        )
+        return
+
+
 _DECISION = frozenset({Need.DECISION})
 RULES = (
     Rule((ADMITTED,), {CheckStage.DECIDED: 50, CheckStage.MEASURED: 50}, _admitted),
     Rule((CAP_HELD,), {CheckStage.DECIDED: 90}, _cap_held, _DECISION),
     Rule((STILL_ACCEPTED,), {CheckStage.DECIDED: 110}, _still_accepted, _DECISION),
     Rule((KEPT_WHOLE,), {CheckStage.DECIDED: 120}, _kept_whole, _DECISION),
+    Rule((SHRUNK,), {CheckStage.DECIDED: 125}, _shrunk, _DECISION),
 )

@@ -12,10 +12,10 @@ from mmcalib.report.html.frontier_marks import (
     closed,
     kept_share,
     kind,
-    ring,
     series,
     together_share,
 )
+from mmcalib.report.html.frontier_marks import whole as whole_mark
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memory
@@ -72,9 +72,9 @@ def _figure(
         }
         if by_memory and x["scale"]["domain"][0] < 0:
             yield from closed(canvas, x)
-        yield from series(spots, knobs, x, y)
+        yield from series(spots, knobs, x, y, alone=together is not None)
         if together is not None:
-            yield ring(together, memory, x, y)
+            yield whole_mark(together, memory, x, y)
 
     chosen = [point for point in points if point.chosen]
     kept = "; ".join(
@@ -92,14 +92,10 @@ def _figure(
         head=_HEAD,
         rows=[_row(point) for point in points],
         legend=[
-            ("chosen", "chosen"),
+            ("chosen", "chosen" if together is None else "chosen: all chosen values together"),
+            *([("alone", "a chosen value alone")] if together is not None else []),
             ("open", "another value"),
             *([("beaten", "beaten: another is nowhere worse")] if beaten else []),
-            *(
-                [("together", "all chosen values together")]
-                if by_memory and together is not None
-                else []
-            ),
             *((SHAPES[min(n, 3)], wording.plain(knob)) for n, knob in enumerate(knobs)),
         ],
         notes=list(_notes(calibration, points, by_memory=by_memory)),

@@ -11,7 +11,7 @@ from mmcalib.result.memory import Memory
 
 # Shapes of Vega-Lite that differ without colour; knobs beyond these share the last.
 SHAPES = ("circle", "square", "triangle-up", "diamond")
-_CHOSEN_PX2, _POINT_PX2, _TOGETHER_PX2 = 150, 75, 420
+_CHOSEN_PX2, _POINT_PX2, _TOGETHER_PX2 = 150, 75, 300
 _SHUT, _SHUT_PX = "would not start", 104
 
 
@@ -37,9 +37,16 @@ def closed(canvas: Canvas, x: Layer) -> Iterator[Layer]:
 
 
 def series(
-    spots: Sequence[tuple[FrontierPoint, float, float]], knobs: Sequence[str], x: Layer, y: Layer
+    spots: Sequence[tuple[FrontierPoint, float, float]],
+    knobs: Sequence[str],
+    x: Layer,
+    y: Layer,
+    *,
+    alone: bool = False,
 ) -> Iterator[Layer]:
-    """A thin line through each knob's values, then their points, the chosen ones on top."""
+    """A thin line through each knob's values, then their points, the chosen ones on top; hollow
+    where what was chosen is all of them together, which is not what each is `alone`.
+    """
     for knob in knobs:
         mine = [(p.value, at, kept) for p, at, kept in spots if p.knob == knob]
         yield {
@@ -47,14 +54,16 @@ def series(
             "mark": {"type": "line", "color": "var(--line-2)", "strokeWidth": 1, "aria": False},
             "encoding": {"x": x, "y": y, "order": {"field": "value", "type": "quantitative"}},
         }
-    for wanted, style in _STYLES.items():
+    styles = {**_STYLES, "chosen": _ALONE} if alone else _STYLES
+    for wanted, style in styles.items():
         for number, knob in enumerate(knobs):
             mine_too = [s for s in spots if s[0].knob == knob and kind(s[0]) == wanted]
             if mine_too:
                 yield {
                     "data": {
                         "values": [
-                            {"at": at, "kept": kept, "tip": _tip(p)} for p, at, kept in mine_too
+                            {"at": at, "kept": kept, "tip": _tip(p, alone)}
+                            for p, at, kept in mine_too
                         ]
                     },
                     "mark": {"type": "point", "shape": SHAPES[min(number, 3)], **style},
@@ -68,7 +77,7 @@ def together_share(points: Sequence[FrontierPoint]) -> float | None:
     return kept[0] if kept and all(value == 1 for value in kept[1:]) else None
 
 
-def ring(kept: float, memory: Memory, x: Layer, y: Layer) -> Layer:
+def whole(kept: float, memory: Memory, x: Layer, y: Layer) -> Layer:
     """The calibrated configuration as a whole."""
     tip = (
         f"calibrated, all chosen values together · keeps {wording.share(kept)} · KV cache "
@@ -80,10 +89,12 @@ def ring(kept: float, memory: Memory, x: Layer, y: Layer) -> Layer:
         "mark": {
             "type": "point",
             "shape": "circle",
-            "filled": False,
+            "filled": True,
             "size": _TOGETHER_PX2,
-            "stroke": "var(--ink)",
+            "fill": "var(--accent)",
+            "stroke": "var(--paper)",
             "strokeWidth": 2,
+            "opacity": 1,
         },
         "encoding": {"x": x, "y": y, "description": {"field": "tip"}},
     }
@@ -120,7 +131,17 @@ _STYLES: dict[str, Layer] = {
 }
 
 
-def _tip(point: FrontierPoint) -> str:
+_ALONE: Layer = {
+    "filled": True,
+    "size": _CHOSEN_PX2,
+    "fill": "var(--paper)",
+    "stroke": "var(--ink)",
+    "strokeWidth": 2,
+    "opacity": 1,
+}
+
+
+def _tip(point: FrontierPoint, alone: bool) -> str:
     """What the reader would have to type, and what it does."""
     parts = [
         f"{wording.plain(point.knob)} = {wording.number(point.value)}",
@@ -135,5 +156,7 @@ def _tip(point: FrontierPoint) -> str:
             f"{wording.ratio(point.max_concurrency)} requests at once"
         )
     elif point.kv_cache_bytes is not None:
-        parts.append(f"KV cache {wording.gib(point.kv_cache_bytes)}: would not start")
-    return " · ".join([*parts, *([kind(point)] if kind(point) != "open" else [])])
+        parts.append(f"KV cache {wording.room(point.kv_cache_bytes)}: would not start")
+    if kind(point) != "open":
+        parts.append("chosen, here alone" if point.chosen and alone else kind(point))
+    return " · ".join(parts)

@@ -101,10 +101,25 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
         "",
         "none" if not rejected else f"{wording.number(rejected)} shapes",
         f"{wording.number(total - rejected)} of {wording.number(total)} shapes of the corpus are "
-        f"admitted. {said}",
+        f"admitted. {_assumed(calibration)}{said}",
         "computed",
         bad=bool(rejected),
     )
+
+
+def _assumed(calibration: CalibrationDocument) -> str:
+    """Requests of which nobody said how many items they carry."""
+    return "".join(
+        f"Requests of more than {entry.value} {name} are rejected, which is assumed. "
+        for name in calibration.corpus.modalities
+        for entry in calibration.limits.evidence
+        if entry.label == "assumed" and entry.setting in _counts_of(name)
+    )
+
+
+def _counts_of(modality: str) -> tuple[str, str]:
+    setting = f"limit_mm_per_prompt.{modality}"
+    return setting, f"{setting}.count"
 
 
 def facts(calibration: CalibrationDocument) -> Iterator[str]:

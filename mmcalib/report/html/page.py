@@ -20,6 +20,7 @@ from mmcalib.report.html.memory import memory
 from mmcalib.report.html.sizes import sizes
 from mmcalib.report.html.traffic import traffic
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import verdict_words
 from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.result.evidence import grouped
 
@@ -79,6 +80,7 @@ def page(
         redacted=redacted,
         rows=words.rows(shown),
         settings=grouped(shown.limits.evidence),
+        verdict=verdict_words(shown.verdict, shown.checks),
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
         labels=_LABELS,
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mmcalib.derive.policy import Policy
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.options.checked import checked
-from mmcalib.options.policy import said_by
+from mmcalib.options.policy import policy_from, said_by
 from mmcalib.options.run import Device, RunOptions, Validate
 from mmcalib.options.validate import STARTUP_BUDGET_S
-from mmcalib.progress import Progress, Silent
+from mmcalib.progress import Progress, StepLog
 from mmcalib.workflows.calibration.run import run
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.memory.rehearse import gpu_of
@@ -24,7 +25,7 @@ def calibrate(
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     requests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
-    policy: Policy | None = None,
+    policy: Policy | Mapping[str, Any] | None = None,
     validate: Validate = "replay",
     allowed_local_media_path: str | os.PathLike[str] | None = None,
     startup_budget_s: float = STARTUP_BUDGET_S,
@@ -39,11 +40,12 @@ def calibrate(
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests` and return the result.
 
-    `model` is a local checkpoint folder or a hub id; `gpu` the one that will serve, by name, whose
-    memory is then predicted ("auto": the present one). Whether the configuration may be used is
-    `.verdict`. Raises `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
+    `model` is a local checkpoint folder or a hub id; `policy` may be a dict of its fields; `gpu` is
+    the one that will serve, by name, whose memory is then predicted ("auto": the present one).
+    Whether the configuration may be used is `.verdict`. Raises `mmcalib.errors.MmcalibError` when
+    there is nothing to calibrate.
     """
-    policy = policy or Policy()
+    policy = policy_from(policy)
     options = checked(
         RunOptions,
         {
@@ -66,7 +68,7 @@ def calibrate(
     )
     where = gpu_of(gpu) if isinstance(gpu, str) else gpu
     job = Job.of(options, gpu=where, policy=policy)
-    return run(job, RunSoFar(), progress or Silent())
+    return run(job, RunSoFar(), progress or StepLog())
 
 
 def _several(

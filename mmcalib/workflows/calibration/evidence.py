@@ -154,8 +154,8 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
             f"rounded up to whole items of {most}, which is what vLLM profiles"
         )
     elif most and value % most == 0 and value != base:
-        label, exemplar = "computed", ""
-        where = f"on {gpu.name}" if gpu else "here"
+        label, exemplar = "computed" if gpu else "assumed", ""
+        where = f"on {gpu.name}" if gpu else "on this machine"
         reason = f"vLLM's default {where}, {base}, rounded up to whole items of {most} tokens"
     elif gpu:
         label, exemplar = "computed", ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from mmcalib.checks.catalogue.assumptions import step
 from mmcalib.checks.catalogue.engine import moved_parts
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect
@@ -48,6 +49,8 @@ def review(session: Session, decided: Decided) -> Reviewed:
         *moved_parts(served.opened),
         *findings(seen, dict(served.left_out), decision, session.job.policy),
     ]
+    if session.job.gpu is None and session.job.policy.max_num_batched_tokens is None:
+        checks.append(step(decision.engine_args["max_num_batched_tokens"], served.opened.device))
     if session.prediction is None:
         checks = in_tokens(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
     compared = _compared(session, decided)
@@ -86,6 +89,7 @@ def findings(
             table=decision.default_table,
             left_out=left_out,
             over=requests_over(corpus.prompts, decision.counts),
+            requests=corpus.prompts.prompts(),
         ),
         given_decision=decision,
     )

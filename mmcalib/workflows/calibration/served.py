@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
-from mmcalib.errors import CorpusError, ModelError, VllmRefused
+from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.models import ResolvedModel
+from mmcalib.releases.constants import TOO_LONG
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.calibration.sources import Sources
 from mmcalib.workflows.calibration.taken_in import LeftOut, taken_in
@@ -65,6 +66,12 @@ def _open(session: Session, resolved: ResolvedModel) -> ModelInfo:
             text_only=takes_no_media(resolved, ": there is nothing to calibrate"),
         )
     except VllmRefused as error:
+        if too_long := TOO_LONG.search(error.reason):
+            own, asked = int(too_long["own"]), session.job.policy.context_tokens
+            raise UsageError(
+                f"--max-model-len {asked}: {resolved.id} has a context of {own:,} tokens",
+                hint=f"--max-model-len {own}, or leave it out",
+            ) from error
         raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
     if session.prediction is None:
         return opened

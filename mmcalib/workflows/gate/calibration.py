@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,9 +11,12 @@ from pydantic import PrivateAttr
 
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
+from mmcalib.options.library_words import in_library_words, library_words
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import verdict_words
 from mmcalib.result_files import read_calibration
 from mmcalib.texts.counting import Counting
+from mmcalib.workflows.gate.fitting import fitted
 from mmcalib.workflows.gate.presented import admitted
 
 
@@ -30,21 +34,75 @@ class Calibration(CalibrationDocument):
             self._counting = self.costs, Counting(model, recipe) if recipe else None
         return self._counting[1]
 
+    @in_library_words
     def admits(
-        self, item: Any, *, allowed_local_media_path: str | os.PathLike[str] | None = None
+        self,
+        item: Any,
+        *,
+        allowed_local_media_path: str | os.PathLike[str] | None = None,
+        allow_url: bool = False,
     ) -> Admission:
-        """Whether one item or chat request fits. Needs no vLLM.
+        """Whether one item, row of a dataset or chat request fits. Needs no vLLM.
 
-        `item` is a path, bytes or a binary file, of which the header is read; a `PIL.Image` as it
-        is; a numpy array: an image (height × width, or with channels), or frames (number × height ×
-        width × channels) as a client sends them, one a second; sound as `(array, rate_hz)`; a chat
-        request as a dict, whose files lie below `allowed_local_media_path` (default: the working
-        folder); or a shape. What cannot be read does not fit.
+        `item` is a path, URL, bytes or binary file, of which the header is read; a `PIL.Image` as
+        it is; an array of numpy or torch: an image (height × width, channels in front or behind),
+        or frames (the same behind their number) as a client sends them, one a second; sound as
+        `(array, rate_hz)`; a row of a dataset as a mapping, whose media and words are one prompt; a
+        chat request, whose files lie below `allowed_local_media_path` (default: the working
+        folder); or a shape. What cannot be read does not fit, and what is elsewhere is unknown
+        unless `allow_url` has its header fetched.
 
         Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
         leads outside that folder.
         """
-        return admitted(self.gate, item, allowed_local_media_path, self.counting)
+        answer = admitted(
+            self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url
+        )
+        return replace(
+            answer, reason=library_words(answer.reason), remedy=library_words(answer.remedy)
+        )
+
+    @in_library_words
+    def fit(
+        self,
+        item: Any,
+        *,
+        allowed_local_media_path: str | os.PathLike[str] | None = None,
+        allow_url: bool = False,
+    ) -> Any:
+        """The item itself where it fits, and otherwise its like in the largest size that does:
+        bytes for bytes, an array for an array, of a row or request one with smaller media, and of a
+        path or URL a `PIL.Image`. Takes what `admits` takes.
+
+        Raises ValueError where no size fits, or where a file of video or sound would have to be
+        encoded anew; otherwise as `admits`.
+        """
+        return fitted(self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url)
+
+    def __repr__(self) -> str:
+        """One line: the whole is thousands, which `to_json` has."""
+        budget, corpus = self.budget.calibrated, self.corpus
+        limits = self.limits.limit_mm_per_prompt
+        counts = {m: one["count"] if isinstance(one, dict) else one for m, one in limits.items()}
+        parts = [
+            f"{self.model.id}, vLLM {self.tool.vllm}",
+            f"verdict {verdict_words(self.verdict, self.checks)}",
+            f"{corpus.items:,} items in {corpus.prompts:,} requests",
+            *(f"{count} {modality} per prompt" for modality, count in counts.items()),
+            f"encoder budget {budget.encoder_budget_tokens:,} tokens",
+        ]
+        memory = self.memory.calibrated
+        if memory.kv_cache_tokens is not None:
+            parts.append(f"KV cache {memory.kv_cache_tokens:,} tokens on {memory.gpu or 'here'}")
+        return f"<{type(self).__name__} of {'; '.join(parts)}>"
+
+    __str__ = __repr__
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """What is made of the fields is made again where they arrive."""
+        state = super().__getstate__()
+        private = {"_gate": None, "_counting": None}
+        return {**state, "__pydantic_private__": private}
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, atomically. Raises OutputError when that is not possible."""

@@ -5,33 +5,39 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.resolve import resolve
+from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.locations.location import BEHIND, Location
 from mmcalib.media.ending import examine_whole
+from mmcalib.media.sniff import SUFFIXES
 from mmcalib.result.checked import Checked
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.gate.held import item_named
 from mmcalib.workflows.gate.presented import admitted_prompt, unreadable
 
 
 def check(
     calibration: Calibration,
-    paths: Sequence[Path] = (),
+    data: Sequence[str | Path] = (),
     requests: Sequence[Path] = (),
     lines: Iterable[bytes] = (),
     *,
     allowed_root: Path | None = None,
+    allow_url: bool = False,
 ) -> Iterator[Checked | Skipped]:
-    """One answer per item and prompt, as they come: files and folders, requests, then `lines`, each
-    a path or a chat request. `Skipped` are files in folders that are no media.
+    """One answer per item and prompt, as they come: `data` as `resolve` takes it, requests, then
+    `lines`, each a path, a URL or a chat request. `Skipped` are files that are no media, and whose
+    names do not say that they are.
 
     Raises CorpusError where a path or requests file is missing, UsageError where the calibration
     has no costs or a request leads outside the allowed root (default: its file's folder; of
@@ -39,19 +45,35 @@ def check(
     """
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
-        folders = [FolderSource(path, given_as="NEW_DATA") for path in paths]
+        found = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
         files = [
-            RequestsSource(path, allowed_root=allowed_root, scratch=scratch.path)
+            RequestsSource(
+                path, allowed_root=allowed_root, allow_url=allow_url, scratch=scratch.path
+            )
             for path in requests
         ]
-        for folder, path in zip(folders, paths, strict=True):
-            yield from gate.folder(folder, named=not path.is_dir())
+        for one, resolved in found:
+            yield from gate.source(resolved.source, named=_named(one))
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(os.getcwd(), allowed_root=allowed_root, scratch=scratch.path)
+        reader = RequestLines(
+            os.getcwd(), allowed_root=allowed_root, scratch=scratch.path, allow_url=allow_url
+        )
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
-                yield gate.line(text, f"line {number}", reader)
+                yield gate.line(text, f"line {number}", reader, allow_url=allow_url)
+
+
+def _named(data: str | Path) -> str:
+    """The path that its item has, if it is one file or object itself."""
+    text = os.fspath(data)
+    return os.path.abspath(text) if Location.of(text).is_file else text
+
+
+def _says_media(path: str, named: str) -> bool:
+    """Whether it was asked for itself, or its name ends as those of media do."""
+    name = PurePosixPath(path.partition(BEHIND)[0])
+    return path == named or name.suffix.lower() in SUFFIXES
 
 
 class _Gate:
@@ -61,11 +83,11 @@ class _Gate:
         self._gate, self._scratch = gate, os.path.realpath(scratch)
         self._counting = counting
 
-    def folder(self, source: FolderSource, *, named: bool) -> Iterator[Checked | Skipped]:
-        """`named`: the source is one file that was asked for, so that it must be media."""
+    def source(self, source: Source, *, named: str) -> Iterator[Checked | Skipped]:
+        """The file that was `named` must be media, and so must one whose name says that it is."""
         for found in source.items():
             seen = examine_whole(found) if isinstance(found, Item) else found
-            if isinstance(seen, Skipped) and seen.no_media and not named:
+            if isinstance(seen, Skipped) and seen.no_media and not _says_media(found.path, named):
                 yield seen
             else:
                 yield self._seen(found.path, seen)
@@ -84,12 +106,12 @@ class _Gate:
             self._forget(prompt.items)
         return Checked(prompt.origin, "prompt", tuple(file.shape for file in files), answer)
 
-    def line(self, text: bytes, origin: str, reader: RequestLines) -> Checked:
-        """A JSON object is a chat request; everything else is a path."""
+    def line(self, text: bytes, origin: str, reader: RequestLines, *, allow_url: bool) -> Checked:
+        """A JSON object is a chat request; everything else is a path or a URL."""
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
-        item = Item(os.path.abspath(os.fsdecode(text)))
-        return self._seen(item.path, examine_whole(item))
+        item = item_named(os.fsdecode(text), allow_url=allow_url)
+        return self._seen(item.path, examine_whole(item) if isinstance(item, Item) else item)
 
     def _admitted(self, file: Encoded) -> Admission:
         return with_remedy(self._gate, file, admit(self._gate, file))

@@ -5,50 +5,58 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from mmcalib.corpus.asking import asked_by, digest
+from mmcalib.corpus.asking import asked, asked_by, digest
+from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, text_decides
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.request import Between
-from mmcalib.domain.encoding import Encoded, Encoding
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.encoding import Encoded
+from mmcalib.domain.items import Prompt, Skipped
+from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
+from mmcalib.workflows.gate.dataset_row import DatasetRow, dataset_row
+from mmcalib.workflows.gate.held import is_cell, presented
 
-if TYPE_CHECKING:
-    import numpy as np
-
-TAKEN = (
-    "a path, bytes, a binary file, a PIL.Image, a numpy array (an image of height × width, with or "
-    "without channels behind; frames of number × height × width × channels), sound as (array, rate "
-    "in Hz), a chat request as a dict, or a shape"
-)
-# A place that no file has: where its bytes stand does not matter.
-_NOWHERE = "memory://item"
-_CHANNELS = (1, 3, 4)
-_FRAMES_PER_S = 1.0
+Root = str | os.PathLike[str] | None
+Message = dict[str, object]
 
 
 def admitted(
     gate: Gate,
     item: Any,
-    root: str | os.PathLike[str] | None = None,
+    root: Root = None,
     counting: Counting | None = None,
+    *,
+    allow_url: bool = False,
 ) -> Admission:
     """Whether it fits, with a remedy where not; `root` as `RequestLines` takes it, `counting` as
     `admitted_prompt` does.
 
-    Raises TypeError for what is none of `TAKEN`, and UsageError for a request that leads outside
-    its root.
+    Raises TypeError for what is none of `held.TAKEN`, and UsageError for a request that leads
+    outside its root.
     """
-    if isinstance(item, Mapping):
-        return _request(gate, item, root, counting)
-    file = _presented(item)
-    if isinstance(file, Skipped):
-        return unreadable(file.reason)
+    if isinstance(item, Mapping) and not is_cell(item):
+        row = dataset_row(item)
+        if row is not None:
+            return _admitted_row(gate, row, counting, allow_url=allow_url)
+        with request_lines(root, allow_url=allow_url) as reader:
+            prompt = reader.prompt("the request", request_line(item))
+            if isinstance(prompt, Skipped):
+                return unreadable(prompt.reason)
+            return admitted_prompt(gate, prompt, counting)[1]
+    file = presented(item, allow_url=allow_url)
+    return unreadable(file.reason) if isinstance(file, Skipped) else admitted_file(gate, file)
+
+
+def admitted_file(gate: Gate, file: Encoded) -> Admission:
     return with_remedy(gate, file, admit(gate, file))
 
 
@@ -67,114 +75,75 @@ def admitted_prompt(
             return (), unreadable(f"{seen.path}: {seen.reason}")
         files.append(seen)
     wants = asked_by(prompt)
-    text = _counted(gate, prompt)
+    return tuple(files), _together(gate, files, wants, prompt.messages, prompt.fields, counting)
+
+
+def _admitted_row(
+    gate: Gate, row: DatasetRow, counting: Counting | None, *, allow_url: bool
+) -> Admission:
+    """One medium without words is judged as an item, all else as one prompt."""
+    files: list[Encoded] = []
+    for one in row.media:
+        seen = presented(one.medium, allow_url=allow_url)
+        if isinstance(seen, Skipped):
+            return unreadable(seen.reason)
+        files.append(seen)
+    if len(files) == 1 and not row.turns:
+        return admitted_file(gate, files[0])
+    messages = list(_messages(row, files))
+    return _together(gate, files, asked(messages, row.fields), messages, dict(row.fields), counting)
+
+
+def _messages(row: DatasetRow, files: Sequence[Encoded]) -> Iterator[Message]:
+    """The media stand before the words of the first turn of the user."""
+    waiting: list[object] = [url_part(f"{f.modality}_url", "memory://item") for f in files]
+    for role, words in row.turns or [("user", "")]:
+        content: list[object] = [text_part(words)] if words else []
+        if role == "user" and waiting:
+            content, waiting = [*waiting, *content], []
+        yield {"role": role, "content": content}
+    if waiting:
+        yield {"role": "user", "content": waiting}
+
+
+def _together(
+    gate: Gate,
+    files: Sequence[Encoded],
+    wants: Asked,
+    messages: list[Message],
+    fields: dict[str, object],
+    counting: Counting | None,
+) -> Admission:
+    # What the calibration counted this very text to take.
+    known = gate.counted.get(digest(messages, fields)) if gate.counted else None
+    text = None if known is None else Between.exactly(known)
     answer = admit_prompt(gate, files, wants, text)
     if counting and text is None and text_decides(gate, files, answer):
-        items = Counter(file.modality for file in files)
-        tokens = counting.tokens(prompt.messages, prompt.fields, items)
+        tokens = counting.tokens(messages, fields, Counter(file.modality for file in files))
         if tokens is not None:
             text = Between.exactly(tokens)
             answer = admit_prompt(gate, files, wants, text)
-    return tuple(files), with_prompt_remedy(gate, files, wants, answer, text)
-
-
-def _counted(gate: Gate, prompt: Prompt) -> Between | None:
-    """What the calibration counted this very text to take."""
-    tokens = gate.counted.get(digest(prompt.messages, prompt.fields)) if gate.counted else None
-    return None if tokens is None else Between.exactly(tokens)
+    return with_prompt_remedy(gate, files, wants, answer, text)
 
 
 def unreadable(reason: str) -> Admission:
     """Of what cannot be read nothing is served; of what is elsewhere nothing is known."""
     if reason == REMOTE:
-        return Admission("unknown", None, None, False, "none", reason, "check a local copy")
+        remedy = "check a local copy, or --allow-url fetches it"
+        return Admission("unknown", None, None, False, "none", reason, remedy)
     return Admission("no", None, None, True, "none", reason)
 
 
-def _presented(item: Any) -> Encoded | Skipped:
-    if isinstance(item, Encoded):
-        return item
-    if isinstance(item, ImageShape | VideoShape | AudioShape):
-        return Encoded(item)
-    if isinstance(item, str | os.PathLike):
-        return _examined(Item(os.path.abspath(item)))
-    if isinstance(item, bytes | bytearray | memoryview):
-        return _bytes(bytes(item))
-    if hasattr(item, "read"):
-        data = item.read()
-        if isinstance(data, bytes):
-            return _bytes(data)
-    if _is_picture(item):
-        return Encoded(ImageShape(*item.size))
-    if isinstance(item, tuple) and len(item) == 2 and _is_array(item[0]):
-        return _sound(*item)
-    if _is_array(item):
-        return _pixels(item)
-    raise TypeError(f"admits takes {TAKEN}; this is {_named(item)}")
-
-
-def _examined(item: Item) -> Encoded | Skipped:
-    from mmcalib.media.ending import examine_whole
-
-    return examine_whole(item)
-
-
-def _bytes(data: bytes) -> Encoded | Skipped:
-    return _examined(Item(_NOWHERE, held=ByteSource("", len(data), data=data)))
-
-
-def _is_picture(item: Any) -> bool:
-    from PIL import Image
-
-    return isinstance(item, Image.Image)
-
-
-def _is_array(item: Any) -> bool:
-    """Whether it is one of numpy: then somebody has imported that."""
-    return type(item).__module__.partition(".")[0] == "numpy" and hasattr(item, "ndim")
-
-
-def _pixels(array: np.ndarray[Any, Any]) -> Encoded:
-    shape = array.shape
-    if 0 not in shape:
-        if array.ndim == 2 or (array.ndim == 3 and shape[2] in _CHANNELS):
-            return Encoded(ImageShape(shape[1], shape[0]))
-        if array.ndim == 3 and shape[0] in _CHANNELS:
-            return Encoded(ImageShape(shape[2], shape[1]))
-        if array.ndim == 4 and shape[3] in _CHANNELS:
-            frames = VideoShape(shape[0], _FRAMES_PER_S, float(shape[0]), shape[2], shape[1])
-            return Encoded(frames, Encoding(sent_frames=True))
-    raise TypeError(f"admits takes {TAKEN}; this is {_named(array)}")
-
-
-def _sound(array: np.ndarray[Any, Any], rate_hz: Any) -> Encoded:
-    if array.ndim not in (1, 2) or 0 in array.shape or not 0 < rate_hz == int(rate_hz):
-        raise TypeError(f"admits takes {TAKEN}; this is ({_named(array)}, {rate_hz!r})")
-    samples, channels = max(array.shape), min(array.shape) if array.ndim == 2 else 1
-    return Encoded(AudioShape(samples, int(rate_hz)), Encoding(channels=channels))
-
-
-def _named(item: Any) -> str:
-    kind = type(item)
-    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    return f"{name} of shape {item.shape}" if _is_array(item) else name
-
-
-def _request(
-    gate: Gate,
-    request: Mapping[str, Any],
-    root: str | os.PathLike[str] | None,
-    counting: Counting | None,
-) -> Admission:
-    from pathlib import Path
-
-    from mmcalib.corpus.request_line import RequestLines
-    from mmcalib.scratch import Scratch
-
+@contextmanager
+def request_lines(root: Root, *, allow_url: bool) -> Iterator[RequestLines]:
+    """What reads requests of a program; inline media are kept as long as it is open."""
+    allowed = Path(root) if root is not None else None
     with Scratch() as scratch:
-        allowed = Path(root) if root is not None else None
-        reader = RequestLines(os.getcwd(), allowed_root=allowed, scratch=scratch.path)
-        prompt = reader.prompt("the request", json.dumps(request).encode())
-        if isinstance(prompt, Skipped):
-            return unreadable(prompt.reason)
-        return admitted_prompt(gate, prompt, counting)[1]
+        yield RequestLines(
+            os.getcwd(), allowed_root=allowed, scratch=scratch.path, allow_url=allow_url
+        )
+
+
+def request_line(request: Mapping[str, Any]) -> bytes:
+    """The request as a file has it; what JSON has no words for bears on nothing."""
+    return json.dumps(request, default=lambda value: None).encode()

@@ -13,7 +13,7 @@ from mmcalib.checks.configuration import Configuration
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import EngineStarted
-from mmcalib.wording import gib
+from mmcalib.wording import gib, room
 from mmcalib.workflows.memory.accuracy import Component, components, misses
 from mmcalib.workflows.memory.cross_check import disagreement
 from mmcalib.workflows.memory.predicted import Predicted
@@ -32,7 +32,7 @@ def gained(before: Rehearsed | None, after: Rehearsed) -> str:
     if before is None:
         return now
     if before.kv_cache_tokens is None:
-        return f"{now}; the default would not start ({gib(before.kv_cache_bytes)})"
+        return f"{now}; the default would not start ({room(before.kv_cache_bytes)})"
     return f"{now}; default {gib(before.kv_cache_bytes)}, {before.kv_cache_tokens:,} tokens"
 
 

@@ -9,7 +9,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.progress import Progress
-from mmcalib.wording import gib
+from mmcalib.wording import room
 from mmcalib.workflows.decision.decide import Rejects
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.explore import Explored
@@ -39,8 +39,8 @@ def rejecting(
         if found is None:
             return ""
         if found.max_concurrency is None:
-            left = gib(found.kv_cache_bytes)
-            return f"vLLM would not start on {gpu}: {left} left for its KV cache"
+            left = room(found.kv_cache_bytes)
+            return f"vLLM would not start on {gpu}: KV cache {left}"
         if concurrency is not None and found.max_concurrency < concurrency:
             return (
                 f"{found.max_concurrency:.1f} sequences would fit on {gpu}, "

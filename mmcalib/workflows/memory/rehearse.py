@@ -27,7 +27,7 @@ from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, resolve
-from mmcalib.progress import Progress, Silent
+from mmcalib.progress import Progress, StepLog
 from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.workflows.config_file import read_config_text, trusted
 from mmcalib.workflows.memory.figures import rehearsal
@@ -161,7 +161,7 @@ def rehearse(
     `vllm serve` and `engine_args` go on top of each. `model` may be left out where the config
     names one. Raises `mmcalib.errors.MmcalibError`.
     """
-    progress = progress or Silent()
+    progress = progress or StepLog()
     found = gpu_of(gpu) if isinstance(gpu, str) else gpu
     results = []
     resolved: dict[str, ResolvedModel] = {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from mmcalib.checks.catalogue.assumptions import served_answers
 from mmcalib.checks.catalogue.traffic import TRAFFIC_ON, WORST_ORDER_ON
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.domain.rehearsed import Rehearsed
@@ -30,7 +31,7 @@ from mmcalib.workflows.traffic.choices import OtherChoice, other_choices
 from mmcalib.workflows.traffic.figures import choice_figures, traffic_figures
 from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
-from mmcalib.workflows.traffic.trace import Trace, trace
+from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, Trace, trace
 from mmcalib.workflows.traffic.worst import worst_of
 
 # A run waits for it: of more requests a sample is served.
@@ -141,6 +142,8 @@ def finish_serving(
     if beside.choices is not None:
         shown = shown.model_copy(update={"choices": beside.choices.result()})
     checks = [Check(TRAFFIC_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
+    if beside.asked.unsaid:
+        checks.append(served_answers(beside.asked.unsaid, ANSWER_TOKENS))
     try:
         worst = beside.worst.result() if beside.worst is not None else None
     except MmcalibError as error:

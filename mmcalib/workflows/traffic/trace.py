@@ -34,11 +34,14 @@ _BUSIEST: Final = "those in a row that come in the shortest time"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in their order, of as many as there are; `assumptions` are what they do not say."""
+    """Requests in their order, of as many as there are; `assumptions` are what they do not say,
+    `unsaid` how many do not say how long their answers may be.
+    """
 
     requests: tuple[TrafficRequest, ...]
     of: int
     assumptions: tuple[str, ...]
+    unsaid: int = 0
 
 
 def trace(
@@ -85,7 +88,7 @@ def trace(
         said.append(f"answers of {number(answer_tokens)} tokens to {number(unsaid)} requests")
     if missing := sum(access.origin not in texts for access in chosen):
         said.append(f"{TEXT_TOKENS} tokens of text in {number(missing)} requests")
-    return Trace(tuple(requests), len(corpus.accesses.ends), tuple(said))
+    return Trace(tuple(requests), len(corpus.accesses.ends), tuple(said), unsaid)
 
 
 def _alone(corpus: ReadCorpus, answer_tokens: int, most: int, seed: int) -> Trace:
@@ -106,7 +109,7 @@ def _alone(corpus: ReadCorpus, answer_tokens: int, most: int, seed: int) -> Trac
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
     sampled = _sampled(len(chosen), len(every), "items", _MIXTURE)
-    return Trace(requests, len(every), (*sampled, *said))
+    return Trace(requests, len(every), (*sampled, *said), len(requests))
 
 
 def _sampled(served: int, of: int, what: str, which: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from mmcalib.errors import CorpusError, UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.options.checked import checked
 from mmcalib.options.validate import STARTUP_BUDGET_S, Depth, ProofOptions
-from mmcalib.progress import Progress, Silent
+from mmcalib.progress import Progress, StepLog
 from mmcalib.result.validation import Validation
 from mmcalib.scratch import Scratch
 from mmcalib.workflows.memory.rehearse import gpu_of
@@ -65,7 +65,7 @@ def validate(
                 f"--{option} {path}: no such file or folder",
                 hint=f"ls {os.path.dirname(path) or '.'}",
             )
-    progress = progress or Silent()
+    progress = progress or StepLog()
     with EngineHost(on_said=progress.note, on_log=progress.log) as host:
         return judge(job, host, progress)
 

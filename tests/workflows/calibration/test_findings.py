@@ -271,3 +271,39 @@ def test_a_count_of_what_the_corpus_lacks_is_said() -> None:
     found = checks(corpus([A]), Policy(count={"video": 3}))
     assert found["video measured"].status == "warn"
     assert "3 video items" in found["video measured"].detail
+
+
+def test_an_assumed_count_says_what_it_causes_and_what_settles_it() -> None:
+    """Without requests, one image per prompt was a plain pass."""
+    found = checks(corpus([A, CLIP]))
+    assert {name for name in found if name.startswith("assumed")} == {
+        "assumed image count",
+        "assumed video count",
+    }
+    count = found["assumed image count"]
+    assert count.status == "warn"
+    assert count.detail.startswith("1 image per prompt: the corpus has no requests")
+    assert "HTTP 400" in count.detail
+    assert count.remedy == "--requests FILE counts them, --count image=N says it"
+    given = checks(corpus([A]), Policy(count={"image": 1}))
+    assert not any(name.startswith("assumed") for name in given)
+    uncovered = checks(corpus([B], [[CLIP]]))["assumed image count"]
+    assert "no request of the corpus carries one" in uncovered.detail
+
+
+def test_an_assumed_answer_matters_where_the_context_is_made_to_fit() -> None:
+    requests = corpus([], [[A, B]])
+    assert "assumed answer length" not in checks(requests)
+    found = checks(requests, Policy(max_model_len="fit"))["assumed answer length"]
+    assert (found.status, found.detail[:27]) == ("warn", "1,024 tokens for the answer")
+    said = checks(requests, Policy(max_model_len="fit", text_reserve_tokens=512))
+    assert "assumed answer length" not in said
+
+
+def test_images_that_the_model_s_default_makes_smaller_are_named() -> None:
+    huge = ImageShape(8400, 2800)
+    found = checks(corpus([], [[A, huge]]))["images within the model's own cap"]
+    assert found.status == "warn"
+    assert found.detail.startswith("One image is made smaller by the model's default")
+    assert f"{path_of(huge)}: 8400×2800, 23.5 megapixels" in found.detail
+    assert checks(corpus([], [[A]]))["images within the model's own cap"].status == "pass"

@@ -77,7 +77,7 @@ def test_a_default_that_would_not_start_is_said_beside_the_gain(model: str) -> N
     short = rehearsed(kv_cache_bytes=-GIB, kv_cache_tokens=None, max_concurrency=None, problem="x")
     checks = memory_checks(Predicted(L4, short, rehearsed()), None, model)
     assert [check.status for check in checks] == ["pass"]
-    assert "305,832 tokens; the default would not start (-1.00 GiB)" in checks[0].detail
+    assert "305,832 tokens; the default would not start (1.00 GiB short)" in checks[0].detail
 
 
 def test_a_calibrated_configuration_that_would_not_start_fails(model: str) -> None:

@@ -1,0 +1,41 @@
+"""`mmcalib show`: a calibration on the terminal again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Results = Annotated[
+    Path,
+    typer.Argument(metavar="OUT", help="What `mmcalib run` wrote: its --out, or calibration.json."),
+]
+
+
+def show(
+    source: Results = Path("out"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print calibration.json, checked and whole.")
+    ] = False,
+) -> None:
+    """Show the summary that `mmcalib run` ended with, from calibration.json alone.
+
+    Example: mmcalib show out
+    """
+    from rich.console import Console
+
+    from mmcalib.report.terminal import summary
+    from mmcalib.workflows.gate.calibration import Calibration
+
+    calibration = Calibration.load(calibration_in(source))
+    if as_json:
+        sys.stdout.write(calibration.to_json() + "\n")
+        return
+    summary(calibration, Console(highlight=False))
+
+
+def calibration_in(source: Path) -> Path:
+    """The file itself, or that of a folder of results."""
+    return source / "calibration.json" if source.is_dir() else source

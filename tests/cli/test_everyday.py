@@ -1,0 +1,128 @@
+"""Everyday commands: what is known by name, and calibrations seen again, alone and side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from mmcalib.checks.catalogue.engine import RUN_FINISHED
+from mmcalib.cli.app import app
+from mmcalib.cli.output import claim
+from mmcalib.cli.panels import RUN
+from mmcalib.errors import UsageError
+from mmcalib.gpus import catalogue
+from mmcalib.result.check_result import CheckResult
+from mmcalib.workflows.gate.calibration import Calibration
+from tests.report.example import calibration
+from tests.schemas import fits
+
+QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+
+
+def kept(folder: Path, **changed: object) -> Calibration:
+    folder.mkdir()
+    made = calibration().model_copy(update=changed)
+    made.save(folder / "calibration.json")
+    return made
+
+
+def test_short_spellings(cli) -> None:
+    assert cli("-V").out == cli("--version").out != ""
+    assert cli("-h").out == cli("--help").out != ""
+    assert cli("scan", "-h").out == cli("scan", "--help").out != ""
+
+
+def test_every_option_of_run_stands_in_one_group(cli) -> None:
+    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    grouped = [name for names in RUN.values() for name in names]
+    assert sorted(grouped) == sorted([*(p.name for p in command.params), "help"])
+    said = cli("run", "--help").out
+    places = [said.index(f"\n{heading}:\n") for heading in RUN]
+    assert places == sorted(places)
+    assert "\nOptions:" not in said
+
+
+def test_gpus(cli) -> None:
+    said = cli("gpus")
+    assert [line.split()[0] for line in said.out.splitlines()] == list(catalogue.names())
+    (line,) = cli("gpus", "4090").out.splitlines()
+    assert line.split()[:4] == ["RTX-4090", *line.split()[1:3], "8.9"]
+    listed = json.loads(cli("gpus", "h100", "--json").out)
+    fits("gpus", listed)
+    assert {gpu["capability"] for gpu in listed} == {"9.0"}
+    none = cli("gpus", "voodoo")
+    assert (none.out, none.code) == ("", 0)
+    assert "--gpu-memory 24GiB --capability 8.9" in none.err
+
+
+def test_one_model_in_full_and_others_by_search(cli) -> None:
+    said = cli("models", QWEN.lower())
+    rows = dict(line.split("  ", 1) for line in said.out.splitlines())
+    assert rows["model"].strip() == QWEN
+    assert rows["weights"].strip() == "7.16 GiB [rehearsed]"
+    assert f"mmcalib run --model {QWEN} --data DIR" in said.err
+    assert cli("models", "--search", "ocr").out == cli("models", "ocr").out != ""
+
+
+def test_show_is_the_summary_again(cli, tmp_path: Path) -> None:
+    made = kept(tmp_path / "out")
+    said = cli("show", str(tmp_path / "out"))
+    assert (said.code, said.err) == (0, "")
+    assert said.out.rstrip().endswith("verdict: pass · 1 warning")
+    whole = cli("show", str(tmp_path / "out" / "calibration.json"), "--json").out
+    assert json.loads(whole) == json.loads(made.to_json())
+    missing = cli("show", str(tmp_path / "none"))
+    assert missing.code == 2
+    assert missing.err.startswith("error: cannot read ")
+
+
+def test_diff_names_what_is_not_the_same(cli, tmp_path: Path) -> None:
+    made = kept(tmp_path / "a")
+    config = {**made.engine_config, "max_model_len": 4096}
+    checks = [c.model_copy(update={"status": "pass"}) for c in made.checks]
+    kept(tmp_path / "b", engine_config=config, checks=checks)
+    found = json.loads(cli("diff", str(tmp_path / "a"), str(tmp_path / "b"), "--json").out)
+    fits("diff", found)
+    assert found["Settings"] == [
+        ["max_model_len", str(made.engine_config["max_model_len"]), "4096"]
+    ]
+    assert found["What was calibrated"] == [["verdict", "pass · 1 warning", "pass"]]
+    assert {new for _, _, new in found["Checks"]} == {"pass"}
+    assert "What vLLM reserves, calibrated" not in found
+    said = cli("diff", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (said.code, said.err) == (0, "")
+    assert "4096" in said.out
+    same = cli("diff", str(tmp_path / "a"), str(tmp_path / "a"))
+    assert same.out == "no difference in settings, what is reserved, or checks\n"
+
+
+def test_a_report_to_standard_output(cli, tmp_path: Path, working_folder: Path) -> None:
+    """It wrote a file called `-`."""
+    kept(tmp_path / "out")
+    said = cli("report", str(tmp_path / "out"), "--format", "md", "--out", "-")
+    assert said.out.startswith(f"# {QWEN}: vLLM calibrated")
+    assert said.err == ""
+    assert list(working_folder.iterdir()) == []
+    emitted = cli("report", str(tmp_path / "out"), "--emit", "args", "--out", "-")
+    assert emitted.out == cli("report", str(tmp_path / "out"), "--emit", "args").out != ""
+    assert cli("report", str(tmp_path / "out"), "--out", "-", "--json").code == 2
+
+
+def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "skipped.jsonl").touch()
+    claim(out, force=False)
+    unfinished = CheckResult(name=RUN_FINISHED.name, status="fail", detail="not at its end")
+    calibration().model_copy(update={"checks": [unfinished]}).save(out / "calibration.json")
+    claim(out, force=False)
+    calibration().save(out / "calibration.json")
+    with pytest.raises(UsageError, match="is not empty"):
+        claim(out, force=False)
+    (out / "calibration.json").unlink()
+    (out / "mine.txt").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        claim(out, force=False)
