@@ -25,7 +25,8 @@ _AnyRule = Annotated[Area | Ceiling | Frames | Ladder, Field(discriminator="kind
 
 
 class KnownCost(DocumentPart):
-    """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured.
+    """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured or,
+    as `counted`, by vLLM's own count of its size, which agreed with all that were measured.
 
     `items` have the shape, None in files of earlier versions. `exemplar` is the path of one, kept
     of the costliest shapes only.
@@ -34,7 +35,7 @@ class KnownCost(DocumentPart):
     shape: _AnyShape
     tokens: int
     embeds: int
-    basis: Literal["real", "blank"]
+    basis: Literal["real", "blank", "counted"]
     items: int | None = None
     exemplar: str = ""
 

@@ -83,7 +83,7 @@ def _known(cost: ItemCost, odd: Mismatch | None, exemplar: str) -> c.KnownCost:
         shape=cost.shape,
         tokens=cost.tokens + more,
         embeds=cost.embeds + more,
-        basis="real" if cost.basis == "real" else "blank",
+        basis="blank" if cost.basis == "unchanged" else cost.basis,
         items=cost.count,
         exemplar=exemplar,
     )
