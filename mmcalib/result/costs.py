@@ -47,13 +47,45 @@ class RefusedShape(DocumentPart):
     reason: str
 
 
+class TokensBetween(DocumentPart):
+    """How many shapes, and items of them, cost so many tokens."""
+
+    least_tokens: int
+    most_tokens: int
+    shapes: int
+    items: int
+
+
+class SizesAbout(DocumentPart):
+    """How many shapes have about one size, and which of them costs most."""
+
+    width_px: int
+    height_px: int
+    tokens: int
+    shapes: int
+
+
+class Unlisted(DocumentPart):
+    """Shapes of the corpus that the rule says to the token, and that are not listed: in bins and
+    cells of a third of an octave.
+    """
+
+    shapes: int
+    items: int
+    tokens: list[TokensBetween]
+    sizes: list[SizesAbout]
+
+
 class ModalityCosts(DocumentPart):
-    """`rule` bounds unseen shapes; it reproduced all of `compared` measured ones. None: unknown."""
+    """`rule` bounds unseen shapes; it reproduced all of `compared` shapes. None: unknown. `known`
+    has all shapes of the corpus but the `unlisted`, for which the rule stands.
+    """
 
     known: Annotated[list[KnownCost], FailFast()]
     refused: Annotated[list[RefusedShape], FailFast()]
     rule: _AnyRule | None = None
     compared: int = 0
+    unlisted: Unlisted | None = None
 
 
 class CountedText(DocumentPart):
