@@ -80,14 +80,17 @@ def filled(
         if text is None:
             return None
         share = count.embeds / before.embeds if before.embeds else 1.0
-        costs[before.shape] = replace(
-            before,
-            tokens=count.embeds + text,
-            embeds=count.embeds,
-            tensor_bytes=round(before.tensor_bytes * share),
-            process_s=before.process_s * slower,
-            sampled=count.sampled,
-            basis="counted",
+        costs[before.shape] = ItemCost(
+            before.shape,
+            before.count,
+            before.exemplar,
+            count.embeds + text,
+            count.embeds,
+            round(before.tensor_bytes * share),
+            before.process_s * slower,
+            count.sampled,
+            "counted",
+            before.cpu_s,
         )
     return replace(table, costs=costs)
 

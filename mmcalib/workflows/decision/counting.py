@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mmcalib.derive import counted
@@ -12,6 +14,9 @@ from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
 from mmcalib.workflows.decision.measure import remeasure
 from mmcalib.workflows.decision.stand_ins import count
+
+# Shapes that a value should leave alone, and that are counted under it all the same.
+_SURE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +44,11 @@ class EmbedCounter:
                 return None
         return cls(host, default, tuple(cost.shape for cost in costs))
 
-    def under(self, setting: Setting) -> CostTable | None:
-        """The costs under the setting; None where the spot checks do not bear the count out."""
-        counts = count(self.host, setting, self.shapes)
+    def under(self, setting: Setting, changes: Callable[[Shape], bool]) -> CostTable | None:
+        """The costs under the setting, which `changes` these shapes; None where the spot checks do
+        not bear the count out.
+        """
+        counts = self._counts(setting, changes)
         if not counts:
             return None
         before = [self.default.costs[shape] for shape in counts]
@@ -49,12 +56,27 @@ class EmbedCounter:
         spots = counted.spots(moved, counts) if len(moved) > SPOTS else [c.shape for c in moved]
         elsewhere = {cost.shape for cost in moved}
         same = heaviest(cost for cost in before if cost.shape not in elsewhere)
-        measured = [*spots, *([same.shape] if same else []), *self._without(counts)]
+        measured = [*spots, *([same.shape] if same else []), *self._uncounted(counts, changes)]
         table = remeasure(self.host, self.default, setting, measured)
         checked = [shape for shape in measured if shape in counts]
         return counted.filled(table, self.default, counts, checked)
 
-    def _without(self, counts: Counts) -> list[Shape]:
+    def _counts(self, setting: Setting, changes: Callable[[Shape], bool]) -> Counts:
+        """Of what may change, and of the heaviest that should not; of all, if one of these does."""
+        touched = [shape for shape in self.shapes if changes(shape)]
+        others = (self.default.costs[shape] for shape in self.shapes if not changes(shape))
+        surest = heapq.nlargest(_SURE, others, key=lambda cost: (cost.embeds, cost.exemplar))
+        if len(touched) + len(surest) < len(self.shapes):
+            counts = count(self.host, setting, [*touched, *(cost.shape for cost in surest)])
+            if counts and counted.reproduces(counts, surest):
+                return counts
+        return count(self.host, setting, self.shapes)
+
+    def _uncounted(self, counts: Counts, changes: Callable[[Shape], bool]) -> list[Shape]:
         """Shapes of the modality for which only processing tells."""
-        every = self.default.of(self.shapes[0].modality)
-        return [cost.shape for cost in every if cost.shape not in counts]
+        known = set(self.shapes)
+        return [
+            cost.shape
+            for cost in self.default.of(self.shapes[0].modality)
+            if cost.shape not in counts and (cost.shape not in known or changes(cost.shape))
+        ]

@@ -130,7 +130,10 @@ def remeasure(
     shapes = [shape for shape in default.costs if shape in anew]
     subjects = tuple(Blank(shape) for shape in shapes)
     answers = host.measure(Measure(setting, subjects), "measuring a setting") if shapes else ()
-    costs = {shape: replace(cost, basis="unchanged") for shape, cost in default.costs.items()}
+    costs = {
+        shape: cost if cost.basis == "counted" else replace(cost, basis="unchanged")
+        for shape, cost in default.costs.items()
+    }
     refusals = list(default.refusals)
     for shape, answer in zip(shapes, answers, strict=True):
         before = costs.pop(shape)
