@@ -83,16 +83,19 @@ class Floor:
 def main() -> None:
     asked = _asked()
     with tempfile.TemporaryDirectory(prefix="mmcalib-scale-") as scratch:
-        rows, folder = [], Path(scratch) / "none"
+        rows: list[Row] = []
+        floors = list(_vllm(asked.model))
         for items, shapes in _grid(asked.grid):
             folder = Path(scratch) / f"{items}x{shapes}"
             make(folder, items, shapes)
+            if not rows:
+                floors.append(_headers(folder))
             rows.append(_calibrated(folder, items, shapes, asked))
+            # Hours may follow: what is known is kept.
+            text = _page(rows, floors, asked)
+            if asked.out:
+                Path(asked.out).write_text(text, encoding="utf-8")
             print(rows[-1], file=sys.stderr, flush=True)
-        floors = [_headers(folder), *_vllm(asked.model)]
-    text = _page(rows, floors, asked)
-    if asked.out:
-        Path(asked.out).write_text(text, encoding="utf-8")
     print(text)
 
 
