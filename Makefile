@@ -58,6 +58,7 @@ test-all: lint test test-slow test-long models demo ## Run all that a release mu
 bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
 	$(BIN)/python benchmarks/frontier_speed.py --out reports/frontier-speed.md
+	$(BIN)/python benchmarks/scale.py --gpu L4 --out reports/scale.md
 	$(BIN)/python benchmarks/rehearsal_reality.py
 	$(BIN)/python benchmarks/memory_accuracy.py
 	$(BIN)/python benchmarks/mm_cache_speed.py --out reports/mm-cache-speed.md

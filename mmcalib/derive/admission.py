@@ -18,9 +18,10 @@ from mmcalib.domain.text_bound import TextBound
 from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
 
 Answer = Literal["fits", "no", "unknown"]
-# real, blank: this very shape was measured. formula, ceiling, ladder: bounded by such a rule.
-# refused: the processor takes no such item. none: nothing is known, or nothing is served.
-Basis = Literal["real", "blank", "formula", "ceiling", "ladder", "refused", "none"]
+# real, blank: this very shape was measured. counted: vLLM counts it. formula, ceiling, ladder:
+# bounded by such a rule. refused: the processor takes no such item. none: nothing is known, or
+# nothing is served.
+Basis = Literal["real", "blank", "counted", "formula", "ceiling", "ladder", "refused", "none"]
 
 _BASIS: Mapping[str, Basis] = {
     "area": "formula",
@@ -36,11 +37,11 @@ Picture = Any
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The measured cost of a shape."""
+    """The cost of a shape of the corpus, as measured or as vLLM counts it."""
 
     tokens: int
     embeds: int
-    basis: Literal["real", "blank"]
+    basis: Literal["real", "blank", "counted"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,8 @@ class CostTable:
     """All costs under one setting, by shape.
 
     `compared` real items were loaded and held against their stand-ins; `failed` of each modality
-    could not be loaded by vLLM, though a stand-in of their shape could.
+    could not be loaded by vLLM, though a stand-in of their shape could. `witnesses`: so many
+    stand-ins were processed of a modality whose other shapes are counted.
     """
 
     setting: Setting
@@ -72,6 +73,7 @@ class CostTable:
     mismatches: tuple[Mismatch, ...] = ()
     compared: int = 0
     failed: dict[Modality, int] = field(default_factory=dict)
+    witnesses: dict[Modality, int] = field(default_factory=dict)
 
     def of(self, modality: Modality) -> list[ItemCost]:
         """The costs of one modality, by shape order of measurement."""

@@ -47,8 +47,8 @@ def spots(moved: Sequence[ItemCost], counts: Counts) -> list[Shape]:
     """Which of the changed shapes to process: the heaviest, lightest, flattest, tallest and others
     between, and of few levels each.
     """
-    by_weight = sorted(moved, key=lambda c: (counts[c.shape].embeds, c.embeds, _slope(c.shape)))
-    by_slope = sorted(moved, key=lambda c: _slope(c.shape))
+    by_weight = sorted(moved, key=lambda c: (counts[c.shape].embeds, c.embeds, slope(c.shape)))
+    by_slope = sorted(moved, key=lambda c: slope(c.shape))
     last = len(by_weight) - 1
     among = [by_weight[round(last * part / (SPOTS - 3))] for part in range(SPOTS - 2)]
     picked = [*among, by_slope[0], by_slope[-1]]
@@ -80,14 +80,17 @@ def filled(
         if text is None:
             return None
         share = count.embeds / before.embeds if before.embeds else 1.0
-        costs[before.shape] = replace(
-            before,
-            tokens=count.embeds + text,
-            embeds=count.embeds,
-            tensor_bytes=round(before.tensor_bytes * share),
-            process_s=before.process_s * slower,
-            sampled=count.sampled,
-            basis="counted",
+        costs[before.shape] = ItemCost(
+            before.shape,
+            before.count,
+            before.exemplar,
+            count.embeds + text,
+            count.embeds,
+            round(before.tensor_bytes * share),
+            before.process_s * slower,
+            count.sampled,
+            "counted",
+            before.cpu_s,
         )
     return replace(table, costs=costs)
 
@@ -121,5 +124,6 @@ def _slower(seen: Sequence[ItemCost], default: CostTable) -> float:
     return sum(cost.process_s for cost in seen) / before if before else 1.0
 
 
-def _slope(shape: Shape) -> float:
+def slope(shape: Shape) -> float:
+    """How flat it is."""
     return 0.0 if isinstance(shape, AudioShape) else shape.width_px / shape.height_px

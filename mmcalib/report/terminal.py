@@ -63,7 +63,18 @@ def corpus_heading(corpus: Corpus, whose: str) -> str:
     requests = f" in {wording.number(corpus.prompts)} requests" if corpus.prompts else ""
     skipped = f", {wording.number(corpus.skipped)} skipped" if corpus.skipped else ""
     items = f"{wording.number(corpus.items)} items{requests}{skipped}"
-    return f"{whose}: {items}; tokens per item, measured"
+    known = " and ".join(_known_by(corpus))
+    return f"{whose}: {items}; tokens per item, {known}"
+
+
+def _known_by(corpus: Corpus) -> list[str]:
+    counted = [
+        f"{modality} counted by vLLM, proven on {wording.number(found.witnesses)} measured"
+        for modality, found in corpus.modalities.items()
+        if found.witnesses
+    ]
+    others = any(not found.witnesses for found in corpus.modalities.values())
+    return [*counted, *(["measured"] if others or not counted else [])]
 
 
 def corpus_table(corpus: Corpus) -> Table:

@@ -18,10 +18,15 @@ class Tokens(DocumentPart):
 
 
 class ModalityItems(DocumentPart):
+    """`witnesses`: of so many shapes stand-ins were processed, and vLLM's own count, which agreed
+    with all of them, stands for the others; None where all were processed.
+    """
+
     items: int
     unique_shapes: int
     tokens: Tokens
     heaviest: str
+    witnesses: int | None = None
 
 
 class Corpus(DocumentPart):

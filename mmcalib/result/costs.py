@@ -25,7 +25,8 @@ _AnyRule = Annotated[Area | Ceiling | Frames | Ladder, Field(discriminator="kind
 
 
 class KnownCost(DocumentPart):
-    """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured.
+    """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured or,
+    as `counted`, by vLLM's own count of its size, which agreed with all that were measured.
 
     `items` have the shape, None in files of earlier versions. `exemplar` is the path of one, kept
     of the costliest shapes only.
@@ -34,7 +35,7 @@ class KnownCost(DocumentPart):
     shape: _AnyShape
     tokens: int
     embeds: int
-    basis: Literal["real", "blank"]
+    basis: Literal["real", "blank", "counted"]
     items: int | None = None
     exemplar: str = ""
 
@@ -46,13 +47,45 @@ class RefusedShape(DocumentPart):
     reason: str
 
 
+class TokensBetween(DocumentPart):
+    """How many shapes, and items of them, cost so many tokens."""
+
+    least_tokens: int
+    most_tokens: int
+    shapes: int
+    items: int
+
+
+class SizesAbout(DocumentPart):
+    """How many shapes have about one size, and which of them costs most."""
+
+    width_px: int
+    height_px: int
+    tokens: int
+    shapes: int
+
+
+class Unlisted(DocumentPart):
+    """Shapes of the corpus that the rule says to the token, and that are not listed: in bins and
+    cells of a third of an octave.
+    """
+
+    shapes: int
+    items: int
+    tokens: list[TokensBetween]
+    sizes: list[SizesAbout]
+
+
 class ModalityCosts(DocumentPart):
-    """`rule` bounds unseen shapes; it reproduced all of `compared` measured ones. None: unknown."""
+    """`rule` bounds unseen shapes; it reproduced all of `compared` shapes. None: unknown. `known`
+    has all shapes of the corpus but the `unlisted`, for which the rule stands.
+    """
 
     known: Annotated[list[KnownCost], FailFast()]
     refused: Annotated[list[RefusedShape], FailFast()]
     rule: _AnyRule | None = None
     compared: int = 0
+    unlisted: Unlisted | None = None
 
 
 class CountedText(DocumentPart):

@@ -22,8 +22,10 @@ def corpus_figures(table: CostTable, prompts: int, skipped: int) -> Corpus:
                 p99=found.p99,
                 max=found.max,
                 exemplar=found.exemplar,
+                label="computed" if modality in table.witnesses else "measured",
             ),
             heaviest=str(heaviest.shape) if heaviest else "",
+            witnesses=table.witnesses.get(modality),
         )
     return Corpus(
         items=sum(cost.count for cost in table.costs.values()),

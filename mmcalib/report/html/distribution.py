@@ -8,14 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mmcalib import wording
 from mmcalib.checks.catalogue.size_hints import SIZE_HINT
+from mmcalib.derive.bins import edge, place
 from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, draw, log_axis, reference, upright
 from mmcalib.report.html.figure import PageFigure
-from mmcalib.report.html.known import Costed, costed, hint_tokens
+from mmcalib.report.html.known import Costed, costed, hint_tokens, unlisted
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.corpus_counts import ModalityItems
-
-# Of a factor of two in tokens.
-_BINS = 3
 
 
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
@@ -31,7 +29,10 @@ def _figure(
 ) -> PageFigure:
     by_items = all(one.items is not None for one in known)
     what = "items" if by_items else "distinct shapes"
-    bins = binned([(one.tokens, one.items if by_items and one.items else 1) for one in known])
+    counted = [(one.tokens, one.items if by_items and one.items else 1) for one in known]
+    if others := unlisted(calibration, modality):
+        counted += [(b.least_tokens, b.items if by_items else b.shapes) for b in others.tokens]
+    bins = binned(counted)
     lines = _lines(calibration, modality, found)
     values = [value for _, value, _ in lines]
     low, high = min([bins[0][0], *values]) / 1.15, max([bins[-1][1], *values]) * 1.15
@@ -127,11 +128,8 @@ def binned(tokens: Iterable[tuple[int, int]]) -> list[tuple[float, float, int]]:
     """
     counts: Counter[int] = Counter()
     for value, times in tokens:
-        counts[math.floor(math.log2(max(1, value)) * _BINS)] += times
-    return [
-        (2 ** (place / _BINS), 2 ** ((place + 1) / _BINS), counts[place])
-        for place in range(min(counts), max(counts) + 1)
-    ]
+        counts[place(value)] += times
+    return [(edge(at), edge(at + 1), counts[at]) for at in range(min(counts), max(counts) + 1)]
 
 
 def _counts(most: int) -> list[int]:

@@ -94,13 +94,17 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
     known = [one.shape for part in parts for one in part.known]
     refused = sum(len(part.refused) for part in parts)
     gate = calibration.gate
-    rejected = refused + sum(admit(gate, shape).answer == "no" for shape in known)
-    total = len(known) + refused
+    over = sum(admit(gate, shape).answer == "no" for shape in known)
+    rejected = refused + over
+    others = sum(part.unlisted.shapes for part in parts if part.unlisted)
+    # Those that are not listed cost no more than the lightest that is.
+    total = refused + len(known) + (0 if over else others)
+    which = "costliest shapes" if over and others else "shapes"
     return Headline(
         "Items that would be rejected",
         "",
         "none" if not rejected else f"{wording.number(rejected)} shapes",
-        f"{wording.number(total - rejected)} of {wording.number(total)} shapes of the corpus are "
+        f"{wording.number(total - rejected)} of {wording.number(total)} {which} of the corpus are "
         f"admitted. {_assumed(calibration)}{said}",
         "computed",
         bad=bool(rejected),

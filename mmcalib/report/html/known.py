@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.costs import Unlisted
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Costed:
 
 
 def costed(calibration: CalibrationDocument, modality: str) -> list[Costed]:
-    """Every shape of the corpus with its tokens under the calibrated setting."""
+    """The shapes of the corpus that are listed, with their tokens under the calibrated setting."""
     if calibration.costs is None or modality not in calibration.costs.modalities:
         return []
     found = calibration.corpus.modalities.get(modality)
@@ -39,6 +40,13 @@ def costed(calibration: CalibrationDocument, modality: str) -> list[Costed]:
         )
         for one in known
     ]
+
+
+def unlisted(calibration: CalibrationDocument, modality: str) -> Unlisted | None:
+    """The others, of which only how many there are is kept."""
+    costs = calibration.costs
+    found = costs.modalities.get(modality) if costs else None
+    return found.unlisted if found else None
 
 
 def hinted(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]:

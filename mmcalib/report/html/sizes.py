@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmcalib import wording
+from mmcalib.derive.bins import edge, place
 from mmcalib.derive.bounds import Area, Frames
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, upright
 from mmcalib.report.html.figure import PageFigure
-from mmcalib.report.html.known import Costed, costed, hinted, size_px
+from mmcalib.report.html.known import Costed, costed, hinted, size_px, unlisted
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.costs import SizesAbout
 
-# The costliest are in the table; all of a hundred thousand are in calibration.json.
+# The costliest are in the table.
 _ROWS = 200
 _CURVE_STEPS = 48
 
@@ -28,7 +30,9 @@ def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
 
 
 def _figure(calibration: CalibrationDocument, modality: str, known: Sequence[Costed]) -> PageFigure:
-    spots, exact = spots_of(known)
+    others = unlisted(calibration, modality)
+    spots, exact = spots_of(known, others.sizes if others else ())
+    shapes = len(known) + (others.shapes if others else 0)
     edges = class_edges([spot.tokens for spot in spots])
     hint = hinted(calibration, modality)
     limit_px = _limit_px(calibration, modality)
@@ -69,7 +73,7 @@ def _figure(calibration: CalibrationDocument, modality: str, known: Sequence[Cos
     costliest = max(spots, key=lambda spot: spot.tokens)
     where = f"{costliest.width_px:.0f}×{costliest.height_px:.0f}"
     summary = (
-        f"Distinct shapes: {wording.number(len(known))}. The costliest takes "
+        f"Distinct shapes: {wording.number(shapes)}. The costliest takes "
         f"{wording.number(costliest.tokens)} tokens{'' if exact else ' near'} at {where}."
     )
     legend = [(f"seq-{place}", class_words(edges, place)) for place in range(len(edges) + 1)]
@@ -171,9 +175,8 @@ def _span(pixels: Sequence[float]) -> tuple[float, float]:
     return min(low, middle / 2), max(high, middle * 2)
 
 
-# More points than this are counted in cells of a factor of the cube root of two.
+# More points than this are counted in cells.
 _POINTS = 250
-_CELLS = 3
 _CLASSES = 5
 
 
@@ -187,21 +190,23 @@ class Spot:
     shapes: int
 
 
-def spots_of(known: Sequence[Costed]) -> tuple[list[Spot], bool]:
+def spots_of(known: Sequence[Costed], others: Sequence[SizesAbout] = ()) -> tuple[list[Spot], bool]:
     """Every size by itself while there are few, else cells; and whether the former."""
     pairs: dict[tuple[float, float], tuple[int, int]] = {}
     of_sizes = [(size, one.tokens) for one in known if (size := size_px(one.shape))]
-    exact = len({size for size, _ in of_sizes}) <= _POINTS
-    for size, tokens in of_sizes:
-        place = size if exact else (_centre(size[0]), _centre(size[1]))
-        shapes, most = pairs.get(place, (0, 0))
-        pairs[place] = shapes + 1, max(most, tokens)
+    exact = not others and len({size for size, _ in of_sizes}) <= _POINTS
+    every = [(size, tokens, 1) for size, tokens in of_sizes]
+    every += [((cell.width_px, cell.height_px), cell.tokens, cell.shapes) for cell in others]
+    for size, tokens, more in every:
+        at = size if exact else (_centre(size[0]), _centre(size[1]))
+        shapes, most = pairs.get(at, (0, 0))
+        pairs[at] = shapes + more, max(most, tokens)
     found = [Spot(w, h, most, shapes) for (w, h), (shapes, most) in pairs.items()]
     return sorted(found, key=lambda spot: (spot.tokens, spot.width_px, spot.height_px)), exact
 
 
 def _centre(pixels: float) -> float:
-    return float(2 ** ((math.floor(math.log2(pixels) * _CELLS) + 0.5) / _CELLS))
+    return edge(place(pixels) + 0.5)
 
 
 def class_edges(tokens: Sequence[int]) -> list[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mmcalib.derive import counted
@@ -11,14 +12,16 @@ from mmcalib.derive.counted import SPOTS, Counts
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, CountEmbeds
-from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.workflows.decision.measure import remeasure
+from mmcalib.workflows.decision.stand_ins import count
+
+# Shapes that a value should leave alone, and that are counted under it all the same.
+_SURE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedCounter:
-    """vLLM's count of one modality's items, which reproduced what the default setting costs."""
+    """vLLM's count of one modality's items, which reproduced all that the default processed."""
 
     host: EngineHost
     default: CostTable
@@ -35,43 +38,45 @@ class EmbedCounter:
         costs = [cost for cost in default.of(modality) if cost.shape not in odd]
         if len(costs) <= SPOTS:
             return None
-        shapes = tuple(cost.shape for cost in costs)
-        found = count(host, default.setting, shapes)
-        if found is None or not counted.reproduces(found, costs):
-            return None
-        return cls(host, default, shapes)
+        if modality not in default.witnesses:
+            found = count(host, default.setting, [cost.shape for cost in costs])
+            if not counted.reproduces(found, costs):
+                return None
+        return cls(host, default, tuple(cost.shape for cost in costs))
 
-    def under(self, setting: Setting) -> CostTable | None:
-        """The costs under the setting; None where the spot checks do not bear the count out."""
-        counts = count(self.host, setting, self.shapes)
-        if counts is None:
+    def under(self, setting: Setting, changes: Callable[[Shape], bool]) -> CostTable | None:
+        """The costs under the setting, which `changes` these shapes; None where the spot checks do
+        not bear the count out.
+        """
+        counts = self._counts(setting, changes)
+        if not counts:
             return None
-        before = [self.default.costs[shape] for shape in self.shapes]
+        before = [self.default.costs[shape] for shape in counts]
         moved = counted.changed(counts, before)
         spots = counted.spots(moved, counts) if len(moved) > SPOTS else [c.shape for c in moved]
-        same = heaviest(cost for cost in before if cost not in moved)
-        measured = [*spots, *([same.shape] if same else []), *self._uncounted()]
+        elsewhere = {cost.shape for cost in moved}
+        same = heaviest(cost for cost in before if cost.shape not in elsewhere)
+        measured = [*spots, *([same.shape] if same else []), *self._uncounted(counts, changes)]
         table = remeasure(self.host, self.default, setting, measured)
         checked = [shape for shape in measured if shape in counts]
         return counted.filled(table, self.default, counts, checked)
 
-    def _uncounted(self) -> list[Shape]:
-        """Other shapes of the modality, for which only processing tells."""
+    def _counts(self, setting: Setting, changes: Callable[[Shape], bool]) -> Counts:
+        """Of what may change, and of the heaviest that should not; of all, if one of these does."""
+        touched = [shape for shape in self.shapes if changes(shape)]
+        others = (self.default.costs[shape] for shape in self.shapes if not changes(shape))
+        surest = heapq.nlargest(_SURE, others, key=lambda cost: (cost.embeds, cost.exemplar))
+        if len(touched) + len(surest) < len(self.shapes):
+            counts = count(self.host, setting, [*touched, *(cost.shape for cost in surest)])
+            if counts and counted.reproduces(counts, surest):
+                return counts
+        return count(self.host, setting, self.shapes)
+
+    def _uncounted(self, counts: Counts, changes: Callable[[Shape], bool]) -> list[Shape]:
+        """Shapes of the modality for which only processing tells."""
         known = set(self.shapes)
-        every = self.default.of(self.shapes[0].modality)
-        return [cost.shape for cost in every if cost.shape not in known]
-
-
-def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts | None:
-    """By vLLM's code; None unless it counts every shape."""
-    blanks = tuple(Blank(shape) for shape in shapes)
-    try:
-        answer = host.ask(CountEmbeds(setting, blanks), "counting")
-    except (VllmMoved, VllmRefused):
-        return None
-    if None in answer.embeds:
-        return None
-    return {
-        shape: counted.VllmCount(embeds or 0, sampled)
-        for shape, embeds, sampled in zip(shapes, answer.embeds, answer.sampled, strict=True)
-    }
+        return [
+            cost.shape
+            for cost in self.default.of(self.shapes[0].modality)
+            if cost.shape not in counts and (cost.shape not in known or changes(cost.shape))
+        ]

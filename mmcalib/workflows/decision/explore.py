@@ -46,18 +46,16 @@ def explore(
 ) -> list[Explored]:
     """Every candidate of one knob, costed and budgeted, ascending; the default among them."""
     tried = knob.values(default.of(knob.modality), budgets.policy)
-    tables, points = [], []
+    explored = []
     with progress.step(f"trying {knob.name}", len(tried)) as task:
         counter = None if knob.bleeds else EmbedCounter.proven(budgets.host, default, knob.modality)
         for value in tried:
+            # A table has an entry of every shape: one at a time.
             table = _under(knob, value, default, budgets, counter)
-            tables.append(table)
-            points.append(frontier.point(knob, value, table, default))
+            point = frontier.point(knob, value, table, default)
+            args = budgets.engine_args(point.setting, per_prompt, table)
+            explored.append(Explored(point, budgets.of(args), args))
             task.advance()
-    explored = []
-    for point, table in zip(points, tables, strict=True):
-        args = budgets.engine_args(point.setting, per_prompt, table)
-        explored.append(Explored(point, budgets.of(args), args))
     return explored
 
 
@@ -82,7 +80,7 @@ def _under(
     setting = frontier.at(knob, value, default.setting)
     if setting == default.setting:
         return default
-    if counter and (counted := counter.under(setting)):
+    if counter and (counted := counter.under(setting, lambda shape: knob.changes(shape, value))):
         return counted
     every = [
         cost.shape for modality in (knob.modality, *knob.bleeds) for cost in default.of(modality)

@@ -15,6 +15,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, File, Measure, Measured
 from mmcalib.errors import EngineDied
 from mmcalib.progress import Progress, Task
+from mmcalib.workflows.decision.stand_ins import StandIns, stand_ins
 from mmcalib.workflows.media_files import Files, files
 from mmcalib.workflows.read import shapes_of
 
@@ -32,17 +33,17 @@ def measure(
     progress: Progress,
     files: Files = files,
 ) -> tuple[CostTable, list[Skipped]]:
-    """Cost every shape by a blank stand-in, and every sampled file by itself; the costliest of
-    each modality always among them.
+    """Cost every shape by a blank stand-in, processed or counted, and every sampled file by itself;
+    the costliest of each modality always among them.
 
     Where both exist and differ the real one wins and the difference is kept. A sampled item of
     which `files` has none, or that the server cannot load, though it takes a blank of its shape,
     is returned as skipped.
     """
     counts = shapes_of(census)
-    blanks = [Blank(shape) for shape in counts]
-    with progress.step("measuring costs", len(blanks) + len(sample)) as task:
-        by_shape = dict(zip(counts, _ask(host, setting, blanks, task), strict=True))
+    with progress.step("measuring costs", len(counts) + len(sample)) as task:
+        blanks = stand_ins(host, setting, counts, task)
+        by_shape = blanks.answers
         safe = [(shape, path) for shape, path in sample if not _too_large(by_shape[shape])]
         chosen = [*safe, *_costliest(counts, by_shape, {shape for shape, _ in safe})]
         found = files([(shape.modality, path) for shape, path in chosen])
@@ -50,20 +51,20 @@ def measure(
         good = {one: file for one, file in given.items() if isinstance(file, str)}
         bad = {one: file for one, file in given.items() if isinstance(file, Skipped)}
         first = _lightest(list(good))
-        task.total(len(blanks) + len(first) + len(good))
+        task.total(len(counts) + len(first) + len(good))
         subjects = [File(one[0].modality, good[one]) for one in (*first, *good)]
         answers = _ask_of_files(host, setting, subjects, task)[len(first) :]
         real: list[tuple[tuple[Shape, str], Measured | Skipped]] = [
             *zip(good, answers, strict=True),
             *bad.items(),
         ]
-    return _table(setting, counts, by_shape, real)
+    return _table(setting, counts, blanks, real)
 
 
 def _ask_of_files(
     host: EngineHost, setting: Setting, subjects: Sequence[File], task: Task
 ) -> list[Measured]:
-    """As `_ask`; but a file that ends or silences the engine is answered by that, and the engine
+    """Each file's answer; one that ends or silences the engine is answered by that, and the engine
     begun again. Raises EngineDied where several do.
     """
     answers: list[Measured] = []
@@ -82,14 +83,8 @@ def _ask_of_files(
     raise last
 
 
-def _ask(
-    host: EngineHost, setting: Setting, subjects: Sequence[Blank | File], task: Task
-) -> list[Measured]:
-    return list(_each(host, setting, subjects, task))
-
-
 def _each(
-    host: EngineHost, setting: Setting, subjects: Sequence[Blank | File], task: Task
+    host: EngineHost, setting: Setting, subjects: Sequence[File], task: Task
 ) -> Iterator[Measured]:
     for answer in host.measure(Measure(setting, tuple(subjects)), "measuring costs"):
         task.advance()
@@ -131,10 +126,14 @@ def remeasure(
     host: EngineHost, default: CostTable, setting: Setting, changed: Collection[Shape]
 ) -> CostTable:
     """The default's table with the shapes that a cap may change measured anew, by stand-ins."""
-    shapes = [shape for shape in default.costs if shape in set(changed)]
+    anew = set(changed)
+    shapes = [shape for shape in default.costs if shape in anew]
     subjects = tuple(Blank(shape) for shape in shapes)
     answers = host.measure(Measure(setting, subjects), "measuring a setting") if shapes else ()
-    costs = {shape: replace(cost, basis="unchanged") for shape, cost in default.costs.items()}
+    costs = {
+        shape: cost if cost.basis == "counted" else replace(cost, basis="unchanged")
+        for shape, cost in default.costs.items()
+    }
     refusals = list(default.refusals)
     for shape, answer in zip(shapes, answers, strict=True):
         before = costs.pop(shape)
@@ -152,7 +151,7 @@ def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refus
 def _table(
     setting: Setting,
     counts: dict[Shape, ShapeCount],
-    by_shape: dict[Shape, Measured],
+    blanks: StandIns,
     real: Iterable[tuple[tuple[Shape, str], Measured | Skipped]],
 ) -> tuple[CostTable, list[Skipped]]:
     costs: dict[Shape, ItemCost] = {}
@@ -161,11 +160,12 @@ def _table(
     unreadable: list[Skipped] = []
     failed: dict[Modality, int] = {}
     for shape, entry in counts.items():
-        answer = by_shape[shape]
+        answer = blanks.answers[shape]
         if answer.cost is None:
             refusals.append(_refusal(shape, entry.count, entry.exemplars[0], answer))
         else:
-            costs[shape] = _cost(shape, entry.count, entry.exemplars[0], answer.cost, "blank")
+            basis: Basis = "counted" if shape in blanks.counted else "blank"
+            costs[shape] = _cost(shape, entry.count, entry.exemplars[0], answer.cost, basis)
     compared = 0
     for (shape, path), found in real:
         blank = costs.get(shape)
@@ -189,7 +189,15 @@ def _table(
         ):
             refusals = [refusal for refusal in refusals if refusal.shape != shape]
             mismatches.append(_mismatch(shape, path, found.cost, blank))
-    table = CostTable(setting, costs, tuple(refusals), tuple(mismatches), compared, failed)
+    table = CostTable(
+        setting,
+        costs,
+        tuple(refusals),
+        tuple(mismatches),
+        compared,
+        failed,
+        blanks.witnesses,
+    )
     return table, unreadable
 
 

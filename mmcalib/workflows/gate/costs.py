@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+from mmcalib.derive.bins import size_cells, token_bins
 from mmcalib.derive.costs import ItemCost, Mismatch
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.domain.text_bound import TextBound
 from mmcalib.result import costs as c
 from mmcalib.workflows.decision.decision import Decision
@@ -16,6 +17,8 @@ from mmcalib.workflows.gate.rules import ProvenRule
 
 # Shapes of which a path is kept, per modality: as many as a report shows pictures of.
 _EXEMPLARS = 12
+# Shapes that are listed where a rule says what all others cost: the costliest, for people.
+_LISTED = 1_000
 # Requests whose text was counted: what a list in a calibration may hold.
 _COUNTED = 20_000
 
@@ -28,7 +31,9 @@ def costs(
     *,
     encoder_decoder: bool = False,
 ) -> c.Costs:
-    """Every measured and every refused shape, and the rules that bound all others, and texts."""
+    """Every measured and every refused shape, and the rules that bound all others, and texts. Of
+    many shapes whose cost a rule says to the token the costliest stand for people.
+    """
     table = decision.table
     odd = {mismatch.shape: mismatch for mismatch in table.mismatches}
     refused = [*table.refusals, *decision.default_table.refusals]
@@ -36,11 +41,13 @@ def costs(
     modalities = {}
     for modality in decision.counts:
         mine = list(table.of(modality))
+        proven = rules.get(modality)
+        said = _unlisted(mine, odd, proven)
+        mine = [cost for cost in mine if cost.shape not in said]
         most = heapq.nlargest(_EXEMPLARS, mine, key=lambda cost: cost.tokens)
         named = {cost.shape: cost.exemplar for cost in most}
         known = [_known(cost, odd.get(cost.shape), named.get(cost.shape, "")) for cost in mine]
         no = {shape: why for shape, why in reasons.items() if shape.modality == modality}
-        proven = rules.get(modality)
         if not known and not no:
             continue
         modalities[str(modality)] = c.ModalityCosts(
@@ -48,6 +55,7 @@ def costs(
             refused=[c.RefusedShape(shape=s, reason=why) for s, why in no.items()],
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
+            unlisted=_summary(said.values()) if said else None,
         )
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,
@@ -56,6 +64,26 @@ def costs(
         recipe=texts.recipe if texts else None,
         uncounted=texts.uncounted if texts else "",
         encoder_decoder=encoder_decoder,
+    )
+
+
+def _unlisted(
+    every: Sequence[ItemCost], odd: Mapping[Shape, Mismatch], proven: ProvenRule | None
+) -> dict[Shape, ItemCost]:
+    """Shapes that need no entry, because the rule was held against each and says what it costs."""
+    if proven is None or not proven.exact or len(every) <= _LISTED:
+        return {}
+    most = heapq.nlargest(_LISTED, every, key=lambda cost: (cost.tokens, cost.exemplar))
+    listed = {cost.shape for cost in most}
+    return {c.shape: c for c in every if c.shape not in listed and c.shape not in odd}
+
+
+def _summary(costs: Collection[ItemCost]) -> c.Unlisted:
+    return c.Unlisted(
+        shapes=len(costs),
+        items=sum(cost.count for cost in costs),
+        tokens=[c.TokensBetween.showing(found) for found in token_bins(costs)],
+        sizes=[c.SizesAbout.showing(found) for found in size_cells(costs)],
     )
 
 
@@ -83,7 +111,7 @@ def _known(cost: ItemCost, odd: Mismatch | None, exemplar: str) -> c.KnownCost:
         shape=cost.shape,
         tokens=cost.tokens + more,
         embeds=cost.embeds + more,
-        basis="real" if cost.basis == "real" else "blank",
+        basis="blank" if cost.basis == "unchanged" else cost.basis,
         items=cost.count,
         exemplar=exemplar,
     )

@@ -47,10 +47,11 @@ _TIMESTAMP_TOKENS = 19
 
 @dataclass(frozen=True, slots=True)
 class ProvenRule:
-    """A rule and the number of measured shapes that it reproduced."""
+    """A rule and the number of shapes that it reproduced, to the token where it is `exact`."""
 
     rule: Rule
     compared: int
+    exact: bool
 
 
 # What vLLM made of a shape, or its words where it refused.
@@ -222,7 +223,7 @@ def _of_table(table: CostTable) -> dict[Shape, Cost | str]:
 def _kept(rule: Rule, seen: Observed, *, exact: bool) -> ProvenRule | None:
     """The rule, if everything that was seen is as it says."""
     agrees = all(_agrees(rule, shape, found, exact=exact) for shape, found in seen.items())
-    return ProvenRule(rule, len(seen)) if agrees and seen else None
+    return ProvenRule(rule, len(seen), exact) if agrees and seen else None
 
 
 def _agrees(rule: Rule, shape: Shape, found: Cost | str, *, exact: bool) -> bool:

@@ -18,8 +18,8 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import BatchEncoded, Blank, Encode, Measure
 from mmcalib.errors import EngineError
 from mmcalib.progress import Progress, Task
-from mmcalib.workflows.decision.counting import count
 from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.decision.stand_ins import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _planned(
 def _sized(host: EngineHost, decision: Decision, shapes: Sequence[Shape]) -> list[Sized]:
     """By vLLM's own count, and processed where it has none; what is refused is left out."""
     counts = count(host, decision.setting, shapes)
-    if counts is not None:
+    if len(counts) == len(shapes):
         return [Sized(shape, one.embeds) for shape, one in counts.items() if one.embeds]
     blanks = tuple(Blank(shape) for shape in shapes)
     answers = host.measure(Measure(decision.setting, blanks), "measuring sizes")

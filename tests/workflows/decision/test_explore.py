@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcalib.domain.cost import Cost
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Counted, CountEmbeds, Measure, Measured
 from mmcalib.errors import VllmRefused
 from tests.workflows.corpora import corpus, decide
-from tests.workflows.fake_host import KNOBS, FakeHost, Miscounting, VolumeHost, area_knob, opened
+from tests.workflows.fake_host import (
+    KNOBS,
+    FakeHost,
+    Miscounting,
+    VolumeHost,
+    area_knob,
+    cap,
+    opened,
+)
 
 SHAPES = [ImageShape(200 + 37 * n, 3000 - 61 * n) for n in range(40)]
 CLIPS = [VideoShape(60 + n, 30.0, 2.0 + n / 30, 300 + 29 * n, 240) for n in range(40)]
@@ -89,3 +99,43 @@ def test_a_knob_that_bleeds_is_measured_on_what_it_bleeds_into() -> None:
     images = [e.point for e in decision.explored if e.point.knob == bleeding]
     assert not any(point.counted for point in images)
     assert Counting.processed >= (len(images) - 1) * (len(SHAPES) + len(CLIPS))
+
+
+class HalfCap(FakeHost):
+    """Whose cap bounds at half of what it says: pictures change that should not."""
+
+    def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+        if not kwargs or not isinstance(shape, ImageShape):
+            return super().cost(shape, kwargs)
+        half = {"longest_edge": cap("image", kwargs) // 2}
+        return super().cost(shape, {"images_kwargs": {"size": half}})
+
+
+class HalfUncounted(HalfCap, Uncounted):
+    """The same, without a count."""
+
+
+@pytest.mark.parametrize("hosts", [(FakeHost, Uncounted), (HalfCap, HalfUncounted)])
+def test_of_many_shapes_those_are_counted_that_a_value_changes(hosts) -> None:
+    chance = random.Random(8)
+    many = {ImageShape(chance.randint(60, 2000), chance.randint(60, 2000)) for _ in range(2_500)}
+    shapes = sorted(many, key=lambda s: (s.width_px, s.height_px))
+    counting, measuring = hosts
+    assert points(shapes, counting) == points(shapes, measuring)
+
+
+class Asked(FakeHost):
+    """Notes how many items were counted."""
+
+    counted = 0
+
+    def count(self, request: CountEmbeds) -> Counted:
+        type(self).counted += len(request.subjects)
+        return super().count(request)
+
+
+def test_shapes_far_below_a_cap_are_not_counted_again() -> None:
+    Asked.counted = 0
+    shapes = [ImageShape(100 + n, 200) for n in range(2_000)]
+    values = len(decide(corpus([*shapes, ImageShape(4_000, 4_000)]), host=Asked).explored)
+    assert Asked.counted < values * len(shapes)

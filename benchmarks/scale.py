@@ -1,0 +1,254 @@
+"""What a calibration costs as a corpus grows in items and in distinct sizes.
+
+    python benchmarks/scale.py [--model ID] [--grid 2000x1,2000x2000] [--gpu L4] [--out FILE]
+
+Each corpus is made anew of one-colour JPEGs and calibrated by `mmcalib run --validate budget`, in a
+process of its own. Needs vLLM and no GPU; the model is a bundled geometry without weights. Beside
+it stand the limits of what it is made of: Pillow's headers, vLLM's processor, vLLM's import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mmcalib.domain.setting import DEFAULT  # noqa: E402
+from mmcalib.domain.shapes import ImageShape  # noqa: E402
+from mmcalib.engine.host import EngineHost  # noqa: E402
+from mmcalib.engine.messages import Blank, CountEmbeds, Measure, OpenModel  # noqa: E402
+from mmcalib.models import find, materialise  # noqa: E402
+
+QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+_GRID = "2000x1,2000x2000,10000x100,10000x10000"
+_LEAST_PX, _MOST_PX = 64, 2_600
+_SEED = 7
+_PER_FOLDER = 1_000
+# Of what is timed by itself.
+_PROCESSED, _COUNTED = 100, 20_000
+
+# Runs `mmcalib`, then says what its own process took, and what it took with all its children.
+_MEASURED = """
+import json, resource, sys
+from mmcalib.cli import main
+try:
+    main()
+except SystemExit as ended:
+    code = ended.code
+own, all_ = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+cpu = sum(use.ru_utime + use.ru_stime for use in (own, all_))
+print("USAGE", json.dumps({"code": code, "peak_kib": own.ru_maxrss, "cpu_s": cpu}), file=sys.stderr)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One corpus, calibrated: all measured. `witnesses` is None where every shape was processed."""
+
+    items: int
+    shapes: int
+    wall_s: float
+    cpu_s: float
+    parent_bytes: int
+    document_bytes: int
+    report_bytes: int
+    witnesses: int | None
+    longest_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What one of the things that a calibration is made of takes by itself."""
+
+    name: str
+    seconds: float
+    of: int
+
+
+def main() -> None:
+    asked = _asked()
+    with tempfile.TemporaryDirectory(prefix="mmcalib-scale-") as scratch:
+        rows: list[Row] = []
+        floors = list(_vllm(asked.model))
+        for items, shapes in _grid(asked.grid):
+            folder = Path(scratch) / f"{items}x{shapes}"
+            make(folder, items, shapes)
+            if not rows:
+                floors.append(_headers(folder))
+            rows.append(_calibrated(folder, items, shapes, asked))
+            # Hours may follow: what is known is kept.
+            text = _page(rows, floors, asked)
+            if asked.out:
+                Path(asked.out).write_text(text, encoding="utf-8")
+            print(rows[-1], file=sys.stderr, flush=True)
+    print(text)
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default=QWEN)
+    parser.add_argument("--grid", default=_GRID, help="items x distinct sizes, comma between")
+    parser.add_argument("--gpu", default="", help="rehearse memory and traffic on it too")
+    parser.add_argument("--out", default="")
+    return parser.parse_args()
+
+
+def _grid(text: str) -> list[tuple[int, int]]:
+    pairs = (part.split("x") for part in text.split(","))
+    return [(int(items), int(shapes)) for items, shapes in pairs]
+
+
+def make(folder: Path, items: int, shapes: int) -> None:
+    """So many files of so many sizes, in folders of a thousand."""
+    chance = random.Random(_SEED)
+    sizes: dict[tuple[int, int], None] = {}
+    while len(sizes) < shapes:
+        sizes[chance.randint(_LEAST_PX, _MOST_PX), chance.randint(_LEAST_PX, _MOST_PX)] = None
+    for number, size in zip(range(items), _again(list(sizes)), strict=False):
+        within = folder / f"{number // _PER_FOLDER:04d}"
+        within.mkdir(parents=True, exist_ok=True)
+        written = io.BytesIO()
+        Image.new("L", size, 128).save(written, "JPEG", quality=30)
+        (within / f"{number:07d}.jpg").write_bytes(written.getvalue())
+
+
+def _again(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    while True:
+        yield from sizes
+
+
+def _calibrated(folder: Path, items: int, shapes: int, asked: argparse.Namespace) -> Row:
+    out = folder.parent / f"{folder.name}.out"
+    words = ["run", "--model", asked.model, "--data", str(folder), "--out", str(out), "--force"]
+    words += ["--validate", "budget", *(["--gpu", asked.gpu] if asked.gpu else [])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "NO_COLOR": "1",
+        "MMCALIB_CACHE_DIR": str(folder.parent / "cache"),
+    }
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURED, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    wall = time.monotonic() - began
+    said = [line for line in done.stderr.splitlines() if line.startswith("USAGE ")]
+    usage = json.loads(said[-1].removeprefix("USAGE ")) if said else {"code": done.returncode}
+    if usage["code"]:
+        raise SystemExit(f"mmcalib run ended with {usage['code']}:\n{done.stderr[-3000:]}")
+    document = out / "calibration.json"
+    found = json.loads(document.read_text("utf-8"))["corpus"]["modalities"]["image"]
+    return Row(
+        items,
+        found["unique_shapes"],
+        wall,
+        usage["cpu_s"],
+        usage["peak_kib"] * 1024,
+        document.stat().st_size,
+        (out / "report.html").stat().st_size,
+        found["witnesses"],
+        _longest(done.stderr),
+    )
+
+
+def _longest(said: str) -> str:
+    """The step that took longest, as it was said: `name: 12, 3/s, 4.5 s`."""
+    steps = []
+    for line in said.splitlines():
+        name, _, rest = line.partition(": ")
+        last = rest.rpartition(", ")[2] or rest
+        if last.endswith(" s") and last[:-2].replace(".", "", 1).isdigit():
+            steps.append((float(last[:-2]), name))
+    seconds, name = max(steps, default=(0.0, "none"))
+    return f"{name}, {seconds:.0f} s"
+
+
+def _headers(folder: Path) -> Floor:
+    paths = sorted(folder.rglob("*.jpg"))
+    began = time.monotonic()
+    for path in paths:
+        with Image.open(path) as image:
+            _ = image.size
+    return Floor("Pillow's header of an image", time.monotonic() - began, len(paths))
+
+
+def _vllm(model: str) -> Iterator[Floor]:
+    chance = random.Random(_SEED)
+    geometry = find(model)
+    if geometry is None:
+        raise SystemExit(f"{model} is not bundled")
+    shapes = [
+        ImageShape(chance.randint(_LEAST_PX, _MOST_PX), chance.randint(_LEAST_PX, _MOST_PX))
+        for _ in range(_COUNTED)
+    ]
+    blanks = tuple(map(Blank, shapes))
+    with tempfile.TemporaryDirectory() as cache, EngineHost() as host:
+        path = materialise(geometry, Path(cache))
+        began = time.monotonic()
+        host.ask(OpenModel(str(path), tries=False), "opening")
+        yield Floor("vLLM's import, and the model opened", time.monotonic() - began, 1)
+        began = time.monotonic()
+        _ = list(host.measure(Measure(DEFAULT, blanks[:_PROCESSED]), "measuring"))
+        yield Floor("vLLM's processor on one blank", time.monotonic() - began, _PROCESSED)
+        host.ask(CountEmbeds(DEFAULT, blanks[:1]), "counting")
+        began = time.monotonic()
+        host.ask(CountEmbeds(DEFAULT, blanks), "counting")
+        yield Floor("vLLM's count of one size", time.monotonic() - began, _COUNTED)
+
+
+def _page(rows: Sequence[Row], floors: Sequence[Floor], asked: argparse.Namespace) -> str:
+    gpu = f" --gpu {asked.gpu}" if asked.gpu else ""
+    lines = [
+        "# What a calibration costs as the corpus grows",
+        "",
+        f"`python benchmarks/scale.py --model {asked.model} --grid {asked.grid}{gpu}`",
+        "",
+        "| items | distinct sizes | wall s | CPU s | parent's peak MB | calibration.json kB "
+        "| report.html kB | processed, of the sizes | longest step |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for row in rows:
+        witnesses = "all" if row.witnesses is None else f"{row.witnesses:,}"
+        lines.append(
+            f"| {row.items:,} | {row.shapes:,} | {row.wall_s:.0f} | {row.cpu_s:.0f} "
+            f"| {row.parent_bytes / 1e6:.0f} | {row.document_bytes / 1e3:.0f} "
+            f"| {row.report_bytes / 1e3:.0f} | {witnesses} | {row.longest_step} |"
+        )
+    lines += ["", "What it is made of, by itself:", "", "| | s | each |", "|---|--:|--:|"]
+    for floor in floors:
+        each = floor.seconds / floor.of
+        lines.append(
+            f"| {floor.name} | {floor.seconds:.1f} of {floor.of:,} | {each * 1e3:.3f} ms |"
+        )
+    lines += [
+        "",
+        f"All measured, on {os.cpu_count()} CPUs, Python {platform.python_version()}. `CPU s` are "
+        "those of the parent and its children that had ended; on a machine that others share they "
+        "say more than `wall s`. Images are one-colour JPEGs with sides of "
+        f"{_LEAST_PX} to {_MOST_PX} pixels.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

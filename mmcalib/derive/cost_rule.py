@@ -1,0 +1,66 @@
+"""What an item costs by its embeds alone: a rule that every processed item has to bear out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mmcalib.domain.cost import Cost
+
+# A number by the embeds of an item, None where nothing says what it is.
+Follows = Callable[[int], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CostRule:
+    """`text` are the tokens beside the embeds, `nbytes` those of the processed tensors; both as
+    every witness has them. Seconds are in proportion to the embeds.
+    """
+
+    text: Follows
+    nbytes: Follows
+    seconds_per_embed: float
+
+    def cost(self, embeds: int, sampled: tuple[int, ...]) -> Cost | None:
+        """None where the witnesses do not tell."""
+        text, nbytes = self.text(embeds), self.nbytes(embeds)
+        if text is None or nbytes is None:
+            return None
+        seconds = self.seconds_per_embed * embeds
+        return Cost(embeds + text, embeds, nbytes, 0.0, seconds, sampled)
+
+
+def cost_rule(witnesses: Sequence[Cost]) -> CostRule | None:
+    """The rule of all these; None where one contradicts another."""
+    text = follows((c.embeds, c.tokens - c.embeds) for c in witnesses)
+    nbytes = follows((c.embeds, c.tensor_bytes) for c in witnesses)
+    embeds = sum(c.embeds for c in witnesses)
+    if text is None or nbytes is None or not embeds:
+        return None
+    seconds = sum(c.load_s + c.process_s for c in witnesses)
+    return CostRule(text, nbytes, seconds / embeds)
+
+
+def follows(pairs: Iterable[tuple[int, int]]) -> Follows | None:
+    """How the second number follows from the first: along a straight line, or as that of a pair
+    with the same first. None where equal ones have unequal seconds.
+    """
+    known: dict[int, int] = {}
+    for first, second in pairs:
+        if known.setdefault(first, second) != second:
+            return None
+    if not known:
+        return None
+    low, high = min(known), max(known)
+    run, rise = high - low, known[high] - known[low]
+    if len(known) > 2 and all((v - known[low]) * run == (e - low) * rise for e, v in known.items()):
+        return lambda embeds: _on_line(embeds, low, known[low], run, rise)
+    return known.get
+
+
+def _on_line(embeds: int, low: int, start: int, run: int, rise: int) -> int | None:
+    """Only between the ends, and where it is a whole number."""
+    if not low <= embeds <= low + run:
+        return None
+    value, rest = divmod((embeds - low) * rise, run)
+    return None if rest else start + value

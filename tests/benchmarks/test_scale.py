@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from benchmarks import scale
+
+
+def sizes(folder: Path) -> list[tuple[int, int]]:
+    return [Image.open(path).size for path in sorted(folder.rglob("*.jpg"))]
+
+
+def test_a_corpus_has_as_many_items_and_sizes_as_it_should(tmp_path: Path) -> None:
+    scale.make(tmp_path / "few", 12, 5)
+    found = sizes(tmp_path / "few")
+    assert (len(found), len(set(found))) == (12, 5)
+    scale.make(tmp_path / "again", 12, 5)
+    assert sizes(tmp_path / "again") == found
+
+
+def test_the_longest_step_is_read_from_what_was_said() -> None:
+    said = """finding the model: 0.8 s
+reading the corpus: 10,000, 16,310/s, 0.6 s
+measuring costs: 2,078/10,012 21%, 69/s, about 115 s left
+measuring costs: 10,012, 49/s, 204.3 s
+opening the model in vLLM: 64.2 s
+"""
+    assert scale._longest(said) == "measuring costs, 204 s"
+    assert scale._longest("") == "none, 0 s"
+
+
+def test_a_grid_is_pairs() -> None:
+    assert scale._grid("2000x1,10x5") == [(2000, 1), (10, 5)]

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.derive.cost_rule import cost_rule, follows
+from mmcalib.domain.cost import Cost
+
+EMBEDS = st.sets(st.integers(0, 20_000), min_size=3, max_size=40)
+
+
+def item(embeds: int, text: int = 2, nbytes: int | None = None) -> Cost:
+    return Cost(embeds + text, embeds, 24 + 4704 * embeds if nbytes is None else nbytes, 0, 0.1, ())
+
+
+@given(EMBEDS, st.integers(-9, 9), st.integers(0, 10**6))
+def test_a_line_says_what_lies_between_its_ends(embeds, slope: int, start: int) -> None:
+    found = follows((e, start + slope * e) for e in embeds)
+    assert found is not None
+    assert all(found(e) == start + slope * e for e in range(min(embeds), max(embeds) + 1))
+    assert found(max(embeds) + 1) is None
+    assert found(min(embeds) - 1) is None
+
+
+def test_what_is_no_line_is_known_of_witnessed_numbers_alone() -> None:
+    """Tiles of Gemma 3: a frame of words around each crop beside the whole."""
+    found = follows([(256, 2), (768, 9), (1024, 12), (1024, 12)])
+    assert found is not None
+    assert [found(n) for n in (256, 768, 1024, 512)] == [2, 9, 12, None]
+
+
+def test_equal_numbers_with_unequal_ones_beside_them_make_no_rule() -> None:
+    assert follows([(1, 1), (2, 2), (2, 3)]) is None
+    assert cost_rule([item(5), item(6), item(7), item(7, nbytes=1)]) is None
+
+
+def test_a_line_never_gives_a_fraction_of_a_byte() -> None:
+    found = follows([(0, 0), (2, 1), (4, 2)])
+    assert found is not None
+    assert [found(n) for n in range(5)] == [0, None, 1, None, 2]
+
+
+def test_an_item_costs_what_the_witnesses_say() -> None:
+    rule = cost_rule([item(10), item(20), item(40)])
+    assert rule is not None
+    cost = rule.cost(30, (5, 6))
+    assert cost is not None
+    assert (cost.tokens, cost.embeds, cost.tensor_bytes, cost.sampled) == (
+        *(32, 30, 24 + 4704 * 30),
+        (5, 6),
+    )
+    assert cost.process_s == pytest.approx(30 * 0.3 / 70)
+
+
+def test_nothing_proves_nothing() -> None:
+    assert cost_rule([]) is None
+    assert cost_rule([item(0), item(0)]) is None

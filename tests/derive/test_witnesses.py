@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+from mmcalib.derive.counted import Counts, VllmCount
+from mmcalib.derive.witnesses import WITNESSES, witnesses
+from mmcalib.domain.shapes import ImageShape
+from tests.derive.costed import UNIT
+
+
+def corpus(shapes: int, seed: int = 1) -> Counts:
+    chance = random.Random(seed)
+    sizes = {(chance.randint(56, 4000), chance.randint(56, 4000)) for _ in range(shapes)}
+    return {ImageShape(w, h): VllmCount(max(1, w * h // UNIT), (w, h)) for w, h in sizes}
+
+
+def test_enough_are_picked_and_no_more_of_a_large_corpus() -> None:
+    few, many = witnesses(corpus(2_000)), witnesses(corpus(40_000))
+    assert len(set(few)) == len(few) == WITNESSES
+    assert len(set(many)) == len(many) == WITNESSES
+
+
+def test_all_of_a_small_corpus() -> None:
+    found = corpus(50)
+    assert set(witnesses(found)) == set(found)
+
+
+def test_the_extremes_are_among_them_and_both_sides_of_steps() -> None:
+    found = corpus(5_000)
+    picked = set(witnesses(found))
+    assert max(found, key=lambda s: found[s].embeds) in picked
+    assert min(found, key=lambda s: s.width_px / s.height_px) in picked
+    assert max(found, key=lambda s: s.width_px * s.height_px) in picked
+    order = sorted(found, key=lambda s: (found[s].embeds, s.width_px * s.height_px))
+    pairs = pairwise(order)
+    both = [1 for a, b in pairs if a in picked and b in picked and found[a] != found[b]]
+    assert len(both) > 50
+
+
+def test_of_few_levels_the_flattest_and_the_tallest_of_each() -> None:
+    """Tiles: whether a picture is flat decides which layout it gets."""
+    found = {shape: VllmCount(256 * (1 + shape.width_px % 13), (1, 1)) for shape in corpus(3_000)}
+    picked = set(witnesses(found))
+    for level in {count.embeds for count in found.values()}:
+        mine = [shape for shape, count in found.items() if count.embeds == level]
+        assert max(mine, key=lambda s: s.width_px / s.height_px) in picked
+        assert min(mine, key=lambda s: s.width_px / s.height_px) in picked
+
+
+def test_the_same_corpus_gives_the_same_in_any_order() -> None:
+    found = corpus(3_000)
+    turned = dict(sorted(found.items(), key=lambda entry: str(entry[0])))
+    assert set(witnesses(found)) == set(witnesses(turned))

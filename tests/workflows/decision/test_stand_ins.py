@@ -1,0 +1,121 @@
+"""A corpus of more shapes than are processed costs what processing them all says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.witnesses import WITNESSES
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.shapes import ImageShape, Shape
+from mmcalib.engine.messages import Blank, Counted, CountEmbeds, Measure, Measured
+from tests.workflows.corpora import corpus, decide
+from tests.workflows.fake_host import FakeHost
+
+MANY = 1_000
+
+
+class Counting(FakeHost):
+    """Notes which stand-ins it processed under the default."""
+
+    processed: tuple[Shape, ...] = ()
+
+    def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
+        blanks = (s.shape for s in request.subjects if isinstance(s, Blank))
+        if not request.setting.mm_processor_kwargs:
+            type(self).processed += tuple(blanks)
+        return super().measure(request, doing)
+
+
+class Uncounted(Counting):
+    def count(self, request: CountEmbeds) -> Counted:
+        return Counted((None,) * len(request.subjects), ((),) * len(request.subjects))
+
+
+class OneTooMany(Counting):
+    """Whose count is wrong for its heaviest."""
+
+    def count(self, request: CountEmbeds) -> Counted:
+        found = super().count(request)
+        most = max(e or 0 for e in found.embeds)
+        return replace(found, embeds=tuple((e or 0) + (e == most) for e in found.embeds))
+
+
+class OddBytes(Counting):
+    """Whose tensors do not follow from the tokens."""
+
+    def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
+        found = super().cost(shape, kwargs)
+        odd = isinstance(shape, ImageShape) and shape.width_px % 3
+        return replace(found, tensor_bytes=found.tensor_bytes + int(odd))
+
+
+class Holey(Counting):
+    """Which does not count tall pictures."""
+
+    def count(self, request: CountEmbeds) -> Counted:
+        found = super().count(request)
+        tall = [b.shape.height_px > 2_900 for b in request.subjects]  # type: ignore[union-attr]
+        embeds = [None if no else e for no, e in zip(tall, found.embeds, strict=True)]
+        return replace(found, embeds=tuple(embeds))
+
+
+def shapes(number: int = MANY) -> list[ImageShape]:
+    chance = random.Random(3)
+    sizes = {(chance.randint(60, 3_000), chance.randint(60, 3_000)) for _ in range(number)}
+    return [ImageShape(*size) for size in sorted(sizes)]
+
+
+def known(table: CostTable) -> dict[Shape, tuple[int, int, int, int]]:
+    return {s: (c.tokens, c.embeds, c.tensor_bytes, c.count) for s, c in table.costs.items()}
+
+
+@pytest.fixture(scope="module")
+def processed():
+    return decide(corpus(shapes()), host=Uncounted)
+
+
+def test_counting_gives_what_processing_gives(processed) -> None:
+    Counting.processed = ()
+    found = decide(corpus(shapes()), host=Counting)
+    assert len(set(Counting.processed)) == WITNESSES
+    assert found.default_table.witnesses == {"image": WITNESSES}
+    assert {c.basis for c in found.default_table.costs.values()} == {"real", "blank", "counted"}
+    for one, other in (
+        (found.default_table, processed.default_table),
+        (found.table, processed.table),
+    ):
+        assert known(one) == known(other)
+        assert list(one.costs) == list(other.costs)
+    assert found.engine_args == processed.engine_args
+    assert found.budget == processed.budget
+
+
+@pytest.mark.parametrize("host", [OneTooMany, OddBytes])
+def test_one_disagreement_and_all_are_processed(host: type[Counting]) -> None:
+    host.processed = ()
+    found = decide(corpus(shapes()), host=host)
+    assert found.default_table.witnesses == {}
+    assert set(host.processed) == set(shapes())
+    assert not any(c.basis == "counted" for c in found.default_table.costs.values())
+
+
+def test_what_is_not_counted_is_processed(processed) -> None:
+    Holey.processed = ()
+    found = decide(corpus(shapes()), host=Holey)
+    tall = {s for s in shapes() if s.height_px > 2_900}
+    assert tall <= set(Holey.processed)
+    assert len(set(Holey.processed)) == WITNESSES + len(tall)
+    assert known(found.default_table) == known(processed.default_table)
+
+
+def test_few_shapes_are_all_processed() -> None:
+    Counting.processed = ()
+    found = decide(corpus(shapes(300)), host=Counting)
+    assert found.default_table.witnesses == {}
+    assert set(Counting.processed) >= set(shapes(300))
