@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from PIL import Image
 
-from benchmarks import scale
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import scale
 
 
 def sizes(folder: Path) -> list[tuple[int, int]]:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from mmcalib.derive.counted import Counts, VllmCount
+from mmcalib.derive.counted import Counts, VllmCount, slope
 from mmcalib.derive.witnesses import WITNESSES, witnesses
-from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape, weight
 from tests.derive.costed import UNIT
 
 
@@ -30,9 +30,9 @@ def test_the_extremes_are_among_them_and_both_sides_of_steps() -> None:
     found = corpus(5_000)
     picked = set(witnesses(found))
     assert max(found, key=lambda s: found[s].embeds) in picked
-    assert min(found, key=lambda s: s.width_px / s.height_px) in picked
-    assert max(found, key=lambda s: s.width_px * s.height_px) in picked
-    order = sorted(found, key=lambda s: (found[s].embeds, s.width_px * s.height_px))
+    assert min(found, key=slope) in picked
+    assert max(found, key=weight) in picked
+    order = sorted(found, key=lambda s: (found[s].embeds, weight(s)))
     pairs = pairwise(order)
     both = [1 for a, b in pairs if a in picked and b in picked and found[a] != found[b]]
     assert len(both) > 50
@@ -40,12 +40,14 @@ def test_the_extremes_are_among_them_and_both_sides_of_steps() -> None:
 
 def test_of_few_levels_the_flattest_and_the_tallest_of_each() -> None:
     """Tiles: whether a picture is flat decides which layout it gets."""
-    found = {shape: VllmCount(256 * (1 + shape.width_px % 13), (1, 1)) for shape in corpus(3_000)}
+    found: Counts = {
+        shape: VllmCount(256 * (1 + int(weight(shape)) % 13), (1, 1)) for shape in corpus(3_000)
+    }
     picked = set(witnesses(found))
     for level in {count.embeds for count in found.values()}:
         mine = [shape for shape, count in found.items() if count.embeds == level]
-        assert max(mine, key=lambda s: s.width_px / s.height_px) in picked
-        assert min(mine, key=lambda s: s.width_px / s.height_px) in picked
+        assert max(mine, key=slope) in picked
+        assert min(mine, key=slope) in picked
 
 
 def test_the_same_corpus_gives_the_same_in_any_order() -> None:

@@ -119,7 +119,7 @@ class HalfUncounted(HalfCap, Uncounted):
 def test_of_many_shapes_those_are_counted_that_a_value_changes(hosts) -> None:
     chance = random.Random(8)
     many = {ImageShape(chance.randint(60, 2000), chance.randint(60, 2000)) for _ in range(2_500)}
-    shapes = sorted(many, key=lambda s: (s.width_px, s.height_px))
+    shapes: list[Shape] = [*sorted(many, key=lambda s: (s.width_px, s.height_px))]
     counting, measuring = hosts
     assert points(shapes, counting) == points(shapes, measuring)
 
