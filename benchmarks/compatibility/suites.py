@@ -23,6 +23,8 @@ SUITES = {
 }
 # Of what does not hold, so much is named.
 _NAMED = 4
+# Before the reason of what is expected to fail, and is not run.
+_NOT_RUN = "[NOTRUN] "
 
 
 def suites(python: Path, scratch: Path, only: Sequence[str] = ()) -> Iterator[tuple[str, Cell]]:
@@ -64,7 +66,7 @@ def of_report(report: Path, seconds: float) -> Cell:
         elif skipped is None:
             passed += 1
         elif skipped.get("type") == "pytest.xfail":
-            expected.append(skipped.get("message", ""))
+            expected.append(skipped.get("message", "").removeprefix(_NOT_RUN))
     if failed:
         named = ", ".join(failed[:_NAMED]) + (", …" if len(failed) > _NAMED else "")
         return Cell("failed", f"{len(failed)} of {passed + len(failed)}: {named}", seconds)

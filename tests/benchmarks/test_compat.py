@@ -87,7 +87,7 @@ def test_what_was_tried_another_time_stays_in_its_row(tmp_path: Path) -> None:
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"/>
-<testcase name="b"><skipped type="pytest.xfail" message="0.28 has none"/></testcase>
+<testcase name="b"><skipped type="pytest.xfail" message="[NOTRUN] 0.28 has none"/></testcase>
 <testcase name="c"><skipped type="pytest.skip" message="needs a browser"/></testcase>
 {more}
 </testsuite></testsuites>"""
