@@ -120,6 +120,8 @@ def test_options_in_prose_exist() -> None:
     known |= {"--backend", "--endpoint", "--dataset-name", "--dataset-path", "--disable-shuffle"}
     known |= {"--no-oversample", "--num-prompts", "--custom-output-len", "--ignore-eos"}
     known |= {"--max-concurrency", "--kv-cache-dtype"}
+    # The project's own benchmarks.
+    known |= {"--grid"}
     for page, text in TEXTS.items():
         assert set(_OPTION.findall(text)) - known == set(), page
 
