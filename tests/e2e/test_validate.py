@@ -251,15 +251,17 @@ def test_the_cure_of_a_hint_may_need_a_batch_of_whole_items(judge: Judge) -> Non
 
 
 def test_another_modality_that_takes_more_than_the_profiled_one(judge: Judge) -> None:
-    found = judge(
-        "limit-mm-per-prompt: {image: 2}\n",
-        model="llava-hf/llava-onevision-qwen2-7b-ov-hf",
-        gpu=gpu_of("A100-40G"),
-    )
-    check = checks(found)["adequately reserved"]
+    text, llava = "limit-mm-per-prompt: {image: 2}\n", "llava-hf/llava-onevision-qwen2-7b-ov-hf"
+    gpu = gpu_of("A100-40G")
+    check = checks(judge(text, model=llava, gpu=gpu))["adequately reserved"]
     assert check.status == "fail"
     assert "8,748 tokens of video" in check.detail
-    assert check.remedy.startswith("limit-mm-per-prompt: {image: 2, video: 0} where no video")
+    without, smaller = check.remedy.split(" or ")
+    assert without.startswith("limit-mm-per-prompt: {image: 2, video: 0} where no video")
+    assert smaller.startswith("kv-cache-memory-bytes: ")
+    check = checks(judge(f"{text}{smaller}\n", model=llava, gpu=gpu))["adequately reserved"]
+    assert check.status == "pass"
+    assert "are free beside the KV cache" in check.detail
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from mmcalib.workflows.memory.checks import (
     predicted_shortfall,
     reserved_check,
 )
-from mmcalib.workflows.memory.cured import cured, with_less_kv_cache
+from mmcalib.workflows.memory.cured import Cured, cured, with_less_kv_cache
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.retained import views_check
@@ -148,18 +148,17 @@ def _remedy(memory: ServedMemory, subject: Subject) -> str:
     with memory.progress.step(f"rehearsing what would do on {memory.predicted.gpu.name}"):
         # What fails in tokens has cures of its own, that shrink the item.
         cures = list(cured(found, subject, every)) if subject.adequacy.passes else []
-        if not cures and (roomier := with_less_kv_cache(found, before, subject, every)):
-            cures.append(roomier)
-    lines = [
-        " and ".join(line(name, value) for name, value in cure.engine.values.items())
-        for cure in cures
-    ]
-    return " or ".join(lines) or _leave_room(memory, subject)
+        less = None if cures else with_less_kv_cache(found, before, subject, every)
+    return " or ".join(map(_lines, cures)) or _leave_room(memory, subject, less)
 
 
-def _leave_room(memory: ServedMemory, subject: Subject) -> str:
+def _lines(cure: Cured) -> str:
+    return " and ".join(line(name, value) for name, value in cure.engine.values.items())
+
+
+def _leave_room(memory: ServedMemory, subject: Subject, less: Cured | None = None) -> str:
     """What helps where the profile reserves its own modality in full, and another one's step takes
-    more.
+    more: `less` KV cache, or where that does not, less of the GPU.
     """
     args = subject.engine_args
     found, left = predicted_shortfall(memory.predicted, subject), room(memory, subject)
@@ -171,7 +170,8 @@ def _leave_room(memory: ServedMemory, subject: Subject) -> str:
         others = {m: count for m, count in (args.get(LIMIT) or {}).items() if m != worst}
         remedies.append(f"{line(LIMIT, {**others, worst: 0})} where no {worst} is served")
     lower = line("gpu_memory_utilization", left.utilization)
-    remedies.append(f"{lower}, which leaves the room without reserving it")
+    unreserved = f"{lower}, which leaves the room without reserving it"
+    remedies.append(_lines(less) if less is not None else unreserved)
     return " or ".join(remedies)
 
 
