@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import os
 import platform
@@ -119,17 +120,12 @@ def make(folder: Path, items: int, shapes: int) -> None:
     sizes: dict[tuple[int, int], None] = {}
     while len(sizes) < shapes:
         sizes[chance.randint(_LEAST_PX, _MOST_PX), chance.randint(_LEAST_PX, _MOST_PX)] = None
-    for number, size in zip(range(items), _again(list(sizes)), strict=False):
+    for number, size in zip(range(items), itertools.cycle(sizes), strict=False):
         within = folder / f"{number // _PER_FOLDER:04d}"
         within.mkdir(parents=True, exist_ok=True)
         written = io.BytesIO()
         Image.new("L", size, 128).save(written, "JPEG", quality=30)
         (within / f"{number:07d}.jpg").write_bytes(written.getvalue())
-
-
-def _again(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    while True:
-        yield from sizes
 
 
 def _calibrated(folder: Path, items: int, shapes: int, asked: argparse.Namespace) -> Row:

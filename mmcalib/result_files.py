@@ -22,6 +22,11 @@ C = TypeVar("C", bound=CalibrationDocument)
 _MOST_BYTES: Final = 1 << 28
 
 
+def calibration_in(source: Path) -> Path:
+    """The file itself, or that of a folder of results."""
+    return source / "calibration.json" if source.is_dir() else source
+
+
 def read_calibration(path: str | Path, kind: type[C]) -> C:
     """What `Calibration.save` wrote. Raises UsageError for anything else."""
     try:

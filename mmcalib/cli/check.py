@@ -62,6 +62,7 @@ def check(
     from mmcalib.report.check_words import calibration_lines, offender_line, summary_line
     from mmcalib.result.check_lines import Offender, Summary
     from mmcalib.result.checked import Tally
+    from mmcalib.result_files import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.gate.check import check as check_all
 
@@ -70,9 +71,7 @@ def check(
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
     console = Console(stderr=True, highlight=False)
-    if calibration.is_dir():
-        calibration /= "calibration.json"
-    tally, known = Tally(), Calibration.load(calibration)
+    tally, known = Tally(), Calibration.load(calibration_in(calibration))
     if not quiet:
         for line in calibration_lines(known):
             console.print(Text(line, style="yellow"), soft_wrap=True)

@@ -27,8 +27,8 @@ def diff(
     from rich.table import Table
     from rich.text import Text
 
-    from mmcalib.cli.show import calibration_in
     from mmcalib.report.differences import differences
+    from mmcalib.result_files import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
 
     found = differences(*(Calibration.load(calibration_in(one)) for one in (old, new)))

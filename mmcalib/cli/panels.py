@@ -11,16 +11,8 @@ from typer.core import TyperCommand
 RUN: Mapping[str, Sequence[str]] = {
     "What to calibrate for": ("model", "data", "requests", "allowed_local_media_path", "allow_url"),
     "Reading it": (
-        *(
-            "sample",
-            "seed",
-            "executor",
-            "workers",
-            "item_timeout_s",
-            "no_cache",
-            "ray_address",
-            "strict",
-        ),
+        *("sample", "seed", "executor", "workers", "item_timeout_s", "no_cache", "ray_address"),
+        "strict",
     ),
     "Policy: what to choose by": (
         *("policy", "count", "coverage", "prefer", "max_tokens_per_item", "min_image_pixels"),

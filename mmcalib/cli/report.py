@@ -82,6 +82,7 @@ def report(
     from mmcalib.report.html.roots import Roots
     from mmcalib.report.report import Report
     from mmcalib.report.written import WrittenReport
+    from mmcalib.result_files import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
 
     if format_ not in REPORTS:
@@ -89,7 +90,7 @@ def report(
             f"--format {format_} is {none_of(REPORTS.names)}", hint=f"--format {REPORTS.default}"
         )
     rendering = REPORTS[format_]
-    found = source / "calibration.json" if source.is_dir() else source
+    found = calibration_in(source)
     to = out or found.with_name(rendering.file)
     # The report that `mmcalib run` wrote is made anew; nothing else is lost by accident.
     printed = str(out) == "-"

@@ -27,6 +27,7 @@ def show(
     from rich.console import Console
 
     from mmcalib.report.terminal import summary
+    from mmcalib.result_files import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
 
     calibration = Calibration.load(calibration_in(source))
@@ -34,8 +35,3 @@ def show(
         sys.stdout.write(calibration.to_json() + "\n")
         return
     summary(calibration, Console(highlight=False))
-
-
-def calibration_in(source: Path) -> Path:
-    """The file itself, or that of a folder of results."""
-    return source / "calibration.json" if source.is_dir() else source

@@ -81,16 +81,16 @@ def filled(
             return None
         share = count.embeds / before.embeds if before.embeds else 1.0
         costs[before.shape] = ItemCost(
-            before.shape,
-            before.count,
-            before.exemplar,
-            count.embeds + text,
-            count.embeds,
-            round(before.tensor_bytes * share),
-            before.process_s * slower,
-            count.sampled,
-            "counted",
-            before.cpu_s,
+            shape=before.shape,
+            count=before.count,
+            exemplar=before.exemplar,
+            tokens=count.embeds + text,
+            embeds=count.embeds,
+            tensor_bytes=round(before.tensor_bytes * share),
+            process_s=before.process_s * slower,
+            sampled=count.sampled,
+            basis="counted",
+            cpu_s=before.cpu_s,
         )
     return replace(table, costs=costs)
 

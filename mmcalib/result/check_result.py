@@ -18,11 +18,12 @@ class CheckResult(DocumentPart):
 
 def verdict_words(verdict: str, checks: Iterable[CheckResult]) -> str:
     """`pass, on 1 assumption · 2 warnings`: a pass with what it rests on, and what to look at."""
-    warned = [check.name.startswith(ASSUMED) for check in checks if check.status == "warn"]
-    assumed, others = sum(warned), len(warned) - sum(warned)
+    warned = [check for check in checks if check.status == "warn"]
     if verdict == "fail" or not warned:
         return verdict
-    said = f"{verdict}, on {_many(assumed, 'assumption')}" if assumed else verdict
+    assumptions = len(assumed(warned))
+    others = len(warned) - assumptions
+    said = f"{verdict}, on {_many(assumptions, 'assumption')}" if assumptions else verdict
     return f"{said} · {_many(others, 'warning')}" if others else said
 
 

@@ -180,28 +180,28 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
 
 def _shrunk(facts: CheckFacts) -> Iterator[Check]:
     """What the model's default makes smaller is not seen whole by it, whatever is calibrated."""
-    table = facts.decision.default_table
-    for explored in facts.decision.explored:
-        knob = explored.point.knob
-        if not isinstance(knob, AreaCap) or knob.modality != "image":
-            continue
-        over = [c for c in table.of("image") if knob.changes(c.shape, knob.value)]
-        largest = max(over, key=lambda cost: weight(cost.shape), default=None)
-        if largest is None:
-            detail = f"none has more than the {knob.value:,} pixels that {knob.name} allows"
-            yield Check(SHRUNK, "pass", detail)
-            return
-        images = sum(cost.count for cost in over)
-        which = "One image is" if images == 1 else f"{images:,} images are"
-        pixels = weight(largest.shape) / 1e6
-        yield Check(
-            SHRUNK,
-            "warn",
-            f"{which} made smaller by the model's default, {knob.name} of {knob.value:,} pixels, "
-            f"such as {largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels",
-            "cut such images into parts if their detail matters",
-        )
+    knobs = (explored.point.knob for explored in facts.decision.explored)
+    areas = (knob for knob in knobs if isinstance(knob, AreaCap) and knob.modality == "image")
+    cap = next(areas, None)
+    if cap is None:
         return
+    images = facts.decision.default_table.of("image")
+    over = [cost for cost in images if cap.changes(cost.shape, cap.value)]
+    largest = max(over, key=lambda cost: weight(cost.shape), default=None)
+    if largest is None:
+        detail = f"none has more than the {cap.value:,} pixels that {cap.name} allows"
+        yield Check(SHRUNK, "pass", detail)
+        return
+    count = sum(cost.count for cost in over)
+    which = "One image is" if count == 1 else f"{count:,} images are"
+    pixels = weight(largest.shape) / 1e6
+    yield Check(
+        SHRUNK,
+        "warn",
+        f"{which} made smaller by the model's default, {cap.name} of {cap.value:,} pixels, "
+        f"such as {largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels",
+        "cut such images into parts if their detail matters",
+    )
 
 
 _DECISION = frozenset({Need.DECISION})

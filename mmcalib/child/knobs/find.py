@@ -136,9 +136,10 @@ def areas(trial: Trial) -> Iterator[Knob]:
     """
     first = [cap for part in _PARTS for cap in islice(_area_caps(trial, *part), 1)]
     if _together(trial, first):
-        return iter(first)
+        yield from first
+        return
     every = product(*(_area_caps(trial, *part) for part in _PARTS))
-    return iter(next((caps for caps in every if _together(trial, caps)), first))
+    yield from next((caps for caps in every if _together(trial, caps)), first)
 
 
 def _together(trial: Trial, caps: Iterable[AreaCap]) -> bool:

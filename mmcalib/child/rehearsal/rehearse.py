@@ -59,8 +59,8 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         spare = 0
         if given_bytes is not None:
             # The user's word, whatever else is taken.
-            spare = kept - stage.machine.allocator.allocated_bytes
-            kept -= spare
+            loaded = stage.machine.allocator.allocated_bytes
+            kept, spare = loaded, max(0, kept - loaded)
         prefills = serving.prefills(config, brought, stage.ledger, kv.layout, graphs)
         return Rehearsed(
             vllm=installed("vllm"),
@@ -86,7 +86,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             outputs=outputs,
             merge_peak_bytes=merge,
             kept_bytes=brought.kept_bytes + graphs.beside_bytes,
-            spare_bytes=max(0, spare),
+            spare_bytes=spare,
             steps=steps,
             encoder_cache_bytes=_encoder_cache_bytes(budget, outputs),
             kv_cache_bytes=available,

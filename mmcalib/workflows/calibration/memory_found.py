@@ -10,7 +10,6 @@ from pathlib import Path
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.check import Check
-from mmcalib.derive.demand import Shortfall
 from mmcalib.derive.fixed_pool import FixedPool
 from mmcalib.derive.policy import Policy
 from mmcalib.result.traffic import ServedTraffic
@@ -133,12 +132,6 @@ def _starts_with(decision: Decision, every: Ask) -> StartsWith:
     return starts
 
 
-def _room(found: Shortfall, predicted: Predicted, decision: Decision, every: Ask) -> bool:
-    """Whether a smaller KV cache is a cure."""
-    before = predicted.calibrated
-    return before is not None and bool(with_less_kv_cache(found, before, decision, every))
-
-
 def in_bytes(
     checks: Sequence[Check],
     predicted: Predicted,
@@ -153,7 +146,8 @@ def in_bytes(
     leave unknown. `rehearse` is the command that rehearses the model.
     """
     found = predicted_shortfall(predicted, decision)
-    if found is None:
+    before = predicted.calibrated
+    if found is None or before is None:
         return in_tokens(checks, decision, not_rehearsed(predicted, rehearse))
     cures = []
     if not found.passes:
@@ -161,7 +155,7 @@ def in_bytes(
             " ".join(f"--{n.replace('_', '-')} {v}" for n, v in cure.engine.values.items())
             for cure in cured(found, decision, every)
         ]
-        if _room(found, predicted, decision, every):
+        if with_less_kv_cache(found, before, decision, every):
             cures.append(f"--pin-kv-cache, which gives the KV cache {gib(found.nbytes)} less")
     allowed = policy.allow_under_reserve
     reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)
