@@ -118,14 +118,15 @@ class ServedChoice(DocumentPart):
 
 class ServedTraffic(DocumentPart):
     """The corpus' requests served on a GPU under the calibrated configuration and, where that
-    starts there, under vLLM's defaults; `worst_order` is what their items took in the worst order
-    that was found, if one was looked for, `choices` how else it could go, if that was asked for;
-    `assumptions` are what the requests do not say.
+    starts there, under vLLM's defaults; else `default_problem` says why not. `worst_order` is what
+    their items took in the worst order that was found, if one was looked for, `choices` how else it
+    could go, if that was asked for; `assumptions` are what the requests do not say.
     """
 
     gpu: str
     calibrated: TrafficFigures
     default: TrafficFigures | None
+    default_problem: str = ""
     worst_order: WorstOrderFigures | None = None
     choices: list[ServedChoice] = Field(default_factory=list)
     assumptions: list[str]

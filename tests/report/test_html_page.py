@@ -68,6 +68,23 @@ def test_the_page_is_the_same_every_time(page: str) -> None:
     assert rendered(calibration()) == page
 
 
+def test_serving_by_default_stands_beside_serving_as_calibrated(page: str) -> None:
+    served = page[page.index('id="traffic"') :]
+    assert "highest within the step, by default" in served
+    assert "By default: 2 steps (2 calibrated)" in served
+    assert "The default is not served" not in served
+
+
+def test_a_default_that_is_not_served_says_why() -> None:
+    found = calibration()
+    assert found.traffic is not None
+    why = "vLLM would not start: no room for the KV cache"
+    without = found.traffic.model_copy(update={"default": None, "default_problem": why})
+    page = rendered(found.model_copy(update={"traffic": without}))
+    assert f"The default is not served: {why}." in page
+    assert "by default, " not in page[page.index('id="traffic"') :]
+
+
 def test_nothing_is_fetched(page: str) -> None:
     for tag, attributes in Elements(page).found:
         assert tag not in ("link", "iframe", "object", "base", "form"), tag

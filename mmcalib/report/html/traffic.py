@@ -16,17 +16,21 @@ _SERIES = (
     ("held between steps", "held_bytes", "var(--ink)"),
     ("kept alive by the encoder cache", "alive_bytes", "var(--ink-3)"),
 )
+_DEFAULT = ("highest within the step, by default", "peak_bytes", "var(--warn)")
 
 
 def traffic(served: ServedTraffic) -> PageFigure:
-    """The timeline of the calibrated configuration."""
-    found = served.calibrated
-    most = max(found.peak_bytes, found.reserved_bytes) / wording.GIB * 1.15 or 1.0
+    """The timeline of the calibrated configuration, and behind it what the default takes."""
+    found, default = served.calibrated, served.default
+    both = [found] if default is None else [found, default]
+    most = max(max(one.peak_bytes, one.reserved_bytes) for one in both) / wording.GIB * 1.15 or 1.0
+    longest = max(one.steps for one in both)
+    problem = wording.plain(served.default_problem).rstrip(".")
     x = {
         "field": "step",
         "type": "quantitative",
         "axis": {"title": "step of the engine", "labelExpr": SHORT, "grid": False, "tickCount": 6},
-        "scale": {"domain": [0, max(found.steps, 1)], "nice": False},
+        "scale": {"domain": [0, max(longest, 1)], "nice": False},
     }
     y = {
         "field": "gib",
@@ -36,11 +40,17 @@ def traffic(served: ServedTraffic) -> PageFigure:
     }
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
-        yield from _reserve(found, most, canvas)
+        if default is not None:
+            yield from _reserve(default, most, canvas, "left", "by default", _DEFAULT[-1])
+            yield _line(default.timeline, *_DEFAULT, x, y)
+        yield from _reserve(found, most, canvas, "right", "reserved at startup", "var(--ink)")
         for said, field, colour in _SERIES:
             yield _line(found.timeline, said, field, colour, x, y)
 
     said = traffic_sentence(found)
+    legend = [("chosen", _SERIES[0][0]), ("line", _SERIES[1][0]), ("faint", _SERIES[2][0])]
+    if default is not None:
+        legend.append(("default", _DEFAULT[0]))
     return PageFigure(
         key="traffic",
         title=f"{wording.number(found.requests)} requests on {served.gpu}",
@@ -49,28 +59,45 @@ def traffic(served: ServedTraffic) -> PageFigure:
         labels=(served.label,),
         head=HEAD,
         rows=list(timeline_rows(found)),
-        legend=[("chosen", _SERIES[0][0]), ("line", _SERIES[1][0]), ("faint", _SERIES[2][0])],
+        legend=legend,
         notes=[
+            *([_beside(found, default)] if default is not None else []),
+            *([f"The default is not served: {problem}."] if problem else []),
             *([f"{highest_line(found.highest)}."] if found.highest else []),
             *(f"Assumed: {one}." for one in served.assumptions),
         ],
     )
 
 
-def _reserve(found: TrafficFigures, most: float, canvas: Canvas) -> Iterator[Layer]:
+def _beside(found: TrafficFigures, default: TrafficFigures) -> str:
+    """What the default takes for the same requests."""
+    gib, number = wording.gib, wording.number
+    return (
+        f"By default: {number(default.steps)} steps ({number(found.steps)} calibrated), "
+        f"{number(default.encoder_waits)} held up by the encoder ({number(found.encoder_waits)}), "
+        f"{number(default.preemptions)} preempted ({number(found.preemptions)}), "
+        f"highest {gib(default.peak_bytes)} of {gib(default.reserved_bytes)} reserved "
+        f"({gib(found.peak_bytes)} of {gib(found.reserved_bytes)})."
+    )
+
+
+def _reserve(
+    found: TrafficFigures, most: float, canvas: Canvas, side: str, words: str, colour: str
+) -> Iterator[Layer]:
+    """A line across, with its words at one side: both reserves may be nearly the same."""
     reserved = found.reserved_bytes / wording.GIB
     height = canvas.height_px * (1 - reserved / most)
     yield {
         "data": {"values": [{}]},
-        "mark": {"type": "rule", "color": "var(--ink)", "strokeDash": [5, 4], "aria": False},
+        "mark": {"type": "rule", "color": colour, "strokeDash": [5, 4], "aria": False},
         "encoding": {
             "y": {"value": height},
             "x": {"value": 0},
             "x2": {"value": canvas.width_px},
         },
     }
-    words = f"reserved at startup {wording.gib(found.reserved_bytes)}"
-    yield from text(words, canvas.width_px, height - 10, "right", "var(--ink)")
+    said = f"{words} {wording.gib(found.reserved_bytes)}"
+    yield from text(said, canvas.width_px if side == "right" else 0, height - 10, side, colour)
 
 
 def _line(

@@ -132,13 +132,15 @@ def finish_serving(
     if served is None:
         return None, []
     found = traffic_figures(served, beside.asked, after)
+    default, problem = _default(beside, predicted.default)
     shown = ServedTraffic(
         gpu=gpu,
         calibrated=found,
-        default=_default(beside, predicted.default),
+        default=default,
+        default_problem=problem,
         assumptions=list(beside.asked.assumptions),
     )
-    said = _said(found, shown.default)
+    said = _said(found, default)
     if beside.choices is not None:
         shown = shown.model_copy(update={"choices": beside.choices.result()})
     checks = [Check(TRAFFIC_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
@@ -161,15 +163,17 @@ def _not_rehearsed(name: CheckId, error: MmcalibError) -> Check:
     return Check(name, "skip", detail, "mmcalib rehearse --requests FILE --verbose")
 
 
-def _default(beside: ServedBeside, started: Rehearsed | None) -> TrafficFigures | None:
+def _default(beside: ServedBeside, started: Rehearsed | None) -> tuple[TrafficFigures | None, str]:
+    """What it is compared with, or why that is not known."""
     try:
         served = beside.default.result()
-    except MmcalibError:
-        # It is only compared with.
-        return None
-    if served is None or started is None:
-        return None
-    return traffic_figures(served, beside.asked, started)
+    except MmcalibError as error:
+        return None, error.message
+    if started is None:
+        return None, "its startup could not be rehearsed"
+    if served is None:
+        return None, f"vLLM would not start: {started.problem}"
+    return traffic_figures(served, beside.asked, started), ""
 
 
 def _said(found: TrafficFigures, default: TrafficFigures | None) -> str:
