@@ -22,7 +22,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.models import materialise
-from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31
+from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32
 from tests.engine import gemma4, idefics3
 from tests.engine.conftest import Lab
 from tests.upstream import NESTED, before
@@ -167,7 +167,13 @@ def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
     assert found(opened) == {}
     minute = Blank(AudioShape(60 * 16_000, 16_000))
     assert embeds(opened, minute, Setting({"chunk_length": 10})) == 250
-    assert embeds(opened, minute, Setting({"audio_kwargs": {"truncation": False}})) == 750
+
+
+@before(VLLM_0_32, "0.31 says `truncation` itself, and the processor refuses it said twice")
+def test_sound_beyond_the_encoder_is_cut_off_whatever_is_said(lab: Callable[[str], Lab]) -> None:
+    minute = Blank(AudioShape(60 * 16_000, 16_000))
+    whole = Setting({"audio_kwargs": {"truncation": False}})
+    assert embeds(lab(QWEN_AUDIO), minute, whole) == 750
 
 
 _ONLY_FLAT = """
