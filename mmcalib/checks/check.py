@@ -11,6 +11,8 @@ Verdict = Literal["pass", "fail"]
 
 # The names of checks of what was assumed begin so.
 ASSUMED: Final = "assumed "
+# And of what no engine was started with here.
+NOT_STARTED: Final = "not started with"
 
 
 class NamedCheck(Protocol):

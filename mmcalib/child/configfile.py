@@ -11,6 +11,9 @@ from mmcalib.engine.reaching import reaching
 from mmcalib.releases.command_line import parsers
 from mmcalib.releases.configs import ARGUMENTS
 
+# What the parser notes of its own words.
+_NO_ARGUMENTS = ("config", "model_tag", "subparser", "dispatch_function")
+
 
 def parse(request: ParseServeConfig) -> ServeConfig:
     """The engine arguments that the file sets; those left at vLLM's defaults are not listed.
@@ -32,7 +35,12 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     if far and flags:
         given = _arguments(["serve", str(with_file["model"]), *flags])
         far = tuple(reaching(with_file, given, ARGUMENTS))
-    return ServeConfig(changed, with_file, far)
+    server = tuple(
+        name
+        for name, value in with_file.items()
+        if name not in (*ARGUMENTS, *_NO_ARGUMENTS) and value != without.get(name)
+    )
+    return ServeConfig(changed, with_file, far, server)
 
 
 def options() -> ServeOptions:

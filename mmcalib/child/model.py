@@ -32,8 +32,9 @@ class OpenedModel:
 
     def __init__(self, request: OpenModel) -> None:
         self._args: dict[str, Any] = {
-            "model": request.path,
             "dtype": "bfloat16",
+            **request.engine_args,
+            "model": request.path,
             "load_format": "dummy",
             "allowed_local_media_path": MEDIA_ROOT,
         }

@@ -8,7 +8,15 @@ import typer
 
 from mmcalib.cli.command import command
 from mmcalib.cli.emit import EmitToo
-from mmcalib.cli.options import Force, Quiet, Strict, Verbose
+from mmcalib.cli.options import (
+    Capability,
+    Force,
+    GpuMemory,
+    Quiet,
+    Strict,
+    Verbose,
+    VllmFlags,
+)
 from mmcalib.cli.report import NoThumbnails, RedactPaths
 from mmcalib.options.probe import ProbeOptions
 from mmcalib.options.run import RunOptions
@@ -18,6 +26,9 @@ from mmcalib.options.run import RunOptions
 def run(
     options: RunOptions,
     *,
+    flags: VllmFlags = None,
+    gpu_memory: GpuMemory = None,
+    capability: Capability = None,
     emit: EmitToo = None,
     no_thumbnails: NoThumbnails = False,
     redact_paths: RedactPaths = False,
@@ -38,14 +49,16 @@ def run(
 
     from rich.console import Console
 
-    from mmcalib.cli.gpu import gpu_that_serves
+    from mmcalib.cli.gpu import gpu_named, gpu_that_serves
     from mmcalib.cli.output import claim, finish, save
     from mmcalib.cli.progress import Terminal
     from mmcalib.progress import Silent
     from mmcalib.workflows.calibration.run import run as run_job
     from mmcalib.workflows.spec import Job, RunSoFar
 
-    job = Job.of(options, gpu=gpu_that_serves(options.gpu), probe=probe)
+    where = gpu_named(options.gpu, gpu_memory, capability)
+    gpu = gpu_that_serves(where) if where is None or isinstance(where, str) else where
+    job = Job.of(options, gpu=gpu, probe=probe, flags=flags or [])
     out = options.out
     claim(out, force=force)
     console = Console(stderr=True, highlight=False)

@@ -89,7 +89,7 @@ def _cache_row(cache: ProcessorCache | None) -> Iterator[tuple[str, str, str, st
 def _memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
     """The figures of memory that are known of either configuration."""
     default, calibrated = memory.default, memory.calibrated
-    where = f" on {calibrated.gpu}" if calibrated.gpu else ""
+    where = on_gpu(calibrated)
     shown: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
         ("weights", "weights_bytes", gib),
         ("activation peak", "activation_peak_bytes", gib),
@@ -105,6 +105,14 @@ def _memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
             if name == "kv_cache_bytes":
                 cells = [kv_cache(one) for one in (default, calibrated)]
             yield what, cells[0], cells[1], label
+
+
+def on_gpu(memory: Memory) -> str:
+    """Where it is: ` on L4`, ` on each of 4 × L4`; nothing where no GPU is known."""
+    if not memory.gpu:
+        return ""
+    gpu = plain(memory.gpu)
+    return f" on each of {memory.ranks} × {gpu}" if memory.ranks > 1 else f" on {gpu}"
 
 
 def kv_cache(memory: Memory) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from mmcalib.checks.check import ASSUMED
+from mmcalib.checks.check import ASSUMED, NOT_STARTED
 from mmcalib.result.part import DocumentPart
 
 
@@ -17,14 +17,19 @@ class CheckResult(DocumentPart):
 
 
 def verdict_words(verdict: str, checks: Iterable[CheckResult]) -> str:
-    """`pass, on 1 assumption · 2 warnings`: a pass with what it rests on, and what to look at."""
-    warned = [check for check in checks if check.status == "warn"]
-    if verdict == "fail" or not warned:
+    """`pass, on 1 assumption · 2 warnings · not started with --quantization`: a pass with what it
+    rests on, what to look at, and what no engine was started with here.
+    """
+    if verdict == "fail":
         return verdict
+    checks = list(checks)
+    warned = [check for check in checks if check.status == "warn"]
     assumptions = len(assumed(warned))
     others = len(warned) - assumptions
-    said = f"{verdict}, on {_many(assumptions, 'assumption')}" if assumptions else verdict
-    return f"{said} · {_many(others, 'warning')}" if others else said
+    said = [f"{verdict}, on {_many(assumptions, 'assumption')}" if assumptions else verdict]
+    said += [_many(others, "warning")] if others else []
+    said += [check.name for check in checks if check.name.startswith(NOT_STARTED)]
+    return " · ".join(said)
 
 
 def _many(count: int, what: str) -> str:

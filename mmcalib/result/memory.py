@@ -8,7 +8,8 @@ from mmcalib.result.part import DocumentPart, Label
 
 
 class Memory(DocumentPart):
-    """Bytes on one device; None where nothing has been measured or rehearsed.
+    """Bytes on one device, of as many alike as there are `ranks`; None where nothing has been
+    measured or rehearsed.
 
     KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
     is the highest of its phases; while serving a full encoder cache takes its part of that.
@@ -35,6 +36,7 @@ class Memory(DocumentPart):
     label: Label | None = None
     labels: dict[str, Label] = Field(default_factory=dict)
     gpu: str | None = None
+    ranks: int = 1
     note: str = ""
 
 

@@ -27,13 +27,15 @@ def open_model(
     progress: Progress,
     *,
     context_tokens: int | None = None,
+    engine_args: Mapping[str, Any] | None = None,
     text_only: ModelError | None = None,
 ) -> ModelInfo:
-    """Open the model in the child, with its own context unless another is named.
+    """Open the model in the child, with its own context unless another is named, and with
+    `engine_args` that the server has besides.
 
     Raises EngineError where vLLM refuses it, `text_only` where it takes no media.
     """
-    request = OpenModel(resolved.path, context_tokens)
+    request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))
     with progress.step("opening the model in vLLM"):
         try:
             return host.ask(request, "opening the model").model

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -13,6 +14,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.options.given import refuse_own
 from mmcalib.options.policy import policy_of
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
@@ -25,7 +27,9 @@ from mmcalib.workflows.traffic.search import WorstOrderSearch
 class Job:
     """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
     policy that asks for concurrency raises UsageError then, and so does a search for the worst
-    order; so does an encoder sweep without an engine start.
+    order; so does an encoder sweep without an engine start. `flags` of `vllm serve` and
+    `engine_args`, as vLLM names them, are what the server has besides; those that a calibration
+    derives, or has options for, raise UsageError.
     """
 
     model: str
@@ -46,6 +50,8 @@ class Job:
     worst_order: WorstOrderSearch | None = None
     serve_choices: bool = False
     pin_kv_cache: bool = False
+    flags: Sequence[str] = ()
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -55,6 +61,8 @@ class Job:
         gpu: Gpu | None,
         policy: Policy | None = None,
         probe: ProbeOptions = PROBE,
+        flags: Sequence[str] = (),
+        engine_args: Mapping[str, Any] | None = None,
     ) -> Job:
         """What these options ask for, with the policy that they make where none is given."""
         return cls(
@@ -77,9 +85,12 @@ class Job:
             else WorstOrderSearch(options.worst_order, options.trials, options.seed),
             serve_choices=options.serve_choices,
             pin_kv_cache=options.pin_kv_cache,
+            flags=tuple(flags),
+            engine_args=engine_args or {},
         )
 
     def __post_init__(self) -> None:
+        refuse_own(self.flags, self.engine_args, pinned=self.pin_kv_cache)
         if self.policy.concurrency is not None and self.gpu is None:
             raise UsageError(
                 "--concurrency is of a GPU's memory, and none is named", hint="--gpu L4"

@@ -1,4 +1,4 @@
-"""Writes the blocks of README and docs/example that are outputs of the tool.
+"""Writes the blocks of README, docs and docs/example that are outputs of the tool.
 
     python tests/docs/refresh.py                          # from docs/example/calibration.json
     python tests/docs/refresh.py out/calibration.json     # from a new run of `make demo`
@@ -27,6 +27,12 @@ from mmcalib.workflows.gate.calibration import Calibration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
+# Where each block stands.
+PAGES = {
+    "terminal": "README.md",
+    "engine.yaml": "docs/get-started.md",
+    "help": "docs/run.md",
+}
 EXAMPLE = ROOT / "docs" / "example"
 SERVE = "vllm serve --config out/engine.yaml"
 WIDTH = 96
@@ -62,7 +68,7 @@ def help_text() -> str:
 
 
 def blocks() -> dict[str, str]:
-    """README's fenced blocks that follow `<!-- name -->`, as they should be."""
+    """The fenced blocks that follow `<!-- name -->`, as they should be."""
     shown = example()
     return {
         "terminal": terminal(shown),
@@ -99,10 +105,10 @@ def _filled(content: str, found: re.Match[str]) -> str:
 def main() -> None:
     for given in sys.argv[1:]:
         adopt(Path(given))
-    page = README.read_text(encoding="utf-8")
     for name, content in blocks().items():
-        page = _fenced(name).sub(partial(_filled, content), page)
-    README.write_text(page, encoding="utf-8")
+        path = ROOT / PAGES[name]
+        page = path.read_text(encoding="utf-8")
+        path.write_text(_fenced(name).sub(partial(_filled, content), page), encoding="utf-8")
     (EXAMPLE / "engine.yaml").write_text(engine_yaml(example(), SERVE), encoding="utf-8")
     (EXAMPLE / "report.md").write_text(markdown(example(), SERVE), encoding="utf-8")
 

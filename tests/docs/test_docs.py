@@ -20,7 +20,7 @@ from mmcalib.result.census import CensusDocument
 from mmcalib.workflows.gate.calibration import Calibration
 
 from .pages import TEXTS, command_lines, fenced, programs
-from .refresh import EXAMPLE, ROOT, blocks, shown
+from .refresh import EXAMPLE, PAGES, ROOT, blocks, shown
 
 _OPTION = re.compile(r"--[a-z][a-z-]*")
 # Typer writes `--model <str>` or `--model TEXT`, by version.
@@ -53,14 +53,14 @@ def words(text: str) -> list[str]:
     return _METAVAR.sub(r"\1", text).split()
 
 
-def test_readme_shows_the_real_help() -> None:
-    page = shown("help", TEXTS["README.md"])
+def test_its_page_shows_the_real_help_of_run() -> None:
+    page = shown("help", TEXTS[PAGES["help"]])
     assert words(page) == words(blocks()["help"]), "python tests/docs/refresh.py"
 
 
 @pytest.mark.parametrize("name", ["terminal", "engine.yaml"])
-def test_readme_shows_the_example_as_it_is_rendered(name: str) -> None:
-    assert shown(name, TEXTS["README.md"]) == blocks()[name], "python tests/docs/refresh.py"
+def test_the_example_is_shown_as_it_is_rendered(name: str) -> None:
+    assert shown(name, TEXTS[PAGES[name]]) == blocks()[name], "python tests/docs/refresh.py"
 
 
 def test_the_example_is_one_run() -> None:
@@ -95,6 +95,7 @@ def test_the_readme_opens_with_five_lines() -> None:
     title, opening = TEXTS["README.md"].split("\n\n")[:2]
     assert title == "# mmcalib"
     assert len(opening.splitlines()) <= 5
+    assert len(TEXTS["README.md"].splitlines()) <= 220
 
 
 def test_every_command_shown_is_one_that_the_tool_takes() -> None:
@@ -190,8 +191,9 @@ def test_every_check_of_the_example_is_explained() -> None:
     assert [n for n in names if f"`{n}`" not in page and not n.endswith("size hint")] == []
 
 
-def test_readme_lists_the_bundled_models() -> None:
-    table = TEXTS["README.md"].partition("<!-- models -->")[2].partition("\n\nA bundled")[0]
+def test_their_page_lists_the_bundled_models() -> None:
+    page = TEXTS["docs/models.md"]
+    table = page.partition("<!-- models -->")[2].partition("\n\nA bundled")[0]
     rows = dict(re.findall(r"^\| `(\S+)` \| (.*) \|$", table, re.M))
     assert rows == {geometry.id: ", ".join(geometry.modalities) for geometry in bundled()}
 

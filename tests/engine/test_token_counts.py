@@ -31,7 +31,7 @@ BUNDLED = {geometry.id for geometry in bundled()}
 ALIASES: Mapping[str, tuple[str, ...]] = {
     # A fact of the shared processor class, asserted with the tester's own pixel limits.
     "Qwen2-VL image processor (transformers)": ("Qwen/Qwen2-VL-2B-Instruct",),
-    "Qwen2.5-VL-72B-Instruct-AWQ": ("Qwen/Qwen2.5-VL-72B-Instruct",),
+    "Qwen2.5-VL-72B-Instruct-AWQ": ("Qwen/Qwen2.5-VL-72B-Instruct-AWQ",),
     "Qwen/Qwen2.5-VL-3B-Instruct-AWQ": ("Qwen/Qwen2.5-VL-3B-Instruct",),
     "Qwen/Qwen2-VL, Qwen2.5-VL": ("Qwen/Qwen2-VL-7B-Instruct", "Qwen/Qwen2.5-VL-32B-Instruct"),
     "Qwen/Qwen2.5-VL-7B-Instruct (0.23, max_model_len 128000)": ("Qwen/Qwen2.5-VL-7B-Instruct",),

@@ -20,7 +20,7 @@ def test_a_model_is_one_file_of_facts(tmp_path: Path) -> None:
     sibling = json.loads((copy.folder / FACTS / "qwen2-vl-2b-instruct.json").read_text())
     new = f"{FACTS}/qwen2-vl-tuned.json"
     copy.write(new, json.dumps({**sibling, "id": ID}, indent=2))
-    copy.edit("README.md", ROW, f"| `{ID}` | image, video |\n{ROW}")
+    copy.edit("docs/models.md", ROW, f"| `{ID}` | image, video |\n{ROW}")
     known = '"Qwen/Qwen2-VL-2B-Instruct"'
     copy.edit("tests/models/test_geometry_facts.py", f"{known},", f'{known},\n    "{ID}",')
     copy.edit(
@@ -32,6 +32,6 @@ def test_a_model_is_one_file_of_facts(tmp_path: Path) -> None:
     copy.passes(
         "tests/models/test_geometry_facts.py",
         "tests/models/test_geometry_depth.py",
-        "tests/docs/test_docs.py::test_readme_lists_the_bundled_models",
+        "tests/docs/test_docs.py::test_their_page_lists_the_bundled_models",
     )
     assert f"{ID} " in copy.mmcalib("models").stdout

@@ -26,6 +26,7 @@ TRUE_DEPTHS = {
     "Qwen/Qwen2.5-VL-3B-Instruct": (36, 32),
     "Qwen/Qwen2.5-VL-7B-Instruct": (28, 32),
     "Qwen/Qwen2.5-VL-72B-Instruct": (80, 32),
+    "Qwen/Qwen2.5-VL-72B-Instruct-AWQ": (80, 32),
     "Qwen/Qwen3-VL-2B-Instruct": (28, 24),
     "Qwen/Qwen3-VL-4B-Instruct": (36, 24),
     "Qwen/Qwen3-VL-8B-Instruct": (36, 27),

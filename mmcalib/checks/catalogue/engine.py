@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.check import NOT_STARTED, Check, CheckId
 from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.domain.model import ModelInfo
@@ -20,6 +20,8 @@ PROCESSOR_ON_GPU = CheckId("processor on the GPU")
 DEFAULT_COMPARED = CheckId("default for comparison")
 RUN_FINISHED = CheckId("run finished")
 VLLM_PARTS = CheckId("parts of vLLM")
+# The flags that it is about need a GPU.
+NOT_STARTED_WITH = CheckId(f"{NOT_STARTED} {{}}")
 
 
 def moved_parts(opened: ModelInfo) -> Iterator[Check]:

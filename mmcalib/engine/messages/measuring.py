@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from mmcalib.domain.cost import Cost, RefusedBy
 from mmcalib.domain.model import ModelInfo
@@ -23,12 +24,14 @@ class ModelOpened(Reply):
 class OpenModel(Request[ModelOpened]):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
-    Without `tries` nothing is tried out: no knobs are looked for, and nothing is said of tiles.
+    `engine_args` are further ones that the server has. Without `tries` nothing is tried out: no
+    knobs are looked for, and nothing is said of tiles.
     """
 
     path: str
     max_model_len: int | None = None
     tries: bool = True
+    engine_args: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from mmcalib.engine.messages.message import Reply, Request
 class ServeConfig(Reply):
     """Every engine argument that the file sets, as the engine would see it after parsing; `values`
     are those of all arguments of `vllm serve`, its defaults among them. `reaching` are settings of
-    the file, and not of the flags, that import or run what they name, write or connect.
+    the file, and not of the flags, that import or run what they name, write or connect. `server`
+    are the arguments of the API server alone that file or flags set.
     """
 
     engine_args: dict[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
     reaching: tuple[str, ...] = ()
+    server: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def _kv_cache(calibration: CalibrationDocument) -> Headline:
     )
     none = "none" if before.kv_cache_bytes is not None else ""
     return Headline(
-        f"KV cache tokens{f' on {wording.plain(after.gpu)}' if after.gpu else ''}",
+        f"KV cache tokens{words.on_gpu(after)}",
         wording.number(before.kv_cache_tokens) if before.kv_cache_tokens else none,
         wording.number(after.kv_cache_tokens) if starts else "would not start",
         f"{wording.gib(after.kv_cache_bytes)}{at_once}. By default {words.kv_cache(before)}.",

@@ -64,7 +64,7 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
     drawn = {part.colour for part in parts}
     return PageFigure(
         key="memory",
-        title=f"Memory{f' on {wording.plain(calibrated.gpu)}' if calibrated.gpu else ''}",
+        title=f"Memory{words.on_gpu(calibrated)}",
         summary=summary,
         drawing=draw(layers, f"Memory. {summary}", height_px=row_y(len(bars)) - 8, left_px=16),
         labels=sorted(labels),

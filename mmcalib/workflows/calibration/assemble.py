@@ -76,7 +76,9 @@ def assemble(
             mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
             media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
             evidence=[
-                *with_effects(evidence(decision, opened, job.policy, gpu), decision.effects),
+                *with_effects(
+                    evidence(decision, opened, job.policy, gpu, decided.given), decision.effects
+                ),
                 *(pinned_evidence(pool, gpu.name) if pool and gpu else ()),
             ],
         ),

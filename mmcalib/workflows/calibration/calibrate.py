@@ -36,12 +36,14 @@ def calibrate(
     worst_order: str | os.PathLike[str] | None = None,
     serve_choices: bool = False,
     pin_kv_cache: bool = False,
+    engine_args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests` and return the result.
 
     `model` is a local checkpoint folder or a hub id; `policy` may be a dict of its fields; `gpu` is
     the one that will serve, by name, whose memory is then predicted ("auto": the present one).
+    `engine_args` are what the server has besides, such as `{"tensor_parallel_size": 2}`.
     Whether the configuration may be used is `.verdict`. Raises `mmcalib.errors.MmcalibError` when
     there is nothing to calibrate.
     """
@@ -67,7 +69,7 @@ def calibrate(
         },
     )
     where = gpu_of(gpu) if isinstance(gpu, str) else gpu
-    job = Job.of(options, gpu=where, policy=policy)
+    job = Job.of(options, gpu=where, policy=policy, engine_args=engine_args)
     return run(job, RunSoFar(), progress or StepLog())
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmcalib.census.sample import choose
@@ -21,12 +22,15 @@ from mmcalib.workflows.memory.explored import rejecting
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """`sample` are the real files that were measured, `texts` what text of requests takes."""
+    """`sample` are the real files that were measured, `texts` what text of requests takes, `given`
+    the engine arguments that the user said besides.
+    """
 
     served: Served
     sample: Sample
     decision: Decision
     texts: Texts
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -45,7 +49,14 @@ def derive(session: Session, served: Served) -> Decided:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
     sample = choose(corpus.census, job.sample, job.seed)
-    budgets = BudgetSource(host, opened, served.resolved.path, job.policy, files=served.files)
+    budgets = BudgetSource(
+        host,
+        opened,
+        served.resolved.path,
+        job.policy,
+        files=served.files,
+        given=session.given,
+    )
     rejects = (
         rejecting(session.prediction, job.policy.concurrency, progress)
         if session.prediction
@@ -57,7 +68,8 @@ def derive(session: Session, served: Served) -> Decided:
     decision = decision.with_cache(
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
-    return Decided(served, sample, effective(decision, budgets, progress), texts)
+    decision = effective(decision, budgets, progress)
+    return Decided(served, sample, decision, texts, session.given)
 
 
 def _texts(session: Session, served: Served) -> Texts:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from mmcalib.derive.costs import heaviest
 from mmcalib.derive.effects import Effect
@@ -17,10 +19,14 @@ from mmcalib.workflows.decision.decision import Decision
 
 
 def evidence(
-    decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | None = None
+    decision: Decision,
+    opened: ModelInfo,
+    policy: Policy,
+    gpu: Gpu | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Evidence]:
     """One entry per emitted value, in the order of the configuration. `gpu` is the one whose
-    defaults `opened` has.
+    defaults `opened` has, `given` are the engine arguments that the user said besides.
     """
     for modality in decision.counts:
         yield from _limit(decision, modality)
@@ -47,6 +53,9 @@ def evidence(
             label="given",
             reason="given: --gpu-memory-utilization",
         )
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        yield Evidence(setting=name, value=value, label="given", reason=f"given: {flag}")
     yield from cache_evidence(decision)
 
 

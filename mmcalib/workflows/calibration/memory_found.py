@@ -109,7 +109,15 @@ def predict_memory(
         job.policy,
         every,
         decided.served.corpus.accesses,
-        shlex.join(["mmcalib", "rehearse", "--model", job.model]),
+        shlex.join(
+            [
+                "mmcalib",
+                "rehearse",
+                "--model",
+                job.model,
+                *(("--", *job.flags) if job.flags else ()),
+            ]
+        ),
     )
     path, wanted = decided.served.resolved.path, job.policy.concurrency
     judged += memory_checks(found, started, path, wanted)

@@ -10,6 +10,7 @@ from mmcalib.checks.check import Check
 from mmcalib.files import write_text
 from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.session import Session
+from mmcalib.workflows.here import here
 from mmcalib.workflows.proof.default import start_default
 from mmcalib.workflows.proof.prove import Proof, ReplaySource, prove
 from mmcalib.workflows.proof.round_trip import round_trip
@@ -68,7 +69,10 @@ def beside_default(session: Session, reviewed: Reviewed, found: Proven) -> Prove
     decided = reviewed.decided
     launch = replace(
         _launch(session, reviewed),
-        engine_args={"max_model_len": decided.served.opened.max_model_len},
+        engine_args={
+            "max_model_len": decided.served.opened.max_model_len,
+            **here(session.given, opened.device),
+        },
         budget=decided.decision.default_budget,
         scratch=session.scratch / "default",
     )
@@ -81,7 +85,7 @@ def _launch(session: Session, reviewed: Reviewed) -> Launch:
     served, decision = reviewed.decided.served, reviewed.decided.decision
     return Launch(
         Path(served.resolved.path),
-        decision.engine_args,
+        here(decision.engine_args, served.opened.device),
         decision.budget,
         served.opened.device,
         session.scratch,

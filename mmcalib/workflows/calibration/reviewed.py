@@ -16,6 +16,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import Modality
 from mmcalib.workflows.calibration.cache import cache_checks
 from mmcalib.workflows.calibration.decided import Decided
+from mmcalib.workflows.calibration.given import given_check
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.calibration.taken_in import environment, server_checks
 from mmcalib.workflows.corpus_facts import requests_over
@@ -51,6 +52,9 @@ def review(session: Session, decided: Decided) -> Reviewed:
     ]
     if session.job.gpu is None and session.job.policy.max_num_batched_tokens is None:
         checks.append(step(decision.engine_args["max_num_batched_tokens"], served.opened.device))
+    left = given_check(session.given, served.opened.device, session.job.gpu)
+    if left is not None:
+        checks.append(left)
     if session.prediction is None:
         checks = in_tokens(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
     compared = _compared(session, decided)

@@ -10,10 +10,12 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.models import ResolvedModel
 from mmcalib.releases.constants import TOO_LONG
+from mmcalib.workflows.calibration.given import refuse_unusable
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.calibration.sources import Sources
 from mmcalib.workflows.calibration.taken_in import LeftOut, taken_in
 from mmcalib.workflows.device import DeviceComparison, device_comparison
+from mmcalib.workflows.here import here
 from mmcalib.workflows.media_files import Files
 from mmcalib.workflows.memory.explored import as_served
 from mmcalib.workflows.opening import open_model, takes_no_media
@@ -63,6 +65,8 @@ def _open(session: Session, resolved: ResolvedModel) -> ModelInfo:
             resolved,
             session.progress,
             context_tokens=session.job.policy.context_tokens,
+            # Which device this is nobody knows yet, and no processor depends on what a GPU has.
+            engine_args=here(session.given, "cpu"),
             text_only=takes_no_media(resolved, ": there is nothing to calibrate"),
         )
     except VllmRefused as error:
@@ -75,6 +79,9 @@ def _open(session: Session, resolved: ResolvedModel) -> ModelInfo:
         raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
     if session.prediction is None:
         return opened
+    refuse_unusable(
+        session.prediction, session.default_args, session.given, session.job.flags, resolved
+    )
     return as_served(opened, session.default_args, session.prediction)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
+from mmcalib.workflows.calibration.given import said_by_flags
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.spec import Job
@@ -17,7 +19,9 @@ from mmcalib.workflows.spec import Job
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`prediction` asks `rehearsals`, which live on the job's GPU; None where none is named."""
+    """`prediction` asks `rehearsals`, which live on the job's GPU; None where none is named.
+    `given` are the engine arguments that the user said, as vLLM names them.
+    """
 
     job: Job
     host: EngineHost
@@ -25,15 +29,16 @@ class Session:
     prediction: MemoryPrediction | None
     scratch: Path
     progress: Progress
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def default_args(self) -> dict[str, int | float]:
+    def default_args(self) -> dict[str, Any]:
         """What the user said of the engine, which the default configuration has too."""
         said = {
             "max_model_len": self.job.policy.context_tokens,
             "gpu_memory_utilization": self.job.policy.gpu_memory_utilization,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {**{name: value for name, value in said.items() if value is not None}, **self.given}
 
 
 @contextlib.contextmanager
@@ -46,8 +51,9 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
             rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": model_path})
             stack.enter_context(prediction)
-        host = EngineHost(on_said=progress.note, on_log=progress.log)
-        session = Session(job, stack.enter_context(host), rehearsals, prediction, scratch, progress)
+        host = stack.enter_context(EngineHost(on_said=progress.note, on_log=progress.log))
+        given = {**job.engine_args, **said_by_flags(job.flags, rehearsals or host, progress)}
+        session = Session(job, host, rehearsals, prediction, scratch, progress, given)
         if prediction is not None:
             prediction.begin(session.default_args)
         yield session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmcalib.derive import limits
@@ -15,6 +15,7 @@ from mmcalib.domain.setting import Setting
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget
 from mmcalib.errors import VllmRefused
+from mmcalib.workflows.here import here
 from mmcalib.workflows.media_files import Files, files
 
 # More than any item of a model that cannot chunk it.
@@ -24,7 +25,8 @@ _ROOMY_TOKENS = 1 << 17
 @dataclass(frozen=True, slots=True)
 class BudgetSource:
     """Holds what every question to vLLM needs. `context_tokens` is the context of configurations,
-    where it is not the opened model's; `files` are those of the media that vLLM may read.
+    where it is not the opened model's; `files` are those of the media that vLLM may read; `given`
+    are engine arguments that every configuration has.
     """
 
     host: EngineHost
@@ -33,6 +35,7 @@ class BudgetSource:
     policy: Policy
     context_tokens: int | None = None
     files: Files = files
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], table: CostTable
@@ -45,7 +48,7 @@ class BudgetSource:
             args["max_num_seqs"] = self.policy.max_num_seqs
         if self.policy.gpu_memory_utilization is not None:
             args["gpu_memory_utilization"] = self.policy.gpu_memory_utilization
-        return args
+        return {**args, **self.given}
 
     def batched(self, args: Mapping[str, Any], table: CostTable) -> int:
         """Tokens per step (R5): as given, or whole largest items from vLLM's own default."""
@@ -77,8 +80,11 @@ class BudgetSource:
         return self.of({**args, "max_num_batched_tokens": step})
 
     def of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
-        """The budget of these arguments. Raises EngineError where vLLM refuses them."""
-        request = AskBudget({"model": self.model_path, **args}, build_dummy)
+        """The budget of these arguments, as far as they can be had here. Raises EngineError where
+        vLLM refuses them.
+        """
+        had = here({**self.given, **args}, self.opened.device)
+        request = AskBudget({"model": self.model_path, **had}, build_dummy)
         for name, value in self._server_defaults():
             request.engine_args.setdefault(name, value)
         return self.host.ask(request, "computing the encoder budget").budget

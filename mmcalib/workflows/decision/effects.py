@@ -26,6 +26,7 @@ from mmcalib.progress import Progress, Task
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.footprints import Footprints, witnesses
+from mmcalib.workflows.here import here
 
 _BESIDE = "the installed versions fill it in; others refuse the setting beside it without it"
 
@@ -91,7 +92,7 @@ def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> 
         budgets.opened.serve_defaults,
         witnesses(served, (decision.default_table, decision.table)),
     )
-    args = decision.engine_args
+    args = here(decision.engine_args, budgets.opened.device)
     asked.know(args, decision.budget)
     beside: dict[SettingPath, SettingPath] = {
         p.knob.place(name): p.knob.place()
@@ -112,7 +113,11 @@ def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> 
     return replace(
         decision,
         effects=tuple(found),
-        engine_args=left,
+        engine_args={
+            name: left.get(name, value)
+            for name, value in decision.engine_args.items()
+            if name in left or name not in args
+        },
         budget=budget,
         setting=Setting(left.get("mm_processor_kwargs", {}), left.get("media_io_kwargs", {})),
         hints={m: hint for m, hint in kept.items() if hint},

@@ -53,6 +53,7 @@ def memory(found: Rehearsed, gpu: Gpu) -> Memory:
         label="rehearsed",
         labels={"total_bytes": total, **assumed, **computed},
         gpu=gpu.name,
+        ranks=found.tensor_parallel_size,
         note=found.problem,
     )
 

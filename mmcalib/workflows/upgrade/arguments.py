@@ -15,7 +15,7 @@ from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.scratch import Scratch
 from mmcalib.workflows.config_file import read_config_text
 from mmcalib.workflows.memory.rehearse import Rehearsals
-from mmcalib.workflows.validate.words import refusal
+from mmcalib.workflows.refused import refusal
 
 _UNNAMED = "unnamed"
 _NO_OPTION = "no such option"

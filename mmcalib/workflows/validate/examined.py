@@ -17,6 +17,7 @@ from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.effects import effects
 from mmcalib.workflows.decision.footprints import Footprints, witnesses
+from mmcalib.workflows.here import here
 from mmcalib.workflows.memory.checks import known_in_bytes
 from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.validate.findings import findings
@@ -30,7 +31,7 @@ from mmcalib.workflows.validate.memory import (
 from mmcalib.workflows.validate.opened import OpenedConfig
 from mmcalib.workflows.validate.reading import ReadableConfig
 from mmcalib.workflows.validate.spec import ValidateSession
-from mmcalib.workflows.validate.subject import Subject, here
+from mmcalib.workflows.validate.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeCon
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.wording import one_line
 from mmcalib.workflows.config_file import read_config_text, trusted
+from mmcalib.workflows.refused import refusal
 from mmcalib.workflows.validate.spec import ValidateSession
-from mmcalib.workflows.validate.words import refusal
 
 _UNNAMED = "unnamed"
 

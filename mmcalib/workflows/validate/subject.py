@@ -24,27 +24,8 @@ from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.opening import LISTS_MODELS, context_of, open_model, takes_no_media
-from mmcalib.workflows.validate.words import refusal
+from mmcalib.workflows.refused import refusal
 
-# Without a GPU these cannot be had, and neither tokens nor encoder budget depend on them.
-GPU_ONLY = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "distributed_executor_backend",
-    "enable_expert_parallel",
-    "mm_encoder_tp_mode",
-    "gpu_memory_utilization",
-    "kv_cache_memory_bytes",
-    "kv_cache_dtype",
-    "quantization",
-    "cpu_offload_gb",
-    "attention_backend",
-    "mm_encoder_attn_backend",
-    "device_ids",
-    "load_format",
-    "mm_processor_device",
-)
 _CHANGE = "change the setting that it names"
 
 
@@ -75,12 +56,6 @@ def setting_of(engine_args: Mapping[str, Any]) -> Setting:
         mm_processor_kwargs=engine_args.get("mm_processor_kwargs") or {},
         media_io_kwargs=engine_args.get("media_io_kwargs") or {},
     )
-
-
-def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The arguments that can be had on this machine."""
-    left_out = GPU_ONLY if device == "cpu" else ()
-    return {name: value for name, value in engine_args.items() if name not in left_out}
 
 
 def opened_as(
@@ -153,7 +128,7 @@ def _asked(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budge
     """
     forced = {"disable_chunked_mm_input": True} if whole else {}
     try:
-        return asks.of({**here(args, asks.opened.device), **forced}, build_dummy=True)
+        return asks.of({**args, **forced}, build_dummy=True)
     except VllmRefused as error:
         return refusal(error)
 
@@ -161,7 +136,7 @@ def _asked(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budge
 def _roomy(asks: BudgetSource, args: Mapping[str, Any]) -> int | None:
     """The least max_num_batched_tokens that holds an item, None where that is not what is wrong."""
     try:
-        budget = asks.roomy(here(args, asks.opened.device))
+        budget = asks.roomy(args)
     except VllmRefused:
         return None
     return max(budget.max_tokens_per_item.values(), default=0) or None

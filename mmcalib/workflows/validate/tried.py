@@ -10,13 +10,14 @@ from typing import Literal
 from mmcalib.checks.catalogue.engine import BATCH_HOLDS_ITEM, ENGINE_START
 from mmcalib.checks.catalogue.file import ROUND_TRIP
 from mmcalib.checks.check import Check
+from mmcalib.workflows.here import here
 from mmcalib.workflows.proof.prove import Proof, ReplaySource, prove
 from mmcalib.workflows.proof.startup import Launch, not_started
 from mmcalib.workflows.read import ReadCorpus, files_of
 from mmcalib.workflows.validate.examined import Examined
 from mmcalib.workflows.validate.items import made_up
 from mmcalib.workflows.validate.spec import ValidateSession
-from mmcalib.workflows.validate.subject import Subject, here
+from mmcalib.workflows.validate.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus import catalogue
 from mmcalib.models import ResolvedModel
+from mmcalib.workflows.here import here
 from mmcalib.workflows.memory.checks import reserved_check
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.rehearse import on_gpu
 from mmcalib.workflows.memory.worst_steps import configurations
 from mmcalib.workflows.validate.concluded import in_bytes
-from mmcalib.workflows.validate.subject import Subject, here
+from mmcalib.workflows.validate.subject import Subject
 from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 

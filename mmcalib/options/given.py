@@ -1,0 +1,52 @@
+"""Flags of `vllm serve` beside a calibration's own options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from mmcalib.errors import UsageError
+
+# What a calibration derives or asks for itself, by vLLM's name, and how it is told.
+_OWN: Final = {
+    "model": "--model MODEL",
+    "limit_mm_per_prompt": "--count image=4",
+    "mm_processor_kwargs": "--max-tokens-per-item N; mmcalib validate judges a file of your own",
+    "mm_processor_cache_gb": "--ram-budget 8GiB",
+    "media_io_kwargs": """--media-io-kwargs '{"video": {"fps": 1}}'""",
+    "max_model_len": "--max-model-len 32768",
+    "max_num_batched_tokens": "--max-num-batched-tokens 8192",
+    "max_num_seqs": "--max-num-seqs 64",
+    "gpu_memory_utilization": "--gpu-memory-utilization 0.9",
+}
+# What `--pin-kv-cache` writes.
+_PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capture_sizes")
+
+
+def refuse_own(flags: Sequence[str], engine_args: Mapping[str, Any], *, pinned: bool) -> None:
+    """Raises UsageError for the first that a calibration decides itself, with the option that tells
+    it what to decide.
+    """
+    for name in (*_named(flags), *engine_args):
+        if name in _OWN:
+            raise UsageError(
+                f"{_spelled(name)} is not one of vLLM's flags that run passes on: it is derived, "
+                "or an option of mmcalib run itself",
+                hint=f"before the --: {_OWN[name]}",
+            )
+        if pinned and name in _PINNED:
+            raise UsageError(
+                f"{_spelled(name)} and --pin-kv-cache are one or the other",
+                hint="leave one of them out",
+            )
+
+
+def _named(flags: Iterable[str]) -> Iterator[str]:
+    """The arguments that the flags set, as far as their spelling tells: `--a-b.c=1` sets a_b."""
+    for word in flags:
+        if word.startswith("--"):
+            yield word[2:].split("=")[0].split(".")[0].replace("-", "_")
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,61 @@
+"""`mmcalib run … -- VLLM FLAGS`: measured, rehearsed and written under them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.media import photo
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> Path:
+    photo(tmp_path / "media/a.jpg", 1_200, 900)
+    return tmp_path / "media"
+
+
+def test_they_are_rehearsed_and_written(media: Path, tmp_path: Path, engine_cache: Path) -> None:
+    done = mmcalib(
+        engine_cache,
+        *("run", "--model", QWEN, "--data", media, "--out", tmp_path / "out"),
+        *("--gpu-memory", "24GiB", "--capability", "8.9", "--validate", "startup"),
+        *("--", "--tensor-parallel-size", "2", "--no-enable-prefix-caching"),
+    )
+    assert done.returncode == 0, done.stderr
+    written = yaml.safe_load((tmp_path / "out/engine.yaml").read_text("utf-8"))
+    assert written["tensor-parallel-size"] == 2
+    assert written["no-enable-prefix-caching"] is True
+    found = json.loads((tmp_path / "out/calibration.json").read_text("utf-8"))
+    assert found["memory"]["calibrated"]["ranks"] == found["memory"]["default"]["ranks"] == 2
+    weights = found["memory"]["calibrated"]["weights_bytes"] / 2**30
+    # Half of the language model's; each rank has the whole vocabulary's share, too.
+    assert 3.4 < weights < 4.2
+    said = {one["setting"]: one for one in found["limits"]["evidence"]}
+    assert said["tensor_parallel_size"]["label"] == "given"
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["not started with --tensor-parallel-size"]["status"] == "skip"
+    start = checks["engine start"]
+    assert start["status"] == "pass"
+    assert start["detail"].endswith("left out here, without a GPU: tensor_parallel_size")
+    assert "not started with --tensor-parallel-size" in " ".join(done.stderr.split())
+
+
+def test_what_the_checkpoint_is_not_is_one_line(
+    media: Path, tmp_path: Path, engine_cache: Path
+) -> None:
+    out = tmp_path / "out"
+    done = mmcalib(
+        engine_cache,
+        *("run", "--model", QWEN, "--data", media, "--out", out, "--gpu", "L4"),
+        *("--", "--quantization", "awq"),
+    )
+    assert done.returncode == 2
+    assert "Cannot find the config file for awq" in " ".join(done.stderr.split())
+    assert "--quantization fp8" in " ".join(done.stderr.split())
+    assert not (out / "engine.yaml").exists()

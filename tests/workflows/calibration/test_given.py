@@ -1,0 +1,97 @@
+"""What vLLM says of flags that a run was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
+from mmcalib.gpus import catalogue
+from mmcalib.models import ResolvedModel
+from mmcalib.result.check_result import CheckResult, verdict_words
+from mmcalib.workflows.calibration.given import given_check, refuse_unusable
+from mmcalib.workflows.memory.prediction import MemoryPrediction
+from tests.workflows.rehearsals import rehearsed
+
+L4 = catalogue.find("L4")
+GIVEN = {"quantization": "awq", "tensor_parallel_size": 4, "enable_lora": True}
+FLAGS = ("--quantization", "awq")
+PYDANTIC = (
+    "1 validation error for VllmConfig Value error, Cannot find the config file for awq "
+    "[type=value_error, input_value=ArgsKwargs((), {'model_co... 'shutdown_timeout': 0})"
+)
+
+
+class Refusing:
+    """Fails where one of these arguments is said, and else starts."""
+
+    def __init__(self, error: EngineError, *names: str) -> None:
+        self._error, self._names = error, names
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> Rehearsed:
+        if any(name in engine_args for name in self._names):
+            raise self._error
+        return rehearsed()
+
+
+def judged(rehearsals: Refusing, model: str) -> None:
+    resolved = ResolvedModel(id=model, path="p", source="bundled", notes=(), geometry=None)
+    with MemoryPrediction(L4, rehearsals, {"model": "p"}) as prediction:
+        refuse_unusable(prediction, {**GIVEN}, {**GIVEN}, FLAGS, resolved)
+
+
+def refused(reason: str) -> VllmRefused:
+    return VllmRefused(f"{reason} (vLLM, while rehearsing)", reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        ("Qwen/Qwen2.5-VL-72B-Instruct", "--model Qwen/Qwen2.5-VL-72B-Instruct-AWQ, or -- "),
+        ("Qwen/Qwen2.5-VL-3B-Instruct", "--model with a checkpoint that is, or -- "),
+    ],
+)
+def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        judged(Refusing(refused(PYDANTIC), "quantization"), model)
+    assert error.value.message == (
+        f"vLLM refuses {model} with --quantization awq: Cannot find the config file for awq"
+    )
+    assert hint in error.value.hint
+
+
+def test_what_is_refused_without_them_too_is_not_their_fault() -> None:
+    judged(Refusing(refused("no such architecture"), "model"), "m")
+
+
+def test_a_process_that_dies_says_nothing_of_the_flags() -> None:
+    judged(Refusing(EngineDied("it was killed"), "quantization"), "m")
+
+
+def test_what_starts_is_taken() -> None:
+    judged(Refusing(refused("?")), "m")
+
+
+def test_what_needs_a_gpu_is_named_in_the_verdict() -> None:
+    check = given_check(GIVEN, "cpu", L4)
+    assert check is not None
+    assert check.status == "skip"
+    assert check.detail.endswith("memory on L4 is rehearsed")
+    words = verdict_words("pass", [CheckResult.showing(check)])
+    assert words == "pass · not started with --quantization, --tensor-parallel-size"
+
+
+def test_without_a_gpu_to_rehearse_it_is_a_warning() -> None:
+    check = given_check(GIVEN, "cpu", None)
+    assert check is not None
+    assert (check.status, check.remedy) == ("warn", "--gpu NAME rehearses them")
+
+
+@pytest.mark.parametrize(("given", "device"), [({"enable_lora": True}, "cpu"), (GIVEN, "cuda")])
+def test_what_is_had_here_needs_no_word(given: Mapping[str, Any], device: str) -> None:
+    assert given_check(given, device, L4) is None
