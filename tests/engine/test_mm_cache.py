@@ -29,7 +29,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
-from mmcalib.releases.release import VLLM_0_31
+from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
 from mmcalib.workflows.decision.cache import SizedCache, size_cache
 from mmcalib.workflows.decision.measure import measure
 from mmcalib.workflows.read import read
@@ -43,6 +43,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make setup"),
 ]
 
+_TOO_LARGE = "an item that is larger than the whole cache is an error, and served uncached by 0.29"
 _BEFORE_0_31 = {
     "LruKeyReplicatedSenderCache": "MultiModalProcessorSenderCache",
     "LruKeyReplicatedReceiverCache": "MultiModalReceiverCache",
@@ -139,6 +140,7 @@ def test_vllm_hits_what_the_curve_says() -> None:
     assert len(set(real)) > 5
 
 
+@before(VLLM_0_29, _TOO_LARGE)
 def test_below_the_largest_item_vllm_serves_it_uncached_and_the_curve_is_no_promise() -> None:
     requests = [[access] for _ in range(5) for access in (("small", 100), ("huge", 5000))]
     curve = hit_curve(requests)
@@ -255,6 +257,7 @@ print(json.dumps({"sizes": ran, "corpus": flat(corpus), "later": flat(later)}))
 """
 
 
+@before(VLLM_0_29, _TOO_LARGE)
 def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> None:
     """Finding §1 of the server conformance work: with the largest request of the corpus as the
     floor, vLLM ends admissible requests in an assertion; with the largest admissible one none.

@@ -29,6 +29,7 @@ from mmcalib.workflows.decision.measure import measure
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.read import ReadCorpus, files_of, read
 from tests.engine.conftest import Lab
+from tests.upstream import needs_device
 
 pytestmark = pytest.mark.engine
 
@@ -91,6 +92,7 @@ def longest(lab: Lab, found: ReadCorpus, texts: Texts, reserve_tokens: int, cont
     return fit
 
 
+@needs_device
 def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_path: Path) -> None:
     """Finding §2 of the server conformance work: four requests with max_tokens 4096 and 1,500 words
     each had a context of 2,032, in which vLLM refuses them.
@@ -112,6 +114,7 @@ def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_p
     assert all("cannot be greater than max_model_len" in refused for refused in old)
 
 
+@needs_device
 def test_vllms_boundary_is_the_boundary(qwen: Lab, tmp_path: Path) -> None:
     """Finding §2 of the server conformance work: length == context is refused."""
     request = {"messages": example(tmp_path)[0]["messages"]}

@@ -83,8 +83,8 @@ def install(machine: Machine) -> None:
         "FA3_AVAILABLE": supported[3],
         "FA4_AVAILABLE": supported[4],
     }
-    for module in (PACKAGE, f"{PACKAGE}.flash_attn_interface"):
-        _module(module, names)
+    interface = _module(f"{PACKAGE}.flash_attn_interface", names)
+    _module(PACKAGE, {**names, "flash_attn_interface": interface})
     _module(f"{PACKAGE}.layers", {})
     _module(f"{PACKAGE}.layers.rotary", {"apply_rotary_emb": apply_rotary_emb})
     _module(f"{PACKAGE}.ops", {})
@@ -92,8 +92,9 @@ def install(machine: Machine) -> None:
     _module(f"{PACKAGE}.ops.triton.rotary", {"apply_rotary": apply_rotary_emb})
 
 
-def _module(name: str, content: dict[str, Any]) -> None:
+def _module(name: str, content: dict[str, Any]) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__path__ = []
     module.__dict__.update(content)
     sys.modules[name] = module
+    return module
