@@ -163,3 +163,68 @@ CURATOR_OWN = {
     *("model", "limit_mm_per_prompt", "quantization", "max_model_len", "gpu_memory_utilization"),
     *("mm_processor_kwargs", "mm_processor_cache_gb", "max_num_batched_tokens"),
 }
+_MESSAGE = closed(["text"], text={"type": "string"})
+# sarif-schema-2.1.0.json of OASIS: what is required there, and of its fields those that we write.
+SARIF = closed(
+    ["version", "runs"],
+    **{"$schema": {"type": "string", "format": "uri"}},
+    version={"const": "2.1.0"},
+    runs={
+        "type": "array",
+        "items": closed(
+            ["tool"],
+            tool=closed(
+                ["driver"],
+                driver=closed(
+                    ["name"],
+                    name={"type": "string"},
+                    semanticVersion={"type": "string"},
+                    rules={
+                        "type": "array",
+                        "uniqueItems": True,
+                        "items": closed(["id"], id={"type": "string"}, shortDescription=_MESSAGE),
+                    },
+                ),
+            ),
+            invocations={
+                "type": "array",
+                "items": closed(
+                    ["executionSuccessful"],
+                    executionSuccessful={"type": "boolean"},
+                    toolExecutionNotifications={
+                        "type": "array",
+                        "items": closed(["message"], message=_MESSAGE, level={"const": "warning"}),
+                    },
+                ),
+            },
+            results={
+                "type": "array",
+                "items": closed(
+                    ["message"],
+                    ruleId={"type": "string"},
+                    level={"enum": ["none", "note", "warning", "error"]},
+                    message=_MESSAGE,
+                    partialFingerprints={
+                        "type": "object",
+                        "additionalProperties": {"type": "string"},
+                    },
+                    locations={
+                        "type": "array",
+                        "items": closed(
+                            [],
+                            physicalLocation=closed(
+                                ["artifactLocation"],
+                                artifactLocation=closed(
+                                    [],
+                                    uri={"type": "string", "format": "uri-reference"},
+                                    uriBaseId={"type": "string"},
+                                ),
+                                region=closed([], startLine={"type": "integer", "minimum": 1}),
+                            ),
+                        ),
+                    },
+                ),
+            },
+        ),
+    },
+)
