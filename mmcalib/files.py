@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from mmcalib.errors import OutputError
 
@@ -39,17 +40,49 @@ def write_texts(texts: Mapping[Path, str]) -> None:
             _remove(name)
 
 
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, line by line, which takes the place of `path` at the end, or not at all
+    where the block raises. Raises OutputError.
+    """
+    name = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = _new(path)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            _finish(file, name)
+        os.replace(name, path)
+        name = None
+    except OSError as error:
+        why = error.strerror or error
+        raise OutputError(f"cannot write {path}: {why}", hint="--out another file") from error
+    finally:
+        if name is not None:
+            _remove(name)
+
+
+def _new(path: Path) -> tuple[int, str]:
+    """A new file in the same folder, open, and its name."""
+    return tempfile.mkstemp(prefix=f".{path.name[:_PREFIX]}.", dir=path.parent)
+
+
+def _finish(file: BinaryIO, name: str) -> None:
+    """All of it on the disk, for whom a new file is for."""
+    file.flush()
+    os.fsync(file.fileno())
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(name, 0o666 & ~umask)
+
+
 def _beside(path: Path, content: bytes) -> str:
     """The name of a new file with this content, in the same folder."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:_PREFIX]}.", dir=path.parent)
+    handle, name = _new(path)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+            _finish(file, name)
     except BaseException:
         _remove(name)
         raise

@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 from mmcalib.cli.check import check
 from mmcalib.cli.diff import diff
 from mmcalib.cli.doctor import doctor
+from mmcalib.cli.drift import drift
 from mmcalib.cli.gpus import gpus
 from mmcalib.cli.merge import merge
 from mmcalib.cli.models import models
@@ -21,6 +22,7 @@ from mmcalib.cli.panels import RunHelp
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.report import report
+from mmcalib.cli.requests import requests
 from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
@@ -50,7 +52,9 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "plan": (plan, "It does not fit: the cheapest fixes with which it does."),
     "validate": (validate, "Judge a vLLM config that somebody wrote."),
     "check": (check, "Does new data fit a calibration? A gate for pipelines."),
+    "drift": (drift, "Does today's traffic still fit a calibration?"),
     "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
+    "requests": (requests, "The requests file, from logs of proxies and servers."),
     "merge": (merge, "Add up the scans of several machines."),
     "serve": (serve, "vllm serve, also where its own script does not start."),
     "report": (report, "Render the report of a calibration again."),

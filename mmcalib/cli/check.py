@@ -42,6 +42,14 @@ def check(
         bool,
         typer.Option("--allow-unknown", help="What nothing is known of does not count as a no."),
     ] = False,
+    junit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what does not fit as JUnit's XML, too."),
+    ] = None,
+    sarif: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what does not fit as SARIF 2.1.0, too."),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="One JSON object per line: what does not fit, then a summary."),
@@ -55,6 +63,7 @@ def check(
     from rich.console import Console
     from rich.text import Text
 
+    from mmcalib.cli.check_files import CheckFiles
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
@@ -70,6 +79,7 @@ def check(
     reads = stdin or len(paths) < len(data or [])
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
+    files = CheckFiles(junit, sarif, requests or [])
     console = Console(stderr=True, highlight=False)
     tally, known = Tally(), Calibration.load(calibration_in(calibration))
     if not quiet:
@@ -93,6 +103,7 @@ def check(
             tally.answers[checked.admission.answer] += 1
             if checked.admission.fits:
                 continue
+            files.add(checked)
             if as_json:
                 _print(Offender.of(checked))
             if not quiet:
@@ -100,8 +111,10 @@ def check(
     if not tally.checked:
         raise CorpusError("nothing was checked: no media", hint="NEW_DATA is a folder of media")
     offenders = tally.offenders(allow_unknown=allow_unknown)
+    summary = Summary.of(tally, all_fit=not offenders)
+    files.write(summary, allow_unknown=allow_unknown)
     if as_json:
-        _print(Summary.of(tally, all_fit=not offenders))
+        _print(summary)
     if not quiet:
         console.print(Text(summary_line(tally)), soft_wrap=True)
         if known.counting and known.counting.why:

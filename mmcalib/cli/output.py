@@ -30,6 +30,8 @@ FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
 OTHER_FORMS = tuple(form.file for form in CONFIGURATIONS.values() if form.file not in FILES)
 
 
+# Of the forms that carry variables: it is for any server.
+_PLAINEST = "env"
 _LEFT_OUT = (
     "the server refuses items of the corpus, which were left out; to have them in limits and server"
 )
@@ -42,7 +44,7 @@ def again(command: Sequence[str]) -> str:
         words.append("--force")
     carrying = [name for name, form in CONFIGURATIONS.items() if form.variables]
     if not any(word.removeprefix("--emit=") in carrying for word in words):
-        words += ["--emit", carrying[0]]
+        words += ["--emit", _PLAINEST if _PLAINEST in carrying else carrying[0]]
     return shlex.join(words)
 
 

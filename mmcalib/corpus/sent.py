@@ -9,14 +9,16 @@ from typing import Final
 
 # As the traces that vLLM's benchmarks replay name it, by default (`TimedTrace` in
 # vllm/benchmarks/datasets/datasets.py, 0.32).
-_FIELD: Final = "timestamp"
+FIELD: Final = "timestamp"
 
 
 def sent_at(line: Mapping[str, object]) -> float | None:
-    """Seconds, from wherever the line counts them: a number, or a time of ISO 8601, of UTC where it
-    names no zone. None where there is neither.
-    """
-    given = line.get(_FIELD)
+    """Seconds, from wherever the line counts them. None where it says none."""
+    return seconds_of(line.get(FIELD))
+
+
+def seconds_of(given: object) -> float | None:
+    """A number of seconds, or a time of ISO 8601, of UTC without a zone. None for others."""
     if isinstance(given, bool) or not isinstance(given, int | float | str):
         return None
     try:

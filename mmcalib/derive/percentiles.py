@@ -5,8 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from mmcalib.derive.costs import ItemCost, heaviest
+
+
+class Weighed(Protocol):
+    """Tokens that `count` items take each."""
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsOfCost:
+    """Items of which no more is kept than what they cost."""
+
+    tokens: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +59,7 @@ def spread(costs: Sequence[ItemCost]) -> Spread:
     )
 
 
-def quantile(costs: Sequence[ItemCost], share: float) -> int:
+def quantile(costs: Sequence[Weighed], share: float) -> int:
     """The smallest token count that at least `share` of the items do not exceed."""
     needed = math.ceil(round(share * sum(cost.count for cost in costs), 9))
     covered = 0

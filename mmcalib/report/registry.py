@@ -18,8 +18,8 @@ R = TypeVar("R", bound="Renderer[Any]", covariant=True)
 
 
 class Registry(Mapping[str, R]):
-    """The `RENDERER` of each module of a package, `default` first. Names are had without loading
-    what renders.
+    """The `RENDERER` of each module of a package, `default` first; a `_` of a module's name is
+    a `-` in that of its form. Names are had without loading what renders.
     """
 
     def __init__(self, package: str, default: str) -> None:
@@ -28,13 +28,13 @@ class Registry(Mapping[str, R]):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        others = [n for n in names_in(import_module(self._package)) if n != self.default]
-        return (self.default, *others)
+        found = [n.replace("_", "-") for n in names_in(import_module(self._package))]
+        return (self.default, *(n for n in found if n != self.default))
 
     def __getitem__(self, name: str) -> R:
         if name not in self.names:
             raise KeyError(name)
-        found: R = import_module(f"{self._package}.{name}").RENDERER
+        found: R = import_module(f"{self._package}.{name.replace('-', '_')}").RENDERER
         return found
 
     def __iter__(self) -> Iterator[str]:

@@ -11,7 +11,9 @@ from mmcalib.result.bundled_model import BundledModel
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.census import CensusDocument, Counts
 from mmcalib.result.check_lines import Offender, Summary
+from mmcalib.result.converted import ConvertedRequests
 from mmcalib.result.diagnosis import Diagnosis
+from mmcalib.result.drift import Drift
 from mmcalib.result.known_gpu import KnownGpu
 from mmcalib.result.plan import Plan
 from mmcalib.result.rehearsal import Rehearsal
@@ -27,6 +29,7 @@ _DOCUMENTS: dict[str, Any] = {
     "census": CensusDocument,
     "scan": Counts,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],
+    "requests": ConvertedRequests,
     "rehearse": Rehearsal | list[Rehearsal] | ReleaseComparison,
     "validate": Validation,
     "plan": Plan,
@@ -34,6 +37,7 @@ _DOCUMENTS: dict[str, Any] = {
     "models": list[BundledModel],
     "gpus": list[KnownGpu],
     "diff": dict[str, list[tuple[str, str, str]]],
+    "drift": Drift,
     "doctor": Diagnosis,
 }
 NAMES = tuple(_DOCUMENTS)

@@ -120,7 +120,7 @@ def test_options_in_prose_exist() -> None:
     # `vllm bench serve`
     known |= {"--backend", "--endpoint", "--dataset-name", "--dataset-path", "--disable-shuffle"}
     known |= {"--no-oversample", "--num-prompts", "--custom-output-len", "--ignore-eos"}
-    known |= {"--max-concurrency", "--kv-cache-dtype"}
+    known |= {"--max-concurrency", "--kv-cache-dtype", "--enable-log-requests"}
     # The project's own benchmarks.
     known |= {"--grid"}
     for page, text in TEXTS.items():

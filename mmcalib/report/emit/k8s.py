@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from mmcalib import wording
+from mmcalib.report import kubernetes
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.emit.env import left_out_words
-from mmcalib.report.serve_arguments import serve_arguments
+from mmcalib.report.kubernetes import dump
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.engine_yaml import engine_yaml, visible_yaml
+from mmcalib.result.engine_yaml import engine_yaml
 
 _FOLDER = "/etc/vllm"
 _FILE = "engine.yaml"
 _CONFIG = "vllm-engine"
-# Argument lists are read by people; no line of them is folded.
-_WIDTH = 10_000
 
 _HEAD = """\
 # vLLM configuration for {model}, made by mmcalib.
@@ -40,9 +37,7 @@ def kubernetes_text(calibration: CalibrationDocument) -> str:
     """Three YAML documents: a Deployment's part with `args`, a ConfigMap with `engine.yaml`, and
     a Deployment's part that mounts it.
     """
-    listed = [
-        _escaped(word) for option in serve_arguments(calibration.engine_config) for word in option
-    ]
+    listed = kubernetes.words(calibration.engine_config)
     path = f"{_FOLDER}/{_FILE}"
     content = engine_yaml(calibration, f"vllm serve --config {path}")
     config_map = {
@@ -52,9 +47,7 @@ def kubernetes_text(calibration: CalibrationDocument) -> str:
         "data": {_FILE: content},
     }
     server = calibration.server
-    variables = server.environment if server else {}
-    limits = {"env": [{"name": n, "value": str(v)} for n, v in variables.items()]}
-    more = limits if variables else {}
+    more = kubernetes.variables(calibration)
     left_out = "".join(f"{line}\n" for line in (left_out_words(server) if server else ()))
     mounting = {
         **more,
@@ -65,9 +58,9 @@ def kubernetes_text(calibration: CalibrationDocument) -> str:
     return "---\n".join(
         (
             _HEAD.format(model=wording.plain(calibration.model.id), left_out=left_out)
-            + _dump(_deployment({**more, "args": listed})),
-            _SECOND + _dump(config_map),
-            _THIRD + _dump(_deployment(mounting, volumes=[volume])),
+            + dump(_deployment({**more, "args": listed})),
+            _SECOND + dump(config_map),
+            _THIRD + dump(_deployment(mounting, volumes=[volume])),
         )
     )
 
@@ -81,27 +74,6 @@ def _deployment(container: Mapping[str, Any], **pod: Any) -> dict[str, Any]:
         "metadata": {"name": "vllm"},
         "spec": {"template": {"spec": {"containers": [started], **pod}}},
     }
-
-
-def _escaped(word: str) -> str:
-    """Kubernetes replaces `$(NAME)` in arguments, and reads `$$` as `$`."""
-    return word.replace("$", "$$")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Text of several lines as a block, as people write it."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def _dump(document: Mapping[str, Any]) -> str:
-    return visible_yaml(_Dumper, document, width=_WIDTH)
 
 
 RENDERER = ConfigurationFormat(

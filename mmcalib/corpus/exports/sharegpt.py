@@ -1,0 +1,49 @@
+"""ShareGPT and its kin with pictures, such as ShareGPT4V: conversations, of which vLLM's benchmarks
+send what was said first (`ShareGPTDataset` in vllm/benchmarks/datasets/datasets.py, 0.32).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.exported import Entry, Exported, ExportFormat, Unusable, mapping
+
+_FEWEST_TURNS: Final = 2
+_SYSTEM: Final = "system"
+_MEDIA: Final = {"image": "image_url", "video": "video_url"}
+# Where LLaVA's data say that the medium stands; a chat template writes its own.
+_MARK: Final = re.compile(r"<(?:image|video)>\n?")
+
+
+def _recognises(entry: Entry) -> bool:
+    return isinstance(entry, Mapping) and isinstance(entry.get("conversations"), list)
+
+
+def _requests(entry: Mapping[str, Any]) -> Iterator[Exported | Unusable]:
+    turns = [mapping(turn) for turn in entry["conversations"]]
+    messages: list[dict[str, object]] = []
+    if turns and turns[0].get("from") == _SYSTEM:
+        messages.append({"role": _SYSTEM, "content": str(turns.pop(0).get("value", ""))})
+    if len(turns) < _FEWEST_TURNS:
+        yield Unusable("a conversation of less than two turns, which vLLM's benchmarks leave out")
+        return
+    words = _MARK.sub("", str(turns[0].get("value", "")))
+    parts: list[dict[str, object]] = [
+        url_part(part_type, name)
+        for field, part_type in _MEDIA.items()
+        for name in _names(entry.get(field))
+    ]
+    yield Exported(
+        {"messages": [*messages, {"role": "user", "content": [*parts, text_part(words)]}]}
+    )
+
+
+def _names(given: object) -> list[str]:
+    listed = given if isinstance(given, list) else [given]
+    return [name for name in listed if isinstance(name, str) and name]
+
+
+FORMAT = ExportFormat(_recognises, _requests)
