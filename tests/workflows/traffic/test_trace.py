@@ -34,7 +34,7 @@ def asking(found: ReadCorpus, *texts: str, sent: Sequence[float | None] = ()) ->
         Text(Asked(), {}, [{"role": "user", "content": text}], {}, f"r.jsonl:{number}", at_s)
         for number, (text, at_s) in enumerate(zip_longest(texts, sent), start=1)
     ]
-    return replace(found, texts=lambda: every)
+    return replace(found, texts=lambda origins: (text for text in every if text.origin in origins))
 
 
 def test_equal_texts_are_one_and_are_counted_once() -> None:
