@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mmcalib.errors import OutputError
 
 # A temporary name must not be too long where the file's own just fits.
 _PREFIX = 100
+_AS = ("utf-8", "surrogateescape")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -19,15 +20,16 @@ def write_text(path: Path, text: str) -> None:
     write_texts({path: text})
 
 
-def write_texts(texts: Mapping[Path, str]) -> None:
-    """Replace files that belong together. Raises OutputError; where one of them could not be
-    filled, the old content of all stays.
+def write_texts(texts: Mapping[Path, str | Iterator[str]]) -> None:
+    """Replace files that belong together, each by a text or by the pieces of one. Raises
+    OutputError; where one of them could not be filled, the old content of all stays.
     """
     waiting: dict[Path, str] = {}
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            waiting[path] = _beside(path, text.encode("utf-8", errors="surrogateescape"))
+            pieces = [text] if isinstance(text, str) else text
+            waiting[path] = _beside(path, (piece.encode(*_AS) for piece in pieces))
         for path in texts:
             os.replace(waiting[path], path)
             del waiting[path]
@@ -39,12 +41,12 @@ def write_texts(texts: Mapping[Path, str]) -> None:
             _remove(name)
 
 
-def _beside(path: Path, content: bytes) -> str:
+def _beside(path: Path, content: Iterable[bytes]) -> str:
     """The name of a new file with this content, in the same folder."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:_PREFIX]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)
