@@ -14,6 +14,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.result.calibration import MADE_BY, CalibrationDocument
 from mmcalib.result.census import CensusDocument
+from mmcalib.result.survey import Survey
 
 M = TypeVar("M", bound=BaseModel)
 C = TypeVar("C", bound=CalibrationDocument)
@@ -35,11 +36,11 @@ def read_calibration(path: str | Path, kind: type[C]) -> C:
         raise UsageError(f"{path} is not a calibration: {error}", hint=MADE_BY) from error
 
 
-def read_census(path: Path) -> CensusDocument:
-    """What `CensusDocument.to_json` gave. Raises UsageError for anything else."""
+def read_census(path: Path) -> Survey:
+    """What `Survey.to_json` gave. Raises UsageError for anything else."""
     hint = "mmcalib scan --data DIR --out OUT writes one"
     try:
-        return _read(path, CensusDocument, ("shapes", "prompts", "shards"), hint)
+        return Survey.read(_read(path, CensusDocument, ("shapes", "prompts", "shards"), hint))
     except ValueError as error:
         raise UsageError(f"not a census: {path}: {error}", hint=hint) from error
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
-from mmcalib.domain.shape_codec import to_fields
 from mmcalib.domain.shapes import (
     MODALITIES,
     AudioShape,
@@ -110,20 +109,6 @@ class Census:
             paths = {path for tally in tallies for path in tally.exemplars}
             count = sum(tally.count for tally in tallies)
             yield ShapeCount(shape, count, tuple(sorted(paths)[:EXEMPLARS]))
-
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON types: `{"shapes": [{"modality", "shape", "count", "exemplars"}]}`."""
-        return {
-            "shapes": [
-                {
-                    "modality": entry.shape.modality,
-                    "shape": to_fields(entry.shape),
-                    "count": entry.count,
-                    "exemplars": list(entry.exemplars),
-                }
-                for entry in self.shapes()
-            ]
-        }
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Census) and list(self.shapes()) == list(other.shapes())

@@ -13,7 +13,7 @@ from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.shard import ShardPart
 from mmcalib.domain.encoding import Encoded, encoded
-from mmcalib.domain.items import Item, Prompt, Skipped, without_data
+from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes, without_data
 from mmcalib.domain.seen import decode
 from mmcalib.wording import one_line
 
@@ -124,7 +124,8 @@ class CorpusCounter:
             if self.owns_prompt(prompt.path):
                 self._skip(prompt)
             return
-        prompt = replace(prompt, items=tuple(map(without_data, prompt.items)))
+        if any(map(carried_bytes, prompt.items)):
+            prompt = replace(prompt, items=tuple(map(without_data, prompt.items)))
         if not self.owns_prompt(prompt.origin):
             for item in prompt.items:
                 self.elsewhere.setdefault(_identity(item), []).append(prompt.items)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from mmcalib.census.census import shape_order
 from mmcalib.census.signature import PromptSignature
+from mmcalib.census.signature_code import decode, encode
 from mmcalib.census.top_k import Foremost
 from mmcalib.corpus.asking import asked_by
 from mmcalib.domain.items import Prompt
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 
 # One for all prompts that keep none.
 _NO_MESSAGES: list[dict[str, object]] = []
@@ -33,32 +35,47 @@ class PromptCensus:
     """The exact histogram of prompts. Adding and merging give the same in any order.
 
     Some whole prompts are kept, for replay: of the heaviest signatures, and of some by chance. Of
-    the others only an origin is: memory grows by half a kilobyte with the number of signatures.
+    the others only an origin is: memory grows by some 250 bytes with the number of signatures.
     """
 
     def __init__(self, counts: Iterable[PromptCount] = ()) -> None:
-        self._counts: dict[PromptSignature, PromptCount] = {}
+        # By the code of a signature its place in the columns behind.
+        self._places: dict[bytes, int] = {}
+        self._counts = array("Q")
+        self._origins: list[str] = []
+        # Exemplars of which there is more than an origin.
+        self._kept: dict[bytes, Prompt] = {}
         self._whole = Foremost()
+        # Prompts by their items of each modality.
+        self._carrying: Counter[tuple[int, ...]] = Counter()
         for entry in counts:
-            self._take(entry)
+            one = entry.signature
+            code = encode(one.shapes, one.text_chars, one.asked)
+            self._take(one.shapes, code, entry.count, entry.exemplar)
 
     def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
         """Count `prompt`, whose items have `shapes`."""
-        ordered = tuple(sorted(shapes, key=shape_order))
-        signature = PromptSignature(ordered, len(prompt.text), asked_by(prompt))
-        self._take(PromptCount(signature, 1, prompt))
+        listed = list(shapes)
+        self._take(listed, encode(listed, len(prompt.text), asked_by(prompt)), 1, prompt)
 
     def merge(self, other: PromptCensus) -> PromptCensus:
         """The census of both corpora's prompts; neither is changed."""
-        return PromptCensus([*self._counts.values(), *other._counts.values()])
+        merged = PromptCensus()
+        for one in (self, other):
+            for code, place in one._places.items():
+                shapes = decode(code).shapes
+                merged._take(shapes, code, one._counts[place], one._exemplar(code))
+        return merged
 
     def prompts(self) -> int:
         """The number of prompts."""
-        return sum(entry.count for entry in self._counts.values())
+        return self._carrying.total()
 
     def signatures(self) -> Iterator[PromptCount]:
         """The distinct signatures, in a fixed order."""
-        yield from sorted(self._counts.values(), key=_order)
+        for code in sorted(self._places):
+            count = self._counts[self._places[code]]
+            yield PromptCount(decode(code), count, self._exemplar(code))
 
     def items_per_prompt(self, modality: Modality, quantile: float = 1.0) -> int:
         """The least n such that a share `quantile` of the prompts has at most n items; 0 if none.
@@ -83,9 +100,10 @@ class PromptCensus:
         Prompts with fewest items are admitted first, so that a larger share never gives less of
         any modality.
         """
+        places = [MODALITIES.index(modality) for modality in modalities]
         per_prompt = sorted(
-            (tuple(e.signature.items(m) for m in modalities), e.count)
-            for e in self._counts.values()
+            (tuple(carried[place] for place in places), count)
+            for carried, count in self._carrying.items()
         )
         needed = math.ceil(round(share * self.prompts(), 9))
         most, covered = (0,) * len(modalities), 0
@@ -98,43 +116,64 @@ class PromptCensus:
 
     def admitted(self, counts: Mapping[Modality, int]) -> int:
         """The number of prompts that carry no more items of any of the modalities."""
-        return sum(e.count for e in self._counts.values() if e.signature.within(counts))
+        most = [counts.get(modality, math.inf) for modality in MODALITIES]
+        return sum(
+            count
+            for carried, count in self._carrying.items()
+            if all(items <= limit for items, limit in zip(carried, most, strict=True))
+        )
 
     def histogram(self, modality: Modality) -> Counter[int]:
         """Number of items of `modality` in a prompt -> number of such prompts."""
+        place = MODALITIES.index(modality)
         per_prompt: Counter[int] = Counter()
-        for entry in self._counts.values():
-            per_prompt[entry.signature.items(modality)] += entry.count
+        for carried, count in self._carrying.items():
+            per_prompt[carried[place]] += count
         return per_prompt
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PromptCensus) and self._counts == other._counts
+        return isinstance(other, PromptCensus) and all(
+            one == another for one, another in zip_longest(self.signatures(), other.signatures())
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _take(self, entry: PromptCount) -> None:
-        signature, count, exemplar = entry.signature, entry.count, entry.exemplar
-        known = self._counts.get(signature)
-        if known:
-            signature, count = known.signature, known.count + count
+    def _take(self, shapes: Sequence[Shape], code: bytes, count: int, exemplar: Prompt) -> None:
+        self._carrying[_carried(shapes)] += count
+        place = self._places.get(code)
+        if place is None:
+            place = self._places[code] = len(self._counts)
+            self._counts.append(count)
+            self._origins.append(exemplar.origin)
+            for gone in self._whole.offer(code):
+                self._keep(gone, _origin(self._exemplar(gone)))
         else:
-            for other in self._whole.offer(signature):
-                gone = self._counts[other]
-                self._counts[other] = PromptCount(other, gone.count, _origin(gone.exemplar))
-        if signature not in self._whole:
-            exemplar = _origin(exemplar)
-        first = _first(known.exemplar, exemplar) if known else exemplar
-        self._counts[signature] = PromptCount(signature, count, first)
+            self._counts[place] += count
+            if exemplar.origin > self._origins[place]:
+                return
+            known = self._exemplar(code)
+            exemplar = _first(known, exemplar if code in self._whole else _origin(exemplar))
+        self._keep(code, exemplar if code in self._whole else _origin(exemplar))
+
+    def _exemplar(self, code: bytes) -> Prompt:
+        kept = self._kept.get(code)
+        return kept or Prompt(self._origins[self._places[code]], (), "", _NO_MESSAGES)
+
+    def _keep(self, code: bytes, exemplar: Prompt) -> None:
+        self._origins[self._places[code]] = exemplar.origin
+        if exemplar.messages or exemplar.items or exemplar.text or exemplar.fields:
+            self._kept[code] = exemplar
+        else:
+            self._kept.pop(code, None)
+
+
+def _carried(shapes: Sequence[Shape]) -> tuple[int, ...]:
+    kinds = [shape.modality for shape in shapes]
+    return tuple(map(kinds.count, MODALITIES))
 
 
 def _origin(prompt: Prompt) -> Prompt:
     return Prompt(prompt.origin, (), "", _NO_MESSAGES) if prompt.messages else prompt
-
-
-def _order(entry: PromptCount) -> tuple[list[tuple[float, ...]], int, tuple[int, ...]]:
-    signature = entry.signature
-    shapes = [shape_order(shape) for shape in signature.shapes]
-    return shapes, signature.text_chars, signature.asked.order
 
 
 def _first(one: Prompt, other: Prompt) -> Prompt:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mmcalib.census.signature import PromptSignature
+from mmcalib.census.signature_code import decode
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 # As many as a replay admits.
@@ -38,39 +39,40 @@ _RANKS: tuple[Callable[[PromptSignature], float], ...] = (
     lambda signature: 1,  # by chance alone
 )
 
-# A weight, and a digest that decides between equals, whatever their order.
-_Place = tuple[float, bytes, PromptSignature]
+# A weight, a digest that decides between equals, whatever their order, and the signature's code.
+_Place = tuple[float, bytes, bytes]
 
 
 @dataclass(slots=True)
 class Foremost:
-    """At most `PER_RANK` signatures by each of several weights; the same ones in any order of
-    arrival, and of parts the same ones as of the whole.
+    """At most `PER_RANK` signatures, by their codes, by each of several weights; the same ones in
+    any order of arrival, and of parts the same ones as of the whole.
     """
 
     _heaps: tuple[list[_Place], ...] = field(default_factory=lambda: tuple([] for _ in _RANKS))
-    _held: dict[PromptSignature, int] = field(default_factory=dict)
+    _held: dict[bytes, int] = field(default_factory=dict)
 
-    def __contains__(self, signature: PromptSignature) -> bool:
-        return signature in self._held
+    def __contains__(self, code: bytes) -> bool:
+        return code in self._held
 
-    def offer(self, signature: PromptSignature) -> list[PromptSignature]:
+    def offer(self, code: bytes) -> list[bytes]:
         """A new signature, which may be kept; those that are kept no longer for it."""
+        signature = decode(code)
         digest = hashlib.blake2b(repr(signature).encode(), digest_size=16).digest()
         gone = []
         for rank, heap in zip(_RANKS, self._heaps, strict=True):
-            place = (rank(signature), digest, signature)
-            if not place[0]:
+            weight = rank(signature)
+            if not weight:
                 continue
             if len(heap) < PER_RANK:
-                heapq.heappush(heap, place)
-            elif place[:2] > heap[0][:2]:
-                _, _, out = heapq.heapreplace(heap, place)
+                heapq.heappush(heap, (weight, digest, code))
+            elif (weight, digest) > heap[0][:2]:
+                _, _, out = heapq.heapreplace(heap, (weight, digest, code))
                 self._held[out] -= 1
                 if not self._held[out]:
                     del self._held[out]
                     gone.append(out)
             else:
                 continue
-            self._held[signature] = self._held.get(signature, 0) + 1
+            self._held[code] = self._held.get(code, 0) + 1
         return gone

@@ -11,7 +11,7 @@ from mmcalib.cli.document import print_json
 from mmcalib.errors import VerdictError
 from mmcalib.files import write_texts
 from mmcalib.report.census_terminal import surveyed
-from mmcalib.result.census import Counts, missing
+from mmcalib.result.survey import missing
 from mmcalib.result_files import skipped_jsonl
 from mmcalib.workflows.scan import CENSUS, SKIPPED, Scanned
 
@@ -20,12 +20,12 @@ def leave(
     found: Scanned, out: Path, console: Console, *, as_json: bool, quiet: bool, strict: bool
 ) -> None:
     """Write the files, say what there is to say, and leave by the exit code."""
-    document = found.document
-    write_texts({out / SKIPPED: skipped_jsonl(found.skipped), out / CENSUS: document.to_json()})
+    survey = found.survey
+    write_texts({out / SKIPPED: skipped_jsonl(found.skipped), out / CENSUS: survey.to_json()})
     if as_json:
-        print_json(Counts.of(document))
+        print_json(survey.counts)
     if not quiet:
-        surveyed(document, found.skipped, console)
+        surveyed(survey, found.skipped, console)
         console.print(f"written to {out}: {CENSUS}, {SKIPPED}", markup=False, soft_wrap=True)
         console.print(_next(found, out), markup=False, style="bold", soft_wrap=True)
     if strict and found.skipped:
@@ -36,6 +36,6 @@ def leave(
 
 
 def _next(found: Scanned, out: Path) -> str:
-    if missing(found.document):
+    if missing(found.survey.shards):
         return f"when all shards are there: mmcalib merge {shlex.quote(str(out / CENSUS))} ..."
     return "calibrate with: mmcalib run --model MODEL --data DIR"

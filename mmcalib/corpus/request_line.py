@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from mmcalib.corpus.asking import asked
-from mmcalib.corpus.chat import MODALITY_OF, BadRequest, ChatMessage, UrlType, parse_line
+from mmcalib.corpus.chat import MODALITY_OF, BadRequest, UrlType, parse_line
 from mmcalib.corpus.content_parts import url_part
 from mmcalib.corpus.urls import (
     FRAMES_SUFFIX,
@@ -24,13 +27,26 @@ from mmcalib.errors import UsageError
 from mmcalib.locations.location import Location, url_of
 from mmcalib.wording import one_line
 
+# Names of which it is remembered what they lead to, where nothing changes: some 500 bytes each.
+_MOST_NAMES = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a part names: the item, the URL that a replay names it by, and whether it is there."""
+
+    item: Item
+    url: str
+    there: bool
+
 
 class RequestLines:
     """Reads requests whose relative paths start at `folder`, a resolved path.
 
     Media must lie below `allowed_root` (default: that folder), links resolved. Inline media are
     written to `scratch` and are items like the others. Remote media are items by their URLs with
-    `allow_url`, and otherwise refused.
+    `allow_url`, and otherwise refused. With `at_rest` files do not come or go meanwhile: one that
+    is named often is looked for once.
     """
 
     def __init__(
@@ -40,34 +56,51 @@ class RequestLines:
         allowed_root: str | Path | None = None,
         scratch: Path,
         allow_url: bool = False,
+        at_rest: bool = False,
     ) -> None:
         self._folder = folder
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
         self._allow_url = allow_url
+        self._found = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """The request, or why it is none. Raises UsageError for a file outside the root."""
-        items: list[Item] = []
+        found: list[_Named] = []
         replayable: list[dict[str, object]] = []
+        words: list[str] = []
         try:
             request = parse_line(line)
             for message, raw in zip(request.messages, request.written, strict=True):
-                named = [media and self.item(media, origin) for media in message.media]
-                items += [item for item in named if item]
-                replayable.append(_with_file_urls(message, raw, named))
+                media = message.media
+                named = [one and self._named(one, origin) for one in media]
+                found += [one for one in named if one]
+                replayable.append(_with_file_urls(media, raw, named))
+                words += message.words
         except (BadRequest, Unresolved) as error:
             return Skipped(origin, one_line(str(error)))
-        for item in items:
-            if not exists(item):
-                return Skipped(origin, one_line(f"names a missing file: {item.path}"))
-        text = "\n".join(words for message in request.messages for words in message.words)
-        found = asked(request.written, request.fields)
-        return Prompt(origin, tuple(items), text, replayable, request.fields, found)
+        for one in found:
+            if not one.there:
+                return Skipped(origin, one_line(f"names a missing file: {one.item.path}"))
+        asks = asked(request.written, request.fields)
+        items = tuple(one.item for one in found)
+        return Prompt(origin, items, "\n".join(words), replayable, request.fields, asks)
 
     def item(self, media: tuple[UrlType, str], origin: str) -> Item:
         """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
-        part_type, url = media
+        return self._named(media, origin).item
+
+    def _named(self, media: tuple[UrlType, str], origin: str) -> _Named:
+        try:
+            # What carries its bytes is no name to remember.
+            return (self._find if is_inline(media[1]) else self._found)(*media)
+        except Outside as error:
+            raise UsageError(
+                f"{origin}: {one_line(str(error))} is outside the allowed root {self._root}",
+                hint="--allowed-local-media-path DIR",
+            ) from error
+
+    def _find(self, part_type: UrlType, url: str) -> _Named:
         if is_inline(url) and part_type == "video_url" and (frames := sent_frames(url)):
             path = materialise(frames, FRAMES_SUFFIX, self._scratch)
         elif is_inline(url):
@@ -75,14 +108,9 @@ class RequestLines:
         elif self._allow_url and (remote := remote_url(url)):
             path = remote
         else:
-            try:
-                path = local_path(url, self._folder, self._root)
-            except Outside as error:
-                raise UsageError(
-                    f"{origin}: {one_line(str(error))} is outside the allowed root {self._root}",
-                    hint="--allowed-local-media-path DIR",
-                ) from error
-        return Item(path, MODALITY_OF[part_type])
+            path = local_path(url, self._folder, self._root)
+        item = Item(path, MODALITY_OF[part_type])
+        return _Named(item, url_of(path), exists(item))
 
 
 def exists(item: Item) -> bool:
@@ -91,14 +119,16 @@ def exists(item: Item) -> bool:
 
 
 def _with_file_urls(
-    message: ChatMessage, written: dict[str, object], items: list[Item | None]
+    media: Sequence[tuple[UrlType, str] | None],
+    written: dict[str, object],
+    named: Sequence[_Named | None],
 ) -> dict[str, object]:
-    """The message as written, but for its media parts; `items` has one entry per part."""
+    """The message as written, but for its media; each of its parts has an entry in both."""
     raw = written.get("content")
     if not isinstance(raw, list):
         return written
     content: list[object] = [
-        url_part(media[0], url_of(item.path)) if media and item else part
-        for part, media, item in zip(raw, message.media, items, strict=True)
+        url_part(one[0], found.url) if one and found else part
+        for part, one, found in zip(raw, media, named, strict=True)
     ]
     return {**written, "content": content}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import codecs
 import itertools
 import os
+from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmcalib.corpus.asking import asked, bare
@@ -20,6 +22,32 @@ from mmcalib.wording import one_line
 _BLOCK_BYTES = 1 << 16
 
 
+@dataclass(slots=True)
+class _Met:
+    """What the lines named, in their order: the items of usable ones, and where the others stand,
+    each behind so many items.
+    """
+
+    items: dict[Item, None] = field(default_factory=dict)
+    behind: array[int] = field(default_factory=lambda: array("Q"))
+    numbers: array[int] = field(default_factory=lambda: array("Q"))
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
+
+    def unusable(self, line: _Line) -> None:
+        self.behind.append(len(self.items))
+        self.numbers.append(line.number)
+        self.offsets.append(line.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the file, and where it stands there."""
+
+    number: int
+    offset: int
+    text: bytes
+
+
 class RequestsSource:
     """Each line of the file at `path` is one request; blank lines do not count.
 
@@ -27,7 +55,8 @@ class RequestsSource:
     that folder), links resolved; else UsageError. Inline media are written to `scratch` and are
     items like the others. Remote media are items by their URLs with `allow_url`, and otherwise
     refused. `label` names the file in the origins of its requests (default: its name). The file is
-    read line by line, once per call.
+    read line by line, once per call. With `at_rest` neither it nor the media change meanwhile: then
+    `items` behind `prompts` gives what was met there, and reads unusable lines only.
     """
 
     def __init__(
@@ -38,6 +67,7 @@ class RequestsSource:
         scratch: Path,
         label: str | None = None,
         allow_url: bool = False,
+        at_rest: bool = False,
     ) -> None:
         self.path = Path(path)
         if self.path.is_dir():
@@ -52,36 +82,61 @@ class RequestsSource:
             )
         folder = os.path.dirname(os.path.realpath(self.path))
         self._reader = RequestLines(
-            folder, allowed_root=allowed_root, scratch=scratch, allow_url=allow_url
+            folder,
+            allowed_root=allowed_root,
+            scratch=scratch,
+            allow_url=allow_url,
+            at_rest=at_rest,
         )
         self._label = label or self.path.name
+        self._at_rest = at_rest
+        self._met: _Met | None = None
 
     def items(self) -> Iterator[Item | Skipped]:
         """Every file that a request names, once, even where the request is otherwise unusable."""
         seen: set[Item] = set()
-        for origin, line in self._lines():
+        for item in self._again(self._met) if self._met else self._named(self._lines()):
+            if item not in seen:
+                seen.add(item)
+                yield item if exists(item) else Skipped(item.path, "no such file")
+
+    def _again(self, met: _Met) -> Iterator[Item]:
+        items, given = iter(met.items), 0
+        with self.path.open("rb") as file:
+            for behind, number, offset in zip(met.behind, met.numbers, met.offsets, strict=True):
+                yield from itertools.islice(items, behind - given)
+                given = behind
+                file.seek(offset)
+                text = _without_mark(number, file.readline(LONGEST_LINE_BYTES + 1))
+                yield from self._named([_Line(number, offset, text)])
+        yield from items
+
+    def _named(self, lines: Iterable[_Line]) -> Iterator[Item]:
+        for line in lines:
             try:
-                messages = parse_line(line).messages
+                messages = parse_line(line.text).messages
             except BadRequest:
                 continue
             for media in (media for message in messages for media in message.media if media):
                 try:
-                    item = self._reader.item(media, origin)
+                    yield self._reader.item(media, self._origin(line))
                 except Unresolved:
                     continue
-                if item not in seen:
-                    seen.add(item)
-                    yield item if exists(item) else Skipped(item.path, "no such file")
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Raise CorpusError, at the end, when no line was usable."""
         usable, first = 0, None
-        for origin, line in self._lines():
-            prompt = self._reader.prompt(origin, line)
+        met = _Met() if self._at_rest else None
+        for line in self._lines():
+            prompt = self._reader.prompt(self._origin(line), line.text)
             if isinstance(prompt, Prompt):
                 usable += 1
-            elif first is None:
-                first = prompt
+                if met:
+                    met.items.update(dict.fromkeys(prompt.items))
+            else:
+                first = first or prompt
+                if met:
+                    met.unusable(line)
             yield prompt
         if not usable:
             why = f"{first.path}: {first.reason}" if first else "the file is empty"
@@ -89,12 +144,18 @@ class RequestsSource:
                 f"no usable request in {one_line(str(self.path))}: {why}",
                 hint='one per line: {"messages": [{"role": "user", "content": [...]}]}',
             )
+        self._met = met
 
-    def texts(self) -> Iterator[Text]:
-        """What the usable lines ask of the context, without looking for their media."""
-        for origin, line in self._lines():
+    def texts(self, origins: Container[str] | None = None) -> Iterator[Text]:
+        """What the usable lines, or those of these origins, ask of the context, without looking for
+        their media.
+        """
+        for line in self._lines():
+            origin = self._origin(line)
+            if origins is not None and origin not in origins:
+                continue
             try:
-                request = parse_line(line)
+                request = parse_line(line.text)
             except BadRequest:
                 continue
             kinds = Counter(
@@ -107,17 +168,26 @@ class RequestsSource:
             written = bare(request.written)
             yield Text(found, kinds, written, request.fields, origin, request.sent_s)
 
-    def _lines(self) -> Iterator[tuple[str, bytes]]:
+    def _origin(self, line: _Line) -> str:
+        return f"{self._label}:{line.number}"
+
+    def _lines(self) -> Iterator[_Line]:
+        offset = 0
         with self.path.open("rb") as file:
             for number in itertools.count(1):
-                line = file.readline(LONGEST_LINE_BYTES + 1)
-                if not line:
+                text = file.readline(LONGEST_LINE_BYTES + 1)
+                if not text:
                     return
+                start, offset = offset, offset + len(text)
                 # `parse_line` refuses what is too long; the rest of it need not be kept.
-                end = line
+                end = text
                 while end and not end.endswith(b"\n"):
                     end = file.readline(_BLOCK_BYTES)
-                if number == 1:
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                if line and not line.isspace():
-                    yield f"{self._label}:{number}", line
+                    offset += len(end)
+                text = _without_mark(number, text)
+                if text and not text.isspace():
+                    yield _Line(number, start, text)
+
+
+def _without_mark(number: int, text: bytes) -> bytes:
+    return text.removeprefix(codecs.BOM_UTF8) if number == 1 else text

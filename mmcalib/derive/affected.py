@@ -18,6 +18,7 @@ def affected(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
 
 def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
     """The costliest shape that should not change: if it does, the cap means something else."""
-    rest = [cost for cost in default.of(knob.modality) if cost.shape not in set(changed)]
+    known = set(changed)
+    rest = [cost for cost in default.of(knob.modality) if cost.shape not in known]
     most = heaviest(rest)
     return most.shape if most else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mmcalib.derive.request import Between, Needs, takes
@@ -107,20 +107,28 @@ def item_tokens(shapes: Iterable[Shape], tokens: Mapping[Shape, int]) -> int | N
 
 
 def unsettled(
-    prompts: Sequence[PromptTokens], reserve_tokens: int, max_model_len: int
+    prompts: Iterable[PromptTokens],
+    reserve_tokens: int,
+    max_model_len: int,
+    most: int | None = None,
 ) -> list[int]:
-    """The places of prompts whose text must be counted, the longest first: those that could set the
-    context or, by what is known so far, may not fit into it.
+    """The places of prompts whose text must be counted, the longest first, at most so many: those
+    that could set the context or, by what is known so far, may not fit into it.
     """
-    needed = [prompt.needed_tokens(reserve_tokens) for prompt in prompts]
-    sure = [n for n, p in zip(needed, prompts, strict=True) if n is not None and _known(p)]
-    settled = max(sure, default=0)
-    found = [
+    settled, needed = 0, list[int | None]()
+    for prompt in prompts:
+        tokens = prompt.needed_tokens(reserve_tokens)
+        if _known(prompt):
+            settled = max(settled, tokens or 0)
+            tokens = -1
+        needed.append(tokens)
+    found = (
         place
-        for place, (most, prompt) in enumerate(zip(needed, prompts, strict=True))
-        if not _known(prompt) and (most is None or most > settled or most > max_model_len)
-    ]
-    return sorted(found, key=lambda place: -(needed[place] or float("inf")))
+        for place, tokens in enumerate(needed)
+        if tokens is None or tokens > min(settled, max_model_len)
+    )
+    longest = sorted(found, key=lambda place: -(needed[place] or float("inf")))
+    return longest[:most]
 
 
 def fit(prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int) -> Fit | None:

@@ -13,23 +13,23 @@ from mmcalib import wording
 from mmcalib.census.census import Census
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
-from mmcalib.result.census import CensusDocument, missing
+from mmcalib.result.survey import Survey, missing
 
 TOP_REASONS = 5
 # Of a thousand shards one line is enough.
 TOP_MISSING = 8
 
 
-def surveyed(document: CensusDocument, skipped: Sequence[Skipped], console: Console) -> None:
+def surveyed(survey: Survey, skipped: Sequence[Skipped], console: Console) -> None:
     """Print the summary; plain text where the console has no colours."""
-    corpus = document.corpus
+    corpus = survey.corpus
     requests = f" in {wording.number(corpus.prompts)} requests" if corpus.prompts else ""
-    parts = f", shard {_few(document.shards)}" if document.shards else ""
+    parts = f", shard {_few(survey.shards)}" if survey.shards else ""
     counts = f"{wording.number(corpus.items)} items{requests}, {wording.number(corpus.files)} files"
     console.print()
     console.print(Text(f"{counts}{parts}", style="bold"))
     if corpus.items:
-        console.print(_table(document.census))
+        console.print(_table(survey.census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
         said = f"{wording.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
@@ -38,8 +38,8 @@ def surveyed(document: CensusDocument, skipped: Sequence[Skipped], console: Cons
         console.print(Text(f"{wording.number(len(skipped))} skipped:", style="yellow"))
     for reason, count in _reasons(skipped):
         console.print(Text(f"  {wording.number(count)} × {wording.plain(reason)}"), soft_wrap=True)
-    absent = missing(document)
-    if absent and len(document.shards) > 1:
+    absent = missing(survey.shards)
+    if absent and len(survey.shards) > 1:
         console.print(Text(f"not all of the corpus: without shard {_few(absent)}", style="yellow"))
 
 

@@ -1,11 +1,8 @@
-"""`census.json`: the shapes of a corpus, or of parts of it, such that such files add up."""
+"""What `census.json` may say: the shapes of a corpus, or of parts of it."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import FailFast, Field, model_validator
@@ -16,11 +13,9 @@ from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.shard import Shard
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.items import Item, Prompt
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.errors import UsageError
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.result.part import DocumentPart
 from mmcalib.result.positive import POSITIVE
-from mmcalib.version import __version__
 
 SCHEMA_VERSION: Final = 1
 
@@ -142,41 +137,9 @@ class CensusDocument(DocumentPart):
         if any(place >= len(self.shapes) for entry in self.prompts for place in entry.shapes):
             raise ValueError("a prompt has a shape that is not listed")
         found = self.corpus
-        if (found.items, found.prompts, found.modalities) != _totals(self.census, self.requests):
+        if (found.items, found.prompts, found.modalities) != totals(self.census, self.requests):
             raise ValueError("the counts of the corpus are not those of its shapes and prompts")
         return self
-
-    @classmethod
-    def of(
-        cls,
-        census: Census,
-        prompts: PromptCensus,
-        *,
-        files: int,
-        skipped: int,
-        distinct: int | None = None,
-        shards: Iterable[Shard] = (),
-        versions: Iterable[str] = (__version__,),
-    ) -> CensusDocument:
-        """The document of these counts."""
-        places = {entry.shape: place for place, entry in enumerate(census.shapes())}
-        items, requests, modalities = _totals(census, prompts)
-        return cls.model_validate(
-            {
-                "tool": ScanTool(mmcalib=sorted(set(versions))),
-                "shards": [str(shard) for shard in sorted(shards)],
-                "corpus": ScannedCorpus(
-                    items=items,
-                    prompts=requests,
-                    files=files,
-                    skipped=skipped,
-                    modalities=modalities,
-                    distinct=distinct or None,
-                ),
-                "shapes": census.to_json()["shapes"],
-                "prompts": [_counted(entry, places) for entry in prompts.signatures()],
-            }
-        )
 
     @property
     def census(self) -> Census:
@@ -198,18 +161,6 @@ class CensusDocument(DocumentPart):
             signature = PromptSignature(shapes, entry.text_chars, asked)
             yield PromptCount(signature, entry.count, exemplar)
 
-    def to_json(self) -> str:
-        """One line for each shape and prompt. Bytes of a name that are not UTF-8 stay as
-        escapes.
-        """
-        whole = self.model_dump()
-        lists = {name: whole.pop(name) for name in ("shapes", "prompts")}
-        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in whole.items()]
-        for name, entries in lists.items():
-            listed = ",\n".join(json.dumps(entry) for entry in entries)
-            lines.append(f"{json.dumps(name)}: [\n{listed}\n]" if listed else f'"{name}": []')
-        return "{\n" + ",\n".join(lines) + "\n}\n"
-
 
 class Counts(DocumentPart):
     """What `scan --json` and `merge --json` print: a part of census.json."""
@@ -217,51 +168,11 @@ class Counts(DocumentPart):
     shards: list[str]
     corpus: ScannedCorpus
 
-    @classmethod
-    def of(cls, document: CensusDocument) -> Self:
-        return cls(shards=document.shards, corpus=document.corpus)
 
-
-def merged(documents: Sequence[CensusDocument]) -> CensusDocument:
-    """The document of all their corpora together. Raises UsageError where a shard is there twice,
-    and for no documents at all.
-    """
-    if not documents:
-        raise UsageError("nothing to merge", hint="mmcalib merge CENSUS.json... --out DIR")
-    return CensusDocument.of(
-        Census(entry for document in documents for entry in document.census.shapes()),
-        PromptCensus(e for document in documents for e in document.requests.signatures()),
-        files=sum(document.corpus.files for document in documents),
-        skipped=sum(document.corpus.skipped for document in documents),
-        shards=_together(shard for document in documents for shard in document.shards),
-        versions=(version for document in documents for version in document.tool.mmcalib),
-    )
-
-
-def missing(document: CensusDocument) -> list[str]:
-    """The shards that make a whole of those that are there."""
-    there = {Shard.parse(words) for words in document.shards}
-    whole = {Shard(of, index) for of in {s.of for s in there} for index in range(1, of + 1)}
-    return [str(shard) for shard in sorted(whole - there)]
-
-
-def _together(shards: Iterable[str]) -> set[Shard]:
-    """All of them, without those that make a whole."""
-    there: set[Shard] = set()
-    for shard in map(Shard.parse, shards):
-        if shard in there:
-            raise UsageError(
-                f"shard {shard} is there twice",
-                hint="merge the shards of each corpus by themselves",
-            )
-        there.add(shard)
-    sizes = Counter(shard.of for shard in there)
-    return {shard for shard in there if sizes[shard.of] < shard.of}
-
-
-def _totals(
+def totals(
     census: Census, prompts: PromptCensus
 ) -> tuple[int, int, dict[Modality, ScannedModality]]:
+    """Items, prompts, and what there is of each modality."""
     modalities = {
         modality: ScannedModality(
             items=census.items(modality), unique_shapes=sum(1 for _ in census.shapes(modality))
@@ -269,20 +180,3 @@ def _totals(
         for modality in census.modalities()
     }
     return census.items(), prompts.prompts(), modalities
-
-
-def _counted(entry: PromptCount, places: dict[Shape, int]) -> dict[str, object]:
-    kept = entry.exemplar
-    return {
-        "shapes": [places[shape] for shape in entry.signature.shapes],
-        "text_chars": entry.signature.text_chars,
-        "asked": asdict(entry.signature.asked),
-        "count": entry.count,
-        "exemplar": {
-            "origin": kept.origin,
-            "items": [{"path": i.path, "declared": i.declared} for i in kept.items],
-            "text": kept.text,
-            "messages": kept.messages,
-            "fields": kept.fields,
-        },
-    }

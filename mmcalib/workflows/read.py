@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import Census, ShapeCount
@@ -29,10 +30,16 @@ from mmcalib.workflows.probing import probing
 DECODED_FILES = 1000
 
 
+class ReadTexts(Protocol):
+    """Reads requests again, those of the origins that are given or all, without their media."""
+
+    def __call__(self, origins: Container[str] | None = None) -> Iterable[Text]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReadCorpus:
     """What there is to serve, and what was left out and why. `decoded`: all that is on this
-    machine's disk, to its end. `texts` reads requests again, without their media.
+    machine's disk, to its end.
     """
 
     census: Census
@@ -42,7 +49,7 @@ class ReadCorpus:
     has_requests: bool
     accesses: Accesses = field(default_factory=Accesses)
     decoded: bool = False
-    texts: Callable[[], Iterable[Text]] | None = None
+    texts: ReadTexts | None = None
 
     def only(self, modalities: Collection[Modality]) -> ReadCorpus:
         """Without items of other modalities, and without the requests that carry one."""
@@ -93,9 +100,11 @@ def read(
     )
 
 
-def _texts(sources: Sequence[RequestsSource]) -> Iterator[Text]:
+def _texts(
+    sources: Sequence[RequestsSource], origins: Container[str] | None = None
+) -> Iterator[Text]:
     for source in sources:
-        yield from source.texts()
+        yield from source.texts(origins)
 
 
 def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
@@ -126,6 +135,7 @@ def sources_of(
             scratch=scratch,
             # Origins tell requests apart: two files of one name go by their paths.
             label=path.name if names.count(path.name) == 1 else str(path),
+            at_rest=True,
         )
         for path in requests
     ]

@@ -1,4 +1,4 @@
-"""The census of a corpus, or of a part of it, as a document: headers only, and no engine."""
+"""The census of a corpus, or of a part of it: headers only, and no engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
-from mmcalib.result.census import CensusDocument, merged
+from mmcalib.result.survey import Survey, merged
 from mmcalib.result_files import read_census, read_skipped_jsonl
 from mmcalib.workflows.probing import probing
 from mmcalib.workflows.read import not_requests, resolved, sources_of
@@ -26,7 +26,7 @@ CENSUS, SKIPPED = "census.json", "skipped.jsonl"
 class Scanned:
     """What there is, and, sorted by path, what was left out and why."""
 
-    document: CensusDocument
+    survey: Survey
     skipped: tuple[Skipped, ...]
 
 
@@ -67,7 +67,7 @@ def scan(
             repeats=repeats,
         )
     skipped = not_requests(taken.skipped, requests)
-    document = CensusDocument.of(
+    survey = Survey.of(
         taken.census,
         taken.prompts,
         files=taken.files - (len(taken.skipped) - len(skipped)),
@@ -75,7 +75,7 @@ def scan(
         distinct=taken.distinct,
         shards=[shard] if shard and shard.of > 1 else [],
     )
-    return Scanned(document, _in_order(skipped))
+    return Scanned(survey, _in_order(skipped))
 
 
 def merge(paths: Sequence[Path]) -> Scanned:
@@ -85,19 +85,19 @@ def merge(paths: Sequence[Path]) -> Scanned:
     files = [path / CENSUS if path.is_dir() else path for path in paths]
     parts = [_load(file) for file in files]
     skipped = [entry for part in parts for entry in part.skipped]
-    return Scanned(merged([part.document for part in parts]), _in_order(skipped))
+    return Scanned(merged([part.survey for part in parts]), _in_order(skipped))
 
 
 def _load(file: Path) -> Scanned:
-    document = read_census(file)
+    survey = read_census(file)
     beside = file.with_name(SKIPPED)
-    skipped = read_skipped_jsonl(beside) if document.corpus.skipped else []
-    if len(skipped) != document.corpus.skipped:
+    skipped = read_skipped_jsonl(beside) if survey.corpus.skipped else []
+    if len(skipped) != survey.corpus.skipped:
         raise UsageError(
-            f"{beside} lists {len(skipped)}, {file} counts {document.corpus.skipped} skipped",
+            f"{beside} lists {len(skipped)}, {file} counts {survey.corpus.skipped} skipped",
             hint=f"keep each {CENSUS} beside the {SKIPPED} that was written with it",
         )
-    return Scanned(document, tuple(skipped))
+    return Scanned(survey, tuple(skipped))
 
 
 def _part(

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.census import shape_order
+from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.census.signature import PromptSignature
+from mmcalib.census.signature_code import decode, encode
 from mmcalib.census.top_k import PER_RANK
+from mmcalib.domain.asked import Asked
 from mmcalib.domain.items import Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from tests.corpus.listed import width_of
@@ -99,3 +103,47 @@ def test_of_many_kinds_the_heaviest_and_some_others_are_kept_whole(order, cut: i
     assert all(e.signature in kept for e in by_width[-PER_RANK + 10 :])
     assert whole.prompts() == 1200
     assert all(e.exemplar.origin for e in whole.signatures())
+
+
+# Requests and files of others may say any number.
+WHOLE = st.one_of(st.integers(0, 300), st.integers(0, 2**70), st.just(10**700))
+SIZE = st.one_of(st.integers(1, 300), st.integers(1, 2**62))
+ODD = st.one_of(
+    st.builds(ImageShape, SIZE, SIZE),
+    st.builds(VideoShape, SIZE, st.floats(0.01, 1e9), st.floats(0.01, 1e9), SIZE, SIZE),
+    st.builds(AudioShape, SIZE, SIZE),
+)
+SIGNATURES = st.builds(
+    PromptSignature,
+    st.lists(ODD, max_size=4).map(lambda shapes: tuple(sorted(shapes, key=shape_order))),
+    WHOLE,
+    st.builds(Asked, WHOLE, WHOLE, WHOLE, st.none() | WHOLE, st.booleans(), WHOLE),
+)
+
+
+def code(signature: PromptSignature) -> bytes:
+    return encode(signature.shapes, signature.text_chars, signature.asked)
+
+
+def order(signature: PromptSignature) -> tuple[object, ...]:
+    shapes = [shape_order(shape) for shape in signature.shapes]
+    return shapes, signature.text_chars, signature.asked.order
+
+
+@given(SIGNATURES, SIGNATURES)
+def test_codes_are_as_distinct_as_their_signatures_and_in_their_order(one, other) -> None:
+    assert (decode(code(one)), decode(code(other))) == (one, other)
+    assert (code(one) == code(other)) == (one == other)
+    assert (code(one) < code(other)) == (order(one) < order(other))
+    assert encode(reversed(one.shapes), one.text_chars, one.asked) == code(one)
+
+
+@given(st.lists(st.tuples(SIGNATURES, st.integers(1, 9), st.integers(0, 9)), max_size=9))
+def test_signatures_are_counted_exactly(drawn) -> None:
+    entries = [PromptCount(s, n, Prompt(f"r:{o}", (), "")) for s, n, o in [*drawn, *drawn[:4]]]
+    found = list(PromptCensus(entries).signatures())
+    assert [entry.signature for entry in found] == sorted({s for s, _, _ in drawn}, key=order)
+    for entry in found:
+        same = [e for e in entries if e.signature == entry.signature]
+        assert entry.count == sum(e.count for e in same)
+        assert entry.exemplar.origin == min(e.exemplar.origin for e in same)

@@ -8,6 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
@@ -238,3 +240,63 @@ def test_missing_requests_file(folder: Path) -> None:
     with pytest.raises(CorpusError, match="no such requests file") as caught:
         RequestsSource(folder / "none.jsonl", scratch=folder)
     assert caught.value.hint
+
+
+NAMED = st.sampled_from(
+    [
+        "a.jpg",
+        "./a.jpg",
+        "gone.jpg",
+        "link.jpg",
+        "https://x/a.jpg",
+        f"data:image/png;base64,{PIXEL}",
+    ]
+)
+LINES = st.lists(
+    st.one_of(
+        st.lists(NAMED, max_size=3).map(lambda urls: json.dumps(user(*map(image, urls), "why?"))),
+        st.sampled_from(["", "{", json.dumps({"messages": []}), json.dumps(user("words"))]),
+    ),
+    max_size=8,
+)
+
+
+@given(LINES, st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_at_rest_one_reading_tells_what_two_do(folder: Path, lines: list[str], mark: bool) -> None:
+    if not (folder / "link.jpg").exists():
+        (folder / "link.jpg").symlink_to("a.jpg")
+    lines = [("\ufeff" if mark else "") + json.dumps(user(image("c.wav"))), *lines]
+    twice, once = source(folder, *lines), source(folder, *lines, at_rest=True)
+    prompts = list(once.prompts())
+    assert prompts == list(twice.prompts())
+    wholes = ([p for p in found if isinstance(p, Prompt)] for found in (prompts, twice.prompts()))
+    assert [(p.messages, p.fields, p.asked) for p in next(wholes)] == [
+        (p.messages, p.fields, p.asked) for p in next(wholes)
+    ]
+    assert list(once.items()) == list(twice.items())
+
+
+def test_at_rest_items_are_those_that_the_prompts_named(folder: Path) -> None:
+    lines = [
+        user(image("a.jpg")),
+        user(image("https://x/a.jpg"), image("b.mp4")),
+        user(image("c.wav")),
+    ]
+    found = source(folder, *lines, at_rest=True)
+    before = list(found.items())
+    assert len(list(found.prompts())) == 3
+    text = (folder / "requests.jsonl").read_text().splitlines()
+    # Of usable lines nothing is read again: whatever stands there now.
+    text[0], text[2] = "x" * len(text[0]), "x" * len(text[2])
+    (folder / "requests.jsonl").write_text("\n".join(text))
+    assert list(found.items()) == before
+    assert [item.path for item in before] == [str(folder / n) for n in ("a.jpg", "b.mp4", "c.wav")]
+
+
+def test_texts_of_some_origins(folder: Path) -> None:
+    found = source(folder, user("one"), user("two"), "{", user("four"))
+    wanted = ("requests.jsonl:2", "requests.jsonl:3")
+    every = list(found.texts())
+    assert [text.origin for text in every] == [f"requests.jsonl:{n}" for n in (1, 2, 4)]
+    assert list(found.texts(wanted)) == [every[1]]

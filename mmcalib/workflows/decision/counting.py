@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from mmcalib.derive import counted
@@ -48,7 +48,8 @@ class EmbedCounter:
         """The costs under the setting, which `changes` these shapes; None where the spot checks do
         not bear the count out.
         """
-        counts = self._counts(setting, changes)
+        touched = {shape for shape in self.shapes if changes(shape)}
+        counts = self._counts(setting, touched)
         if not counts:
             return None
         before = [self.default.costs[shape] for shape in counts]
@@ -56,27 +57,27 @@ class EmbedCounter:
         spots = counted.spots(moved, counts) if len(moved) > SPOTS else [c.shape for c in moved]
         elsewhere = {cost.shape for cost in moved}
         same = heaviest(cost for cost in before if cost.shape not in elsewhere)
-        measured = [*spots, *([same.shape] if same else []), *self._uncounted(counts, changes)]
+        measured = [*spots, *([same.shape] if same else []), *self._uncounted(counts, touched)]
         table = remeasure(self.host, self.default, setting, measured)
         checked = [shape for shape in measured if shape in counts]
         return counted.filled(table, self.default, counts, checked)
 
-    def _counts(self, setting: Setting, changes: Callable[[Shape], bool]) -> Counts:
+    def _counts(self, setting: Setting, touched: Collection[Shape]) -> Counts:
         """Of what may change, and of the heaviest that should not; of all, if one of these does."""
-        touched = [shape for shape in self.shapes if changes(shape)]
-        others = (self.default.costs[shape] for shape in self.shapes if not changes(shape))
+        others = (self.default.costs[shape] for shape in self.shapes if shape not in touched)
         surest = heapq.nlargest(_SURE, others, key=lambda cost: (cost.embeds, cost.exemplar))
         if len(touched) + len(surest) < len(self.shapes):
-            counts = count(self.host, setting, [*touched, *(cost.shape for cost in surest)])
+            first = [shape for shape in self.shapes if shape in touched]
+            counts = count(self.host, setting, [*first, *(cost.shape for cost in surest)])
             if counts and counted.reproduces(counts, surest):
                 return counts
         return count(self.host, setting, self.shapes)
 
-    def _uncounted(self, counts: Counts, changes: Callable[[Shape], bool]) -> list[Shape]:
+    def _uncounted(self, counts: Counts, touched: Collection[Shape]) -> list[Shape]:
         """Shapes of the modality for which only processing tells."""
         known = set(self.shapes)
         return [
             cost.shape
             for cost in self.default.of(self.shapes[0].modality)
-            if cost.shape not in counts and (cost.shape not in known or changes(cost.shape))
+            if cost.shape not in counts and (cost.shape not in known or cost.shape in touched)
         ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.derive.costs import CostTable
@@ -43,22 +44,28 @@ def longest_prompt(
         served = [table.heaviest(m) for m, c in counts.items() if c.value]
         alone = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
     admitted = {m: count.value for m, count in counts.items()}
-    covered = [
-        (entry, items)
-        for entry in prompts.signatures()
-        if entry.signature.within(admitted)
-        and (items := item_tokens(entry.signature.shapes, tokens)) is not None
-    ]
     if encoder_decoder and not texts.bounded:
         return None
+
+    def covered() -> Iterator[tuple[PromptCount, PromptTokens]]:
+        """Anew each time: a list of a million would be larger than their census."""
+        for entry in prompts.signatures():
+            if entry.signature.within(admitted):
+                items = item_tokens(entry.signature.shapes, tokens)
+                if items is not None:
+                    yield entry, _prompt(entry, items, texts)
+
     # The longest may settle that none of the others sets the context; a file is not read again for
     # a few each time.
     for step in _STEPS:
-        found = [_prompt(entry, items, texts) for entry, items in covered]
-        places = unsettled(found, reserve_tokens, max_model_len)
-        texts.count([covered[place][0] for place in places[:step]], prompts.signatures())
-    found = [_prompt(entry, items, texts) for entry, items in covered]
-    return fit([*found, *alone], reserve_tokens, max_model_len)
+        every = (prompt for _, prompt in covered())
+        places = unsettled(every, reserve_tokens, max_model_len, step)
+        if not places:
+            break
+        wanted = set(places)
+        entries = {n: entry for n, (entry, _) in enumerate(covered()) if n in wanted}
+        texts.count([entries[place] for place in places], prompts.signatures())
+    return fit(chain((prompt for _, prompt in covered()), alone), reserve_tokens, max_model_len)
 
 
 def _prompt(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:

@@ -99,7 +99,8 @@ class Texts:
         # What is asked alike, with items of whatever size, may be as many texts.
         alike: Counter[_Key] = Counter()
         for entry in among:
-            alike[_key(entry)] += entry.count
+            if (key := _key(entry)) in wanted:
+                alike[key] += entry.count
         alone = (k for k, e in wanted.items() if alike[k] == 1 and e.exemplar.messages)
         kept = {key: _request(wanted[key]) for key in alone}
         self._take(kept.items())

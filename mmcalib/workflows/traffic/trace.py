@@ -123,7 +123,7 @@ def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
     if not every or corpus.texts is None:
         raise UsageError("--timestamps are of --requests", hint=hint)
     wanted = {access.origin for access in every}
-    sent = {text.origin: text.sent_s for text in corpus.texts() if text.origin in wanted}
+    sent = {text.origin: text.sent_s for text in corpus.texts(wanted)}
     found = {origin: at_s for origin, at_s in sent.items() if at_s is not None}
     without = next((access.origin for access in every if access.origin not in found), None)
     if without is not None:
@@ -165,11 +165,10 @@ def _texts(
     """By origin what makes a text one with others, and its tokens, each text counted once."""
     keys: dict[str, str] = {}
     asked: dict[str, BareRequest] = {}
-    for text in corpus.texts() if corpus.texts else ():
-        if text.origin in wanted:
-            key = digest(text.messages, text.fields)
-            keys[text.origin] = key
-            asked.setdefault(key, BareRequest(text.messages, text.fields, dict(text.items)))
+    for text in corpus.texts(wanted) if corpus.texts else ():
+        key = digest(text.messages, text.fields)
+        keys[text.origin] = key
+        asked.setdefault(key, BareRequest(text.messages, text.fields, dict(text.items)))
     tokens = dict(zip(asked, count(list(asked.values())), strict=True))
     found = ((origin, key, tokens[key]) for origin, key in keys.items())
     return {origin: (key, counted) for origin, key, counted in found if counted is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -34,7 +34,11 @@ def asking(found: ReadCorpus, *texts: str, sent: Sequence[float | None] = ()) ->
         Text(Asked(), {}, [{"role": "user", "content": text}], {}, f"r.jsonl:{number}", at_s)
         for number, (text, at_s) in enumerate(zip_longest(texts, sent), start=1)
     ]
-    return replace(found, texts=lambda: every)
+
+    def again(origins: Container[str] | None = None) -> list[Text]:
+        return [text for text in every if origins is None or text.origin in origins]
+
+    return replace(found, texts=again)
 
 
 def test_equal_texts_are_one_and_are_counted_once() -> None:

@@ -1,0 +1,166 @@
+"""A census as it is kept: `census.json` is written from it, and read into it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.corpus.shard import Shard
+from mmcalib.domain.shape_codec import to_fields
+from mmcalib.domain.shapes import Shape
+from mmcalib.errors import UsageError
+from mmcalib.result.census import (
+    SCHEMA_VERSION,
+    CensusDocument,
+    Counts,
+    ScannedCorpus,
+    ScanTool,
+    totals,
+)
+from mmcalib.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What `CensusDocument` says, with its lists as they were counted: memory does not grow by the
+    size of the file. The fields of the same names are the document's.
+    """
+
+    tool: ScanTool
+    shards: list[str]
+    corpus: ScannedCorpus
+    census: Census
+    requests: PromptCensus
+
+    @classmethod
+    def of(
+        cls,
+        census: Census,
+        prompts: PromptCensus,
+        *,
+        files: int,
+        skipped: int,
+        distinct: int | None = None,
+        shards: Iterable[Shard] = (),
+        versions: Iterable[str] = (__version__,),
+    ) -> Survey:
+        """The survey of these counts."""
+        items, requests, modalities = totals(census, prompts)
+        corpus = ScannedCorpus(
+            items=items,
+            prompts=requests,
+            files=files,
+            skipped=skipped,
+            modalities=modalities,
+            distinct=distinct or None,
+        )
+        tool = ScanTool(mmcalib=sorted(set(versions)))
+        return cls(tool, [str(shard) for shard in sorted(shards)], corpus, census, prompts)
+
+    @classmethod
+    def read(cls, document: CensusDocument) -> Survey:
+        """What a file says."""
+        one = document
+        return cls(one.tool, one.shards, one.corpus, one.census, one.requests)
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(shards=self.shards, corpus=self.corpus)
+
+    def to_json(self) -> Iterator[str]:
+        """`census.json`, piece by piece: one line for each shape and prompt. The same bytes for the
+        same corpus, in whatever order it was read or merged. Bytes of a name that are not UTF-8
+        stay as escapes.
+        """
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "tool": self.tool.model_dump(),
+            "shards": self.shards,
+            "corpus": self.corpus.model_dump(),
+        }
+        yield "{\n"
+        for name, value in head.items():
+            yield f"{json.dumps(name)}: {json.dumps(value)},\n"
+        places = {entry.shape: place for place, entry in enumerate(self.census.shapes())}
+        yield from _listed("shapes", map(_shape, self.census.shapes()))
+        yield ",\n"
+        found = self.requests.signatures()
+        yield from _listed("prompts", (_prompt(entry, places) for entry in found))
+        yield "\n}\n"
+
+
+def merged(surveys: Sequence[Survey]) -> Survey:
+    """The survey of all their corpora together. Raises UsageError where a shard is there twice,
+    and for no surveys at all.
+    """
+    if not surveys:
+        raise UsageError("nothing to merge", hint="mmcalib merge CENSUS.json... --out DIR")
+    return Survey.of(
+        Census(entry for survey in surveys for entry in survey.census.shapes()),
+        PromptCensus(entry for survey in surveys for entry in survey.requests.signatures()),
+        files=sum(survey.corpus.files for survey in surveys),
+        skipped=sum(survey.corpus.skipped for survey in surveys),
+        shards=_together(shard for survey in surveys for shard in survey.shards),
+        versions=(version for survey in surveys for version in survey.tool.mmcalib),
+    )
+
+
+def missing(shards: Sequence[str]) -> list[str]:
+    """The shards that make a whole of those that are there."""
+    there = {Shard.parse(words) for words in shards}
+    whole = {Shard(of, index) for of in {s.of for s in there} for index in range(1, of + 1)}
+    return [str(shard) for shard in sorted(whole - there)]
+
+
+def _together(shards: Iterable[str]) -> set[Shard]:
+    """All of them, without those that make a whole."""
+    there: set[Shard] = set()
+    for shard in map(Shard.parse, shards):
+        if shard in there:
+            raise UsageError(
+                f"shard {shard} is there twice",
+                hint="merge the shards of each corpus by themselves",
+            )
+        there.add(shard)
+    sizes = Counter(shard.of for shard in there)
+    return {shard for shard in there if sizes[shard.of] < shard.of}
+
+
+def _listed(name: str, entries: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    """A list with a line for each of its entries."""
+    begin = f"{json.dumps(name)}: [\n"
+    end = f"{json.dumps(name)}: []"
+    for entry in entries:
+        yield f"{begin}{json.dumps(entry)}"
+        begin, end = ",\n", "\n]"
+    yield end
+
+
+def _shape(entry: ShapeCount) -> dict[str, object]:
+    return {
+        "modality": entry.shape.modality,
+        "shape": to_fields(entry.shape),
+        "count": entry.count,
+        "exemplars": list(entry.exemplars),
+    }
+
+
+def _prompt(entry: PromptCount, places: Mapping[Shape, int]) -> dict[str, object]:
+    kept = entry.exemplar
+    return {
+        "shapes": [places[shape] for shape in entry.signature.shapes],
+        "text_chars": entry.signature.text_chars,
+        "asked": asdict(entry.signature.asked),
+        "count": entry.count,
+        "exemplar": {
+            "origin": kept.origin,
+            "items": [{"path": i.path, "declared": i.declared} for i in kept.items],
+            "text": kept.text,
+            "messages": kept.messages,
+            "fields": kept.fields,
+        },
+    }
