@@ -50,10 +50,12 @@ def run(
     from rich.console import Console
 
     from mmcalib.cli.gpu import gpu_named, gpu_that_serves
-    from mmcalib.cli.output import claim, finish, save
+    from mmcalib.cli.output import PROVISIONAL, claim, finish, save
     from mmcalib.cli.progress import Terminal
     from mmcalib.progress import Silent
+    from mmcalib.report.early_terminal import first_answer
     from mmcalib.workflows.calibration.run import run as run_job
+    from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.spec import Job, RunSoFar
 
     where = gpu_named(options.gpu, gpu_memory, capability)
@@ -62,7 +64,17 @@ def run(
     out = options.out
     claim(out, force=force)
     console = Console(stderr=True, highlight=False)
-    outcome = RunSoFar(on_change=lambda so_far: save(so_far, out))
+    shown: list[Calibration] = []
+
+    def changed(so_far: RunSoFar) -> None:
+        save(so_far, out)
+        if so_far.calibration is not None and not shown and not quiet:
+            shown.append(so_far.calibration)
+            written = out / PROVISIONAL
+            file = str(written) if written.exists() else ""
+            first_answer(so_far.calibration, file, job.to_come, console)
+
+    outcome = RunSoFar(on_change=changed)
     try:
         calibration = run_job(
             job, outcome, Silent() if quiet else Terminal(console, verbose=verbose)

@@ -32,7 +32,7 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
     tables = [
         (corpus_heading(calibration.corpus, "Your corpus"), corpus),
         ("What vLLM reserves", reserved),
-        ("Settings, and why", _settings(calibration)),
+        ("Settings, and why", settings_table(calibration)),
         ("Checks", checks_table(calibration.checks)),
     ]
     if traffic is not None and traffic.choices:
@@ -101,7 +101,8 @@ def _reserved(calibration: CalibrationDocument) -> Table:
     return table
 
 
-def _settings(calibration: CalibrationDocument) -> Table:
+def settings_table(calibration: CalibrationDocument) -> Table:
+    """Each value with its reason, and how that is known."""
     table = _table()
     table.add_column("", overflow="fold")
     table.add_column("", overflow="fold", justify="right")

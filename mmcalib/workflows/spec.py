@@ -113,6 +113,17 @@ class Job:
                 hint="--validate startup, or replay",
             )
 
+    @property
+    def to_come(self) -> list[str]:
+        """What is proven once the configuration is known, in words."""
+        said = {
+            "none": [],
+            "budget": ["reading the file back"],
+            "startup": ["reading the file back", "the engine start"],
+            "replay": ["reading the file back", "the engine start", "the replay"],
+        }[self.validate]
+        return [*said, *([f"memory on {self.gpu.name}"] if self.gpu else []), "the reports"]
+
 
 @dataclass(slots=True)
 class RunSoFar:

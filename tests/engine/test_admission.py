@@ -21,6 +21,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
+from mmcalib.releases.release import VLLM_0_33
 from mmcalib.result.costs import gate_of
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.decide import decide
@@ -29,6 +30,7 @@ from mmcalib.workflows.gate.rules import prove_rules
 from mmcalib.workflows.read import read
 from tests.e2e.media import clip, photo, sound
 from tests.engine.conftest import QWEN, Lab
+from tests.upstream import QIANFAN, since
 
 pytestmark = pytest.mark.engine
 
@@ -121,7 +123,9 @@ sounds = st.builds(AudioShape, st.integers(400, 1_000_000), st.sampled_from([800
 budgets = st.integers(1, 6000)
 
 
-@pytest.mark.parametrize("model_id", [QWEN, QWEN3, INTERNVL, LLAVA])
+@pytest.mark.parametrize(
+    "model_id", [QWEN, QWEN3, pytest.param(INTERNVL, marks=since(VLLM_0_33, QIANFAN)), LLAVA]
+)
 @LESS
 @given(shapes=st.lists(images, min_size=AT_ONCE, max_size=AT_ONCE), budget=budgets)
 def test_no_image_is_admitted_that_the_engine_would_reject(
@@ -168,7 +172,10 @@ def _photos(count: int) -> list[ImageShape]:
     return found
 
 
-@pytest.mark.parametrize(("model_id", "least"), [(QWEN, 0.9), (INTERNVL, 0.9), (LLAVA, 0.9)])
+@pytest.mark.parametrize(
+    ("model_id", "least"),
+    [(QWEN, 0.9), pytest.param(INTERNVL, 0.9, marks=since(VLLM_0_33, QIANFAN)), (LLAVA, 0.9)],
+)
 def test_most_photos_that_the_engine_admits_are_admitted(
     calibrated: Callable[[str], Calibrated], model_id: str, least: float
 ) -> None:

@@ -25,6 +25,7 @@ from mmcalib.engine.messages import (
 from mmcalib.media.probe import probe
 from mmcalib.models import find, materialise
 from mmcalib.progress import Silent
+from mmcalib.releases.release import VLLM_0_33
 from mmcalib.workflows.device import DeviceComparison
 from mmcalib.workflows.proof.processor_device import (
     DevicePairs,
@@ -34,6 +35,7 @@ from mmcalib.workflows.proof.processor_device import (
     processor_device,
 )
 from tests.engine.conftest import QWEN, Lab
+from tests.upstream import QIANFAN, since
 
 pytestmark = pytest.mark.engine
 
@@ -67,6 +69,7 @@ def test_processors_of_torch_are_seen_to_heed_a_device(
     assert tried(lab(model), *modalities).unfit == {}
 
 
+@since(VLLM_0_33, QIANFAN)
 def test_one_that_takes_no_device_is_told_with_its_own_words(lab: Open) -> None:
     unfit = tried(lab(INTERN), "image").unfit
     assert "unexpected keyword argument 'device'" in unfit["image"]

@@ -50,7 +50,7 @@ def test_defaults_say_nothing(host: EngineHost) -> None:
     [
         (("--port", "9000"), "--port: of vLLM's server"),
         (("--tensor-paralel-size", "2"), "vLLM does not take these flags"),
-        (("--kv-cache-dtype", "int3"), "vLLM does not take these flags"),
+        (("--tensor-parallel-size", "two"), "vLLM does not take these flags"),
     ],
 )
 def test_others_are_one_line(host: EngineHost, flags: tuple[str, ...], why: str) -> None:

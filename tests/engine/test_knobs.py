@@ -22,10 +22,10 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.models import materialise
-from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32
+from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32, VLLM_0_33
 from tests.engine import gemma4, idefics3
 from tests.engine.conftest import Lab
-from tests.upstream import NESTED, before
+from tests.upstream import NESTED, QIANFAN, before, since
 
 pytestmark = pytest.mark.engine
 
@@ -111,6 +111,7 @@ def test_both_areas_may_be_capped_at_once(lab: Callable[[str], Lab], model_id: s
         assert kept < embeds(opened, blank, Setting())
 
 
+@since(VLLM_0_33, QIANFAN)
 def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
     """Whose processor refuses `images_kwargs`: the flat name is the one that is heeded."""
     opened = lab(INTERNVL)
