@@ -41,5 +41,10 @@ def since(release: Release, why: str) -> pytest.MarkDecorator:
     return _expected(release.reached, f"from {release.major}.{release.minor} on {why}")
 
 
+def between(first: Release, fixed: Release, why: str) -> pytest.MarkDecorator:
+    """The same from one vLLM on, and before another."""
+    return _expected(first.reached and not fixed.reached, why)
+
+
 def _expected(here: bool, reason: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(here, reason=reason, strict=True)

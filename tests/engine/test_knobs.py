@@ -25,7 +25,7 @@ from mmcalib.models import materialise
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32, VLLM_0_33
 from tests.engine import gemma4, idefics3
 from tests.engine.conftest import Lab
-from tests.upstream import NESTED, QIANFAN, before, since
+from tests.upstream import NESTED, QIANFAN, before, between, since
 
 pytestmark = pytest.mark.engine
 
@@ -159,7 +159,7 @@ def test_llava_heeds_no_option(lab: Callable[[str], Lab]) -> None:
         assert embeds(opened, PHOTO, Setting(kwargs)) == default
 
 
-@before(VLLM_0_31, "`truncation` is heeded by modality: 0.29 and 0.30 cut off no sound")
+@between(VLLM_0_29, VLLM_0_31, "`truncation` is heeded by modality: 0.29 and 0.30 cut off no sound")
 def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
     """`chunk_length` cuts clips and what vLLM reserves for them, and the encoder then refuses them:
     it takes 30 seconds of features, no more and no fewer.
