@@ -45,11 +45,11 @@ app = typer.Typer(
 # In the order in which they are met; what each is for, in words that fit one line of 80.
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "run": (run, "Calibrate vLLM for a corpus, write a config and prove it."),
-    "doctor": (doctor, "What is installed, what works here, what to type where not."),
+    "doctor": (doctor, "Check the installation and print a fix for each problem."),
     "models": (models, "The models that calibrate offline and without weights."),
     "gpus": (gpus, "The GPUs that are known by name, with their memory."),
-    "rehearse": (rehearse, "The memory of any engine config on a GPU that need not be here."),
-    "plan": (plan, "It does not fit: the cheapest fixes with which it does."),
+    "rehearse": (rehearse, "Predict the memory of any engine config on a GPU without having it."),
+    "plan": (plan, "Find the cheapest changes that make a model fit."),
     "validate": (validate, "Judge a vLLM config that somebody wrote."),
     "check": (check, "Does new data fit a calibration? A gate for pipelines."),
     "drift": (drift, "Does today's traffic still fit a calibration?"),

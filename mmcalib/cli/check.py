@@ -40,7 +40,7 @@ def check(
     allow_url: AllowUrl = False,
     allow_unknown: Annotated[
         bool,
-        typer.Option("--allow-unknown", help="What nothing is known of does not count as a no."),
+        typer.Option("--allow-unknown", help="Treat unknown items as fitting."),
     ] = False,
     junit: Annotated[
         Path | None,

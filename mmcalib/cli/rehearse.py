@@ -105,7 +105,7 @@ def rehearse(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rehearse vLLM's startup on a GPU that need not be there: memory, budget, and why.
+    """Rehearse vLLM's startup on a GPU without having it: memory, budget, and why.
 
     Example: mmcalib rehearse --model Qwen/Qwen2.5-VL-3B-Instruct --gpu L4 -- --max-model-len 32768
     """

@@ -13,7 +13,7 @@ from mmcalib.errors import MmcalibError, OutputError, UsageError
 # What Typer raises for words that it cannot parse: BadParameter is the one that it exports.
 Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
 
-_PASSES_FLAGS_ON = ("rehearse", "plan", "validate")
+_PASSES_FLAGS_ON = ("run", "rehearse", "plan", "validate")
 _TAKES_DATA = ("run", "scan", "validate")
 
 

@@ -25,8 +25,14 @@ _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capt
 
 def refuse_own(flags: Sequence[str], engine_args: Mapping[str, Any], *, pinned: bool) -> None:
     """Raises UsageError for the first that a calibration decides itself, with the option that tells
-    it what to decide.
+    it what to decide, and for a word that is no flag.
     """
+    if flags and not flags[0].startswith("-"):
+        raise UsageError(
+            f"unexpected extra argument: {flags[0]}",
+            hint="--data names the media, each folder or file with a --data of its own; vLLM's "
+            "flags go after --",
+        )
     for name in (*_named(flags), *engine_args):
         if name in _OWN:
             raise UsageError(

@@ -92,21 +92,13 @@ class Job:
     def __post_init__(self) -> None:
         refuse_own(self.flags, self.engine_args, pinned=self.pin_kv_cache)
         if self.policy.concurrency is not None and self.gpu is None:
-            raise UsageError(
-                "--concurrency is of a GPU's memory, and none is named", hint="--gpu L4"
-            )
+            raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
         if self.worst_order is not None and self.gpu is None:
-            raise UsageError(
-                "--worst-order is looked for on a GPU, and none is named", hint="--gpu L4"
-            )
+            raise UsageError("--worst-order needs --gpu", hint="--gpu L4")
         if self.serve_choices and self.gpu is None:
-            raise UsageError(
-                "--serve-choices is of serving on a GPU, and none is named", hint="--gpu L4"
-            )
+            raise UsageError("--serve-choices needs --gpu", hint="--gpu L4")
         if self.pin_kv_cache and self.gpu is None:
-            raise UsageError(
-                "--pin-kv-cache is of a GPU's memory, and none is named", hint="--gpu L4"
-            )
+            raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
         if self.encoder_sweep and self.validate not in ("startup", "replay"):
             raise UsageError(
                 f"--encoder-sweep needs an engine, which --validate {self.validate} does not start",

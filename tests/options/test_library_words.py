@@ -24,7 +24,7 @@ MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
         ("--count image=4", 'Policy(count={"image": 4})'),
         ("--validate startup, or replay", 'validate="startup", or replay'),
         ("--data DIR or --requests FILE.jsonl", "data=DIR or requests=FILE.jsonl"),
-        ("--concurrency is of a GPU's memory", "concurrency is of a GPU's memory"),
+        ("--concurrency needs --gpu", "concurrency needs gpu"),
         ("--media-io-kwargs '{\"video\": 1}'", 'Policy(media_io_kwargs={"video": 1})'),
         ("or --allow-url fetches it", "or allow_url=True fetches it"),
         (
@@ -46,7 +46,7 @@ def test_options_as_arguments(option: str, argument: str) -> None:
         ({}, "nothing to calibrate for", "data=DIR or requests=FILE.jsonl"),
         (
             {"policy": {"concurrency": 4}},
-            "concurrency is of a GPU's memory, and none is named",
+            "concurrency needs gpu",
             'gpu="L4"',
         ),
         (

@@ -129,7 +129,7 @@ def _summary(calibration: CalibrationDocument) -> str:
 def _notes(calibration: CalibrationDocument) -> Iterator[str]:
     found = calibration.memory
     if found.calibrated.kv_cache_bytes is None:
-        yield "mmcalib run --gpu NAME rehearses the memory of a GPU that need not be there."
+        yield "mmcalib run --gpu NAME predicts the memory of a GPU without having it."
     for name, one in (("default", found.default), ("calibrated", found.calibrated)):
         if one.note:
             yield f"Of the {name}: {wording.plain(one.note).rstrip('.')}."

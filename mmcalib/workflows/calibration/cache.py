@@ -154,9 +154,8 @@ def _large_items(decision: Decision) -> Iterator[Check]:
             name,
             "warn",
             f"{worst.alone} {worst.modality} items each fill over half of the encoder cache, "
-            f"{size} tokens: {item.exemplar} stays there for the {worst.steps} or more steps of "
-            f"{batched} tokens that its {item.tokens} take, and until then the next is not "
-            "encoded: such requests are prefilled one after the other",
+            f"{size} tokens: {item.exemplar} occupies it for at least {worst.steps} steps of "
+            f"{batched} tokens; the next large {worst.modality} waits",
             f"--max-num-batched-tokens {2 * item.embeds} makes room for two and takes GPU memory"
             + (smaller if worst.modality in decision.turns() else ""),
         )

@@ -36,7 +36,7 @@ class WrittenConfiguration:
     def of(
         cls, config: Path | None, flags: Sequence[str], model: str | None
     ) -> WrittenConfiguration:
-        """Raises UsageError where the file cannot be read, or is no mapping of settings."""
+        """Raises UsageError where the file cannot be read, or is not a YAML mapping."""
         if config is None:
             return cls(None, tuple(flags), model)
         try:
@@ -44,7 +44,7 @@ class WrittenConfiguration:
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             raise UsageError(f"--config {config}: it is not YAML") from error
         if not isinstance(settings, dict):
-            raise UsageError(f"--config {config}: it is no mapping of settings")
+            raise UsageError(f"--config {config}: not a YAML mapping")
         return cls(config, tuple(flags), model, {str(k): v for k, v in settings.items()})
 
 

@@ -119,7 +119,7 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
     if settings is None:
         return {}, [], "it is empty: vllm serve ends with an error"
     if not isinstance(settings, dict) or not isinstance(node, yaml.MappingNode):
-        return {}, [], "it is no mapping of settings: vllm serve ends with an error"
+        return {}, [], "not a YAML mapping: vllm serve ends with an error"
     odd = [key for key in settings if not isinstance(key, str)]
     if odd:
         return {}, [], f"the key {odd[0]!r} is no word: vllm serve ends with an error"

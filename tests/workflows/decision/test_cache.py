@@ -232,7 +232,7 @@ def test_large_items_that_wait_for_one_another_are_warned_of() -> None:
     assert status == "warn"
     assert "2 image items each fill over half of the encoder cache, 8100 tokens" in detail
     assert path_of(BIGGER) in detail
-    assert "the 4 or more steps of 2048 tokens that its 8100 take" in detail
+    assert "occupies it for at least 4 steps of 2048 tokens; the next large image waits" in detail
     assert "--max-num-batched-tokens 16200" in remedy
 
 

@@ -62,7 +62,7 @@ def test_where_vllm_would_not_start_another_check_tells() -> None:
 
 
 def test_without_a_gpu_there_is_nothing_to_write() -> None:
-    with pytest.raises(UsageError, match="--pin-kv-cache is of a GPU's memory") as caught:
+    with pytest.raises(UsageError, match="--pin-kv-cache needs --gpu") as caught:
         Job(model="some/model", data=("photos",), pin_kv_cache=True)
     assert caught.value.hint == "--gpu L4"
 
