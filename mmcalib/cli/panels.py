@@ -22,7 +22,7 @@ RUN: Mapping[str, Sequence[str]] = {
     ),
     "The GPU that serves": (
         *("gpu", "gpu_memory", "capability", "serve_choices", "worst_order", "trials"),
-        "pin_kv_cache",
+        *("pin_kv_cache", "flags"),
     ),
     "Proof": ("validate", "startup_budget_s", "device", "encoder_sweep"),
     "Results": (

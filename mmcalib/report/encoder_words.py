@@ -116,5 +116,7 @@ def _points(one: ModalitySweep, *, several: bool) -> list[tuple[int, int]]:
 
 
 def _highest(one: ModalitySweep) -> str:
+    if not one.points:
+        return "not measured"
     most = max(one.points, key=lambda point: point.peak_bytes)
     return f"{mib(most.peak_bytes)} for {wording.number(most.tokens)} tokens"

@@ -17,7 +17,7 @@ def sized_items(calibration: CalibrationDocument) -> list[SizedItems]:
     found: list[SizedItems] = []
     for part in costs.values():
         found += [
-            SizedItems(known.shape, known.items or 1, known.tokens)
+            SizedItems(known.shape, max(1, known.items or 1), known.tokens)
             for known in part.known
             if isinstance(known.shape, ImageShape | VideoShape)
         ]
@@ -35,9 +35,10 @@ def sized_items(calibration: CalibrationDocument) -> list[SizedItems]:
 
 
 def limit(calibration: CalibrationDocument, modality: Modality) -> int:
-    """How many a prompt may have."""
-    given = calibration.engine_config.get("limit_mm_per_prompt", {}).get(modality, 0)
-    return int(given.get("count", 0)) if isinstance(given, dict) else int(given)
+    """How many a prompt may have; 0 where the file says no number."""
+    given = calibration.limits.limit_mm_per_prompt.get(modality)
+    count = given.get("count") if isinstance(given, dict) else given
+    return count if isinstance(count, int) and count > 0 else 0
 
 
 def items_per_request(calibration: CalibrationDocument, limits: Mapping[Modality, int]) -> int:

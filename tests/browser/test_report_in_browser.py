@@ -42,7 +42,7 @@ def small() -> str:
 def test_it_opens_without_a_complaint_and_shows_its_charts(open_page: Open, demo: str) -> None:
     page = open_page(demo)
     charts = page.locator("figure")
-    assert charts.count() == 9
+    assert charts.count() == 10
     for chart in charts.all():
         svg = chart.locator("svg:visible")
         assert svg.count() == 1
@@ -168,13 +168,14 @@ def test_a_screen_reader_finds_its_way(open_page: Open, demo: str) -> None:
         assert page.get_by_role(role).count() == 1, role
     assert page.get_by_role("heading", level=1).count() == 1
     titles = page.get_by_role("heading", level=2).all_inner_texts()
-    assert [re.sub(" (measured|computed)$", "", title) for title in titles] == [
+    assert [re.sub(" (measured|computed|rehearsed)$", "", title) for title in titles] == [
         "Use it",
         "What your items cost",
         "Sizes, and the limit",
         "The frontier",
         "Where the memory goes",
         "What vLLM reserves",
+        "Serving your requests",
         "Feeding the encoder",
         "What repeats",
         "The costliest items",
@@ -188,7 +189,7 @@ def test_a_screen_reader_finds_its_way(open_page: Open, demo: str) -> None:
 
 def test_without_a_script_all_but_the_buttons_is_there(open_page: Open, demo: str) -> None:
     page = open_page(demo, java_script_enabled=False)
-    assert page.locator("figure svg:visible").count() == 9
+    assert page.locator("figure svg:visible").count() == 10
     assert page.get_by_role("button").count() == 0
     page.locator("#chart-cache ~ details summary").click()
     assert page.locator("#chart-cache ~ details table").is_visible()

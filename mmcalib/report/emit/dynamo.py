@@ -17,7 +17,7 @@ _IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:TAG"
 def dynamo_text(calibration: CalibrationDocument) -> str:
     """The worker prefills and decodes; whoever splits it gives these arguments to each part."""
     config = kubernetes.without(calibration.engine_config)
-    model = config.get("model", calibration.model.id)
+    model = str(config.get("model", calibration.model.id))
     container: dict[str, Any] = {
         "image": _IMAGE,
         "command": ["python3", "-m", "dynamo.vllm"],

@@ -13,7 +13,7 @@ from mmcalib.result.calibration import CalibrationDocument
 def kserve_text(calibration: CalibrationDocument) -> str:
     """One service; CPUs and memory of its pod are for the cluster to say."""
     config = kubernetes.without(calibration.engine_config)
-    model = config.get("model", calibration.model.id)
+    model = str(config.get("model", calibration.model.id))
     args = [
         "--model_name=vllm",
         f"--model_id={kubernetes.escaped(model)}",

@@ -99,4 +99,4 @@ def _more(found: ProcessorCache) -> Iterator[str]:
 
 def _ceiling(rate: float) -> float:
     """A round end for the axis above `rate`."""
-    return next(end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if rate <= end)
+    return next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if rate <= end), 1.0)

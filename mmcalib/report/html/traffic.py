@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib import wording
-from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, text, upright
+from mmcalib.report.html.canvas import ROW_PX, SHORT, Canvas, Layer, draw, text, upright
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.traffic_words import HEAD, highest_line, timeline_rows, traffic_sentence
 from mmcalib.result.traffic import ServedTraffic, TimelineStep, TrafficFigures
@@ -41,9 +41,11 @@ def traffic(served: ServedTraffic) -> PageFigure:
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
         if default is not None:
-            yield from _reserve(default, most, canvas, "left", "by default", _DEFAULT[-1])
+            apart = abs(default.reserved_bytes - found.reserved_bytes) / wording.GIB
+            near = apart / most * canvas.height_px < ROW_PX
+            yield from _reserve(default, most, canvas, "by default", _DEFAULT[-1], below=near)
             yield _line(default.timeline, *_DEFAULT, x, y)
-        yield from _reserve(found, most, canvas, "right", "reserved at startup", "var(--ink)")
+        yield from _reserve(found, most, canvas, "reserved at startup", "var(--ink)")
         for said, field, colour in _SERIES:
             yield _line(found.timeline, said, field, colour, x, y)
 
@@ -82,9 +84,15 @@ def _beside(found: TrafficFigures, default: TrafficFigures) -> str:
 
 
 def _reserve(
-    found: TrafficFigures, most: float, canvas: Canvas, side: str, words: str, colour: str
+    found: TrafficFigures,
+    most: float,
+    canvas: Canvas,
+    words: str,
+    colour: str,
+    *,
+    below: bool = False,
 ) -> Iterator[Layer]:
-    """A line across, with its words at one side: both reserves may be nearly the same."""
+    """A line across with its words, `below` where another's are above."""
     reserved = found.reserved_bytes / wording.GIB
     height = canvas.height_px * (1 - reserved / most)
     yield {
@@ -97,7 +105,7 @@ def _reserve(
         },
     }
     said = f"{words} {wording.gib(found.reserved_bytes)}"
-    yield from text(said, canvas.width_px if side == "right" else 0, height - 10, side, colour)
+    yield from text(said, canvas.width_px, height + (10 if below else -10), "right", colour)
 
 
 def _line(
