@@ -36,7 +36,7 @@ def test_sizes_of_media_are_their_extremes_once_each(tmp_path: Path) -> None:
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     file.write_text("- a\n- b\n")
-    with pytest.raises(UsageError, match="it is no mapping"):
+    with pytest.raises(UsageError, match="not a YAML mapping"):
         WrittenConfiguration.of(file, (), None)
     file.write_text("a: [")
     with pytest.raises(UsageError, match="it is not YAML"):
