@@ -30,6 +30,11 @@ def without_particulars(reason: str) -> str:
     return reason.partition(":")[0]
 
 
+def flag(name: str) -> str:
+    """An argument of vLLM, such as max_model_len, as its option: --max-model-len."""
+    return f"--{name.replace('_', '-')}"
+
+
 def one_line(text: str) -> str:
     """`text` with every run of whitespace and control characters as one space, cut to 200."""
     printable = "".join(char if char.isprintable() else " " for char in text)

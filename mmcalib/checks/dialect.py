@@ -9,6 +9,7 @@ import yaml
 
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
+from mmcalib.wording import flag
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class Dialect(Enum):
 
     def setting(self, name: str, value: Any) -> str:
         """What sets an option of vLLM by that name."""
-        return self.say(flags=f"--{name.replace('_', '-')} {value}", lines=line(name, value))
+        return self.say(flags=f"{flag(name)} {value}", lines=line(name, value))
 
 
 def line(name: str, value: Any) -> str:

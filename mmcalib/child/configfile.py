@@ -12,7 +12,7 @@ from mmcalib.releases.command_line import parsers
 from mmcalib.releases.configs import ARGUMENTS
 
 # What the parser notes of its own words.
-_NO_ARGUMENTS = ("config", "model_tag", "subparser", "dispatch_function")
+_NO_ARGUMENTS = ("config", "model_tag")
 
 
 def parse(request: ParseServeConfig) -> ServeConfig:

@@ -18,11 +18,13 @@ def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -
     return described(gpu_memory, capability) if gpu_memory and capability else gpu
 
 
-def gpu_that_serves(name: str | None) -> Gpu | None:
-    """The one named, or the one that is here; None where there is none."""
+def gpu_that_serves(named: Gpu | str | None) -> Gpu | None:
+    """The one named or described, or the one that is here; None where there is none."""
     from mmcalib.gpus import present
     from mmcalib.workflows.memory.rehearse import AUTO, gpu_of
 
-    if name is not None:
-        return gpu_of(name)
+    if isinstance(named, Gpu):
+        return named
+    if named is not None:
+        return gpu_of(named)
     return gpu_of(AUTO) if present.has_gpu() else None

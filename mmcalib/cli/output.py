@@ -47,7 +47,7 @@ def again(command: Sequence[str]) -> str:
         words.append("--force")
     carrying = [name for name, form in CONFIGURATIONS.items() if form.variables]
     if not any(word.removeprefix("--emit=") in carrying for word in words):
-        words += ["--emit", _PLAINEST if _PLAINEST in carrying else carrying[0]]
+        words += ["--emit", _PLAINEST]
     return shlex.join(words)
 
 

@@ -58,8 +58,7 @@ def run(
     from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.spec import Job, RunSoFar
 
-    where = gpu_named(options.gpu, gpu_memory, capability)
-    gpu = gpu_that_serves(where) if where is None or isinstance(where, str) else where
+    gpu = gpu_that_serves(gpu_named(options.gpu, gpu_memory, capability))
     job = Job.of(options, gpu=gpu, probe=probe, flags=flags or [])
     out = options.out
     claim(out, force=force)

@@ -7,15 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mmcalib.corpus.chat import UrlType
-from mmcalib.corpus.urls import (
-    FRAMES_SUFFIX,
-    Unresolved,
-    decode_data_url,
-    is_inline,
-    materialise,
-    sent_frames,
-)
-from mmcalib.wording import one_line
+from mmcalib.corpus.urls import Unresolved, inline_file, is_inline
 
 
 class Carrier(Protocol):
@@ -38,23 +30,9 @@ class ByReference:
     def url(self, media: tuple[UrlType, str], folder: Path) -> str:
         _, url = media
         if is_inline(url):
-            path = inline_file(media, self._media)
-            return os.path.relpath(path, self._beside)
+            return os.path.relpath(inline_file(*media, self._media), self._beside)
         if "://" in url or os.path.isabs(url) or url.startswith("file:"):
             return url
         if "\0" in url:
             raise Unresolved("not a path")
         return os.path.join(folder.absolute(), url)
-
-
-def inline_file(media: tuple[UrlType, str], folder: Path) -> str:
-    """The file below `folder` that holds what a `data:` URL carries. Raises `Unresolved` and
-    OutputError.
-    """
-    part_type, url = media
-    if part_type == "video_url" and (frames := sent_frames(url)):
-        return materialise(frames, FRAMES_SUFFIX, folder)
-    try:
-        return materialise(*decode_data_url(url), folder)
-    except Unresolved as error:
-        raise Unresolved(one_line(str(error))) from error

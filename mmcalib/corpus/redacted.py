@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.corpus.asking import asked, is_plain
-from mmcalib.corpus.carried import inline_file
 from mmcalib.corpus.chat import MODALITY_OF, UrlType
 from mmcalib.corpus.content_parts import text_part
 from mmcalib.corpus.urls import (
     Outside,
     Unresolved,
+    inline_file,
     is_inline,
     local_path,
     remote_url,
@@ -92,7 +92,7 @@ class AsBlanks:
     def _path(self, media: tuple[UrlType, str], folder: str) -> str:
         _, url = media
         if is_inline(url):
-            return inline_file(media, self._scratch)
+            return inline_file(*media, self._scratch)
         if remote := remote_url(url):
             if not self._allow_url:
                 raise Unresolved("a medium is elsewhere, and is read with --allow-url alone")

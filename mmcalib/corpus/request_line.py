@@ -12,15 +12,12 @@ from mmcalib.corpus.asking import asked
 from mmcalib.corpus.chat import MODALITY_OF, BadRequest, UrlType, parse_line
 from mmcalib.corpus.content_parts import url_part
 from mmcalib.corpus.urls import (
-    FRAMES_SUFFIX,
     Outside,
     Unresolved,
-    decode_data_url,
+    inline_file,
     is_inline,
     local_path,
-    materialise,
     remote_url,
-    sent_frames,
 )
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import UsageError
@@ -101,10 +98,8 @@ class RequestLines:
             ) from error
 
     def _find(self, part_type: UrlType, url: str) -> _Named:
-        if is_inline(url) and part_type == "video_url" and (frames := sent_frames(url)):
-            path = materialise(frames, FRAMES_SUFFIX, self._scratch)
-        elif is_inline(url):
-            path = materialise(*decode_data_url(url), self._scratch)
+        if is_inline(url):
+            path = inline_file(part_type, url, self._scratch)
         elif self._allow_url and (remote := remote_url(url)):
             path = remote
         else:

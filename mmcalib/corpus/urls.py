@@ -128,6 +128,15 @@ def sent_frames(url: str) -> bytes | None:
     return FRAMES + payload.encode(errors="replace")
 
 
+def inline_file(part_type: str, url: str, folder: Path) -> str:
+    """The file below `folder` that holds what the `data:` URL of a part of this type carries.
+    Raises `Unresolved` and OutputError.
+    """
+    if part_type == "video_url" and (frames := sent_frames(url)):
+        return materialise(frames, FRAMES_SUFFIX, folder)
+    return materialise(*decode_data_url(url), folder)
+
+
 def served_url(path: str) -> str:
     """What a request to a server that may read this disk says of the file at `path`.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 from mmcalib.domain.nested import merged
+from mmcalib.wording import flag
 
 # What a fix costs the user, the least first.
 Cost = Literal["nothing", "requests", "speed", "quality", "most of the speed", "hardware"]
@@ -59,13 +60,12 @@ def spelled(changes: Mapping[str, Any]) -> str:
     """Engine arguments as flags of `vllm serve`."""
     words = []
     for name, value in changes.items():
-        flag = f"--{name.replace('_', '-')}"
         if value is True:
-            words.append(flag)
+            words.append(flag(name))
         elif isinstance(value, Mapping | list):
-            words.append(f"{flag} {shlex.quote(json.dumps(value))}")
+            words.append(f"{flag(name)} {shlex.quote(json.dumps(value))}")
         else:
-            words.append(f"{flag} {value}")
+            words.append(f"{flag(name)} {value}")
     return " ".join(words)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mmcalib.errors import UsageError
+from mmcalib.wording import flag
 
 # What a calibration derives or asks for itself, by vLLM's name, and how it is told.
 _OWN: Final = {
@@ -36,13 +37,13 @@ def refuse_own(flags: Sequence[str], engine_args: Mapping[str, Any], *, pinned: 
     for name in (*_named(flags), *engine_args):
         if name in _OWN:
             raise UsageError(
-                f"{_spelled(name)} is not one of vLLM's flags that run passes on: it is derived, "
+                f"{flag(name)} is not one of vLLM's flags that run passes on: it is derived, "
                 "or an option of mmcalib run itself",
                 hint=f"before the --: {_OWN[name]}",
             )
         if pinned and name in _PINNED:
             raise UsageError(
-                f"{_spelled(name)} and --pin-kv-cache are one or the other",
+                f"{flag(name)} and --pin-kv-cache are one or the other",
                 hint="leave one of them out",
             )
 
@@ -52,7 +53,3 @@ def _named(flags: Iterable[str]) -> Iterator[str]:
     for word in flags:
         if word.startswith("--"):
             yield word[2:].split("=")[0].split(".")[0].replace("-", "_")
-
-
-def _spelled(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

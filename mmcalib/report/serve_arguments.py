@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mmcalib.wording import flag
+
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
     """The words that follow `vllm serve`, an option and its values at a time, the model first.
@@ -16,20 +18,25 @@ def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
         yield [str(config["model"])]
     for name, value in config.items():
         if name != "model" and value is not None:
-            yield _option(f"--{name.replace('_', '-')}", value)
+            yield _option(flag(name), value)
 
 
-def _option(flag: str, value: Any) -> list[str]:
+def serve_words(config: Mapping[str, Any]) -> list[str]:
+    """The same, word for word."""
+    return [word for option in serve_arguments(config) for word in option]
+
+
+def _option(option: str, value: Any) -> list[str]:
     match value:
         case True:
-            return [flag]
+            return [option]
         case False:
-            return [f"--no-{flag[2:]}"]
+            return [f"--no-{option[2:]}"]
         case list() | tuple():
-            return [flag, *map(plain, value)]
+            return [option, *map(plain, value)]
     said = plain(value)
     # Behind a space, a parser would take it for an option of its own.
-    return [f"{flag}={said}"] if said.startswith("-") else [flag, said]
+    return [f"{option}={said}"] if said.startswith("-") else [option, said]
 
 
 def plain(value: Any) -> str:

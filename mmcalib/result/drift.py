@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, Self
 
-from mmcalib.derive.drift.figure import DriftFigure, Likeness, shifted
+from mmcalib.derive.drift.figure import DriftFigure, Likeness, Unit, shifted
 from mmcalib.result.part import DocumentPart
 
 
@@ -15,7 +15,7 @@ class DriftPart(DocumentPart):
     """
 
     name: str
-    unit: Literal["tokens", "items", "share", "count"]
+    unit: Unit
     likeness: Likeness
     today: float | None
     calibrated: float | None

@@ -10,7 +10,10 @@ import yaml
 from mmcalib.documents import read_document
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import UsageError
+from mmcalib.wording import flag
 
+# vLLM's parser wants a model; what it is called does not matter to it.
+UNNAMED: Final = "unnamed"
 # A configuration with every option of `vllm serve` has some 300 lines.
 _MOST_BYTES: Final = 1 << 18
 # Values, each alias counted as what it stands for: vLLM writes them all out.
@@ -52,7 +55,7 @@ def trusted(parsed: ServeConfig, path: Path | None) -> ServeConfig:
             f"--config {path} names what vLLM would import, run, write or connect to: "
             f"{', '.join(parsed.reaching)}",
             hint="remove it, or say it yourself, as a flag of vllm serve: mmcalib ... -- "
-            + " ".join(f"--{name.replace('_', '-')}" for name in parsed.reaching[:1]),
+            + " ".join(map(flag, parsed.reaching[:1])),
         )
     return parsed
 

@@ -124,15 +124,15 @@ def summary(no: int = 0, unknown: int = 0) -> Summary:
 @pytest.mark.parametrize(
     ("origin", "uri"),
     [
-        ("/work/a.png", "a.png"),
+        ("/here/a.png", "a.png"),
         ("/elsewhere/a b.png", "file:///elsewhere/a%20b.png"),
-        ("/work/\udce9\u202e.png", "%E9%E2%80%AE.png"),
+        ("/here/\udce9\u202e.png", "%E9%E2%80%AE.png"),
         ("s3://bucket/a b.png", "s3://bucket/a%20b.png"),
-        ("tar://a/b.png::/work/c.tar", "c.tar"),
+        ("tar://a/b.png::/here/c.tar", "c.tar"),
     ],
 )
 def test_every_origin_is_a_uri(origin: str, uri: str) -> None:
-    text = sarif_json([offender(origin)], summary(1), allow_unknown=False, root=Path("/work"))
+    text = sarif_json([offender(origin)], summary(1), allow_unknown=False, root=Path("/here"))
     (result,) = valid(text)["runs"][0]["results"]
     location = result["locations"][0]["physicalLocation"]["artifactLocation"]
     assert location["uri"] == uri

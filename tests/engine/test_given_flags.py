@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
 from mmcalib.workflows.calibration.given import said_by_flags
@@ -21,7 +22,10 @@ def host() -> Iterator[EngineHost]:
 
 
 def said(host: EngineHost, *flags: str) -> dict[str, object]:
-    return said_by_flags(flags, host, Silent())
+    def parse(words: Sequence[str]) -> ServeConfig:
+        return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
+
+    return said_by_flags(flags, parse, Silent())
 
 
 def test_flags_are_engine_arguments(host: EngineHost) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 # shown: nothing was calibrated that it could be held against.
 Likeness = Literal["same", "shifted", "unknown", "shown"]
+Unit = Literal["tokens", "items", "share", "count"]
 
 # Half as much again, or a third less. A choice: no traffic was watched for it.
 FACTOR: Final = 1.5
@@ -25,7 +26,7 @@ class DriftFigure:
     """
 
     name: str
-    unit: Literal["tokens", "items", "share", "count"]
+    unit: Unit
     likeness: Likeness
     today: float | None
     calibrated: float | None
@@ -36,7 +37,7 @@ class DriftFigure:
 
 def shown(
     name: str,
-    unit: Literal["tokens", "items", "share", "count"],
+    unit: Unit,
     today: float | None,
     calibrated: float | None,
     meaning: str,
@@ -47,7 +48,7 @@ def shown(
 
 def no_more(
     name: str,
-    unit: Literal["tokens", "items", "share", "count"],
+    unit: Unit,
     today: float | None,
     most: float,
     meaning: str,
@@ -60,7 +61,7 @@ def no_more(
 
 def alike(
     name: str,
-    unit: Literal["tokens", "items", "share", "count"],
+    unit: Unit,
     today: float | None,
     calibrated: float | None,
     seen: int,
@@ -72,7 +73,7 @@ def alike(
 
 def between(
     name: str,
-    unit: Literal["tokens", "items", "share", "count"],
+    unit: Unit,
     today: float | None,
     calibrated: tuple[float | None, float | None],
     seen: int,
@@ -97,9 +98,7 @@ def items_per_request(
     if found.likeness == "shifted" and calibrated is not None:
         expected = calibrated * requests
         if abs(items - expected) <= _DEVIATIONS * math.sqrt(max(expected, 1.0)):
-            return DriftFigure(
-                name, "items", "same", today, calibrated, found.least, found.most, meaning
-            )
+            return replace(found, likeness="same")
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mmcalib import wording
 from mmcalib.report.configuration_format import ConfigurationFormat
-from mmcalib.report.kubernetes import without
+from mmcalib.report.emitted import without
 from mmcalib.report.python_source import dictionary
 from mmcalib.result.calibration import CalibrationDocument
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmcalib.report import kubernetes
+from mmcalib.report import emitted, kubernetes
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.result.calibration import CalibrationDocument
 
@@ -16,14 +16,14 @@ _IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:TAG"
 
 def dynamo_text(calibration: CalibrationDocument) -> str:
     """The worker prefills and decodes; whoever splits it gives these arguments to each part."""
-    config = kubernetes.without(calibration.engine_config)
+    config = emitted.without(calibration.engine_config)
     model = str(config.get("model", calibration.model.id))
     container: dict[str, Any] = {
         "image": _IMAGE,
         "command": ["python3", "-m", "dynamo.vllm"],
         "args": [
             *("--model", kubernetes.escaped(model)),
-            *kubernetes.words(kubernetes.without(config, "model")),
+            *kubernetes.words(emitted.without(config, "model")),
         ],
         **kubernetes.variables(calibration),
     }
@@ -46,10 +46,10 @@ def dynamo_text(calibration: CalibrationDocument) -> str:
         "metadata": {"name": "vllm"},
         "spec": {"services": services},
     }
-    said = kubernetes.head(
+    said = emitted.head(
         calibration, f"TAG is a release of Dynamo with vLLM {calibration.tool.vllm}."
     )
-    return said + kubernetes.dump(document)
+    return said + emitted.dump(document)
 
 
 RENDERER = ConfigurationFormat(

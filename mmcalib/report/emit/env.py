@@ -73,7 +73,7 @@ def _words(config: Mapping[str, Any]) -> Iterator[str]:
         yield from option
     for name, value in config.items():
         if _dottable(value):
-            yield from _dotted(f"--{name.replace('_', '-')}", value)
+            yield from _dotted(wording.flag(name), value)
 
 
 def _dottable(value: Any) -> bool:

@@ -6,7 +6,7 @@ has no field for goes to `extraArgs`, as words of `vllm serve`.
 
 from __future__ import annotations
 
-from mmcalib.report import kubernetes
+from mmcalib.report import emitted, kubernetes
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.result.calibration import CalibrationDocument
 
@@ -23,9 +23,9 @@ _FIELDS = {
 
 def helm_text(calibration: CalibrationDocument) -> str:
     """`servingEngineSpec` with one model; CPUs and memory of its pod are for the cluster to say."""
-    config = kubernetes.without(calibration.engine_config)
+    config = emitted.without(calibration.engine_config)
     own = {field: config[name] for name, field in _FIELDS.items() if name in config}
-    words = kubernetes.words(kubernetes.without(config, "model", *_FIELDS))
+    words = kubernetes.words(emitted.without(config, "model", *_FIELDS))
     model = {
         "name": "vllm",
         "repository": "vllm/vllm-openai",
@@ -36,8 +36,8 @@ def helm_text(calibration: CalibrationDocument) -> str:
         "vllmConfig": {**own, **({"extraArgs": words} if words else {})},
         **kubernetes.variables(calibration),
     }
-    said = kubernetes.head(calibration, "Add requestCPU and requestMemory of your nodes.")
-    return said + kubernetes.dump({"servingEngineSpec": {"modelSpec": [model]}})
+    said = emitted.head(calibration, "Add requestCPU and requestMemory of your nodes.")
+    return said + emitted.dump({"servingEngineSpec": {"modelSpec": [model]}})
 
 
 RENDERER = ConfigurationFormat(

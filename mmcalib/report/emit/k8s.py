@@ -9,7 +9,7 @@ from mmcalib import wording
 from mmcalib.report import kubernetes
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.emit.env import left_out_words
-from mmcalib.report.kubernetes import dump
+from mmcalib.report.emitted import dump
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.engine_yaml import engine_yaml
 

@@ -5,19 +5,19 @@ That runtime hands vLLM's engine arguments on as they are (KServe's documentatio
 
 from __future__ import annotations
 
-from mmcalib.report import kubernetes
+from mmcalib.report import emitted, kubernetes
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.result.calibration import CalibrationDocument
 
 
 def kserve_text(calibration: CalibrationDocument) -> str:
     """One service; CPUs and memory of its pod are for the cluster to say."""
-    config = kubernetes.without(calibration.engine_config)
+    config = emitted.without(calibration.engine_config)
     model = str(config.get("model", calibration.model.id))
     args = [
         "--model_name=vllm",
         f"--model_id={kubernetes.escaped(model)}",
-        *kubernetes.words(kubernetes.without(config, "model")),
+        *kubernetes.words(emitted.without(config, "model")),
     ]
     gpus = str(config.get("tensor_parallel_size", 1))
     service = {
@@ -35,11 +35,11 @@ def kserve_text(calibration: CalibrationDocument) -> str:
             }
         },
     }
-    said = kubernetes.head(
+    said = emitted.head(
         calibration,
         f"Measured with vLLM {calibration.tool.vllm}; which one serves is for the runtime's image.",
     )
-    return said + kubernetes.dump(service)
+    return said + emitted.dump(service)
 
 
 RENDERER = ConfigurationFormat(

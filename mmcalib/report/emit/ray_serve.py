@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmcalib.report import kubernetes
+from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.result.calibration import CalibrationDocument
 
 
 def ray_serve_text(calibration: CalibrationDocument) -> str:
     """One application of one model."""
-    config = kubernetes.without(calibration.engine_args())
-    given = calibration.server.environment if calibration.server else {}
-    variables = {"env_vars": {name: str(value) for name, value in given.items()}}
+    config = emitted.without(calibration.engine_args())
+    given = emitted.variables(calibration)
     model: dict[str, Any] = {
         "model_loading_config": {
             "model_id": "vllm",
             "model_source": config.get("model", calibration.model.id),
         },
-        "engine_kwargs": kubernetes.without(config, "model"),
-        **({"runtime_env": variables} if given else {}),
+        "engine_kwargs": emitted.without(config, "model"),
+        **({"runtime_env": {"env_vars": given}} if given else {}),
     }
     application = {
         "name": "llm",
@@ -31,7 +30,7 @@ def ray_serve_text(calibration: CalibrationDocument) -> str:
         "import_path": "ray.serve.llm:build_openai_app",
         "args": {"llm_configs": [model]},
     }
-    return kubernetes.head(calibration) + kubernetes.dump({"applications": [application]})
+    return emitted.head(calibration) + emitted.dump({"applications": [application]})
 
 
 RENDERER = ConfigurationFormat(

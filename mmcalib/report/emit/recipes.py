@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mmcalib.report import kubernetes
+from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.needed import needed_on
-from mmcalib.report.serve_arguments import serve_arguments
+from mmcalib.report.serve_arguments import serve_words
 from mmcalib.result.calibration import CalibrationDocument
 
 _GB = 10**9
@@ -20,8 +20,8 @@ _GB = 10**9
 
 def recipe_text(calibration: CalibrationDocument) -> str:
     """`model` and one entry of `variants`."""
-    config = kubernetes.without(calibration.engine_config)
-    words = [w for o in serve_arguments(kubernetes.without(config, "model")) for w in o]
+    config = emitted.without(calibration.engine_config)
+    words = serve_words(emitted.without(config, "model"))
     variant: dict[str, Any] = {}
     needed = needed_on(calibration)
     if needed is None:
@@ -30,8 +30,8 @@ def recipe_text(calibration: CalibrationDocument) -> str:
         variant["vram_minimum_gb"] = math.ceil(needed.total_bytes / _GB)
         how = f"vram_minimum_gb: {needed.label} for {needed.gpu}, with one request of the context."
     variant["extra_args"] = words
-    said = kubernetes.head(calibration, how)
-    return said + kubernetes.dump(
+    said = emitted.head(calibration, how)
+    return said + emitted.dump(
         {
             "model": {"model_id": config.get("model", calibration.model.id)},
             "variants": {"default": variant},

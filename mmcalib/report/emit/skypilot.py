@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmcalib.gpus import catalogue
-from mmcalib.report import kubernetes
+from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.needed import needed_on
-from mmcalib.report.serve_arguments import serve_arguments
+from mmcalib.report.serve_arguments import serve_words
 from mmcalib.result.calibration import CalibrationDocument
 
 # Ours and SkyPilot's names, of GPUs that take bfloat16.
@@ -35,9 +35,9 @@ _PORT = 8000
 
 def skypilot_text(calibration: CalibrationDocument) -> str:
     """`resources.accelerators` are a choice; without a rehearsal they are left to the user."""
-    config = kubernetes.without(calibration.engine_config)
+    config = emitted.without(calibration.engine_config)
     ranks = config.get("tensor_parallel_size", 1)
-    words = shlex.join(word for option in serve_arguments(config) for word in option)
+    words = shlex.join(serve_words(config))
     resources: dict[str, Any] = {}
     needed = needed_on(calibration)
     if needed is None:
@@ -54,14 +54,14 @@ def skypilot_text(calibration: CalibrationDocument) -> str:
         )
         resources["accelerators"] = dict.fromkeys(fitting, ranks)
     resources["ports"] = _PORT
-    given = calibration.server.environment if calibration.server else {}
+    given = emitted.variables(calibration)
     task = {
         "resources": resources,
-        **({"envs": {name: str(value) for name, value in given.items()}} if given else {}),
+        **({"envs": given} if given else {}),
         "setup": shlex.join(["pip", "install", f"vllm=={calibration.tool.vllm}"]) + "\n",
         "run": f"vllm serve {words} --port {_PORT}\n",
     }
-    return kubernetes.head(calibration, how) + kubernetes.dump(task)
+    return emitted.head(calibration, how) + emitted.dump(task)
 
 
 RENDERER = ConfigurationFormat("sky.yaml", skypilot_text, use="sky launch {file}", variables=True)

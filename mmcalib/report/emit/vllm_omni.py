@@ -6,7 +6,7 @@ which hands what it has no field for to the stage's engine.
 
 from __future__ import annotations
 
-from mmcalib.report import kubernetes
+from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.result.calibration import CalibrationDocument
 
@@ -19,15 +19,15 @@ _OF_ALL = (
 
 def omni_text(calibration: CalibrationDocument) -> str:
     """An overlay with stage 0; the others, and the model's name, stay as they are."""
-    config = kubernetes.without(calibration.engine_config, "model")
+    config = emitted.without(calibration.engine_config, "model")
     of_all = {name: value for name, value in config.items() if name in _OF_ALL}
-    stage = {"stage_id": 0, **kubernetes.without(config, *_OF_ALL)}
-    said = kubernetes.head(
+    stage = {"stage_id": 0, **emitted.without(config, *_OF_ALL)}
+    said = emitted.head(
         calibration,
         "Stage 0 alone reads media. Calibrated with the GPU to itself: stages that share it",
         "need a smaller gpu_memory_utilization here.",
     )
-    return said + kubernetes.dump({**of_all, "stages": [stage]})
+    return said + emitted.dump({**of_all, "stages": [stage]})
 
 
 RENDERER = ConfigurationFormat(

@@ -14,6 +14,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.result.evidence import Evidence
+from mmcalib.wording import flag
 from mmcalib.workflows.calibration.cache import cache_evidence
 from mmcalib.workflows.decision.decision import Decision
 
@@ -54,8 +55,7 @@ def evidence(
             reason="given: --gpu-memory-utilization",
         )
     for name, value in given.items():
-        flag = f"--{name.replace('_', '-')}"
-        yield Evidence(setting=name, value=value, label="given", reason=f"given: {flag}")
+        yield Evidence(setting=name, value=value, label="given", reason=f"given: {flag(name)}")
     yield from cache_evidence(decision)
 
 

@@ -4,56 +4,46 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from mmcalib.checks.catalogue.engine import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
-from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, find
 from mmcalib.options.given import refuse_own
 from mmcalib.progress import Progress
-from mmcalib.wording import one_line
+from mmcalib.wording import flag, one_line
+from mmcalib.workflows.config_file import UNNAMED
 from mmcalib.workflows.here import here
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction
 from mmcalib.workflows.refused import refusal
 
 # vLLM (0.32) where a checkpoint is not quantised as it is told.
 _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
-_UNNAMED: Final = "unnamed"
-
-
-class Parses(Protocol):
-    """`mmcalib.workflows.memory.rehearse.Rehearsals`, on whose GPU vLLM's defaults are."""
-
-    def parsed(self, config: None, flags: Sequence[str]) -> ServeConfig: ...
 
 
 def said_by_flags(
-    flags: Sequence[str], where: Parses | EngineHost, progress: Progress
+    flags: Sequence[str], parse: Callable[[Sequence[str]], ServeConfig], progress: Progress
 ) -> dict[str, Any]:
-    """The engine arguments that the flags set. Raises UsageError where vLLM's parser refuses them,
-    or one is the API server's alone or decided by a calibration itself.
+    """The engine arguments that the flags set, as vLLM's parser reads them behind `vllm serve`.
+    Raises UsageError where it refuses them, or one is the API server's alone or decided by a
+    calibration itself.
     """
     if not flags:
         return {}
-    words = (_UNNAMED, *flags)
     try:
         with progress.step("reading vLLM's flags"):
-            if isinstance(where, EngineHost):
-                said = where.ask(ParseServeConfig(None, words), "reading vLLM's flags")
-            else:
-                said = where.parsed(None, words)
+            said = parse((UNNAMED, *flags))
     except VllmRefused as error:
         raise UsageError(
             f"vLLM does not take these flags: {one_line(refusal(error))}",
             hint="vllm serve --help=all lists them",
         ) from error
     if said.server:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in said.server)
+        named = ", ".join(map(flag, said.server))
         raise UsageError(
             f"{named}: of vLLM's server, and nothing that is calibrated depends on it",
             hint="leave it out here; vllm serve --config engine.yaml takes it beside the file",
@@ -104,10 +94,11 @@ def _remedy(reason: str, resolved: ResolvedModel) -> str:
 
 def given_check(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Check | None:
     """What no engine is started with here; None where nothing is left out."""
-    left = [name for name in given if name not in here(given, device)]
+    had = here(given, device)
+    left = [name for name in given if name not in had]
     if not left:
         return None
-    names = ", ".join(f"--{name.replace('_', '-')}" for name in left)
+    names = ", ".join(map(flag, left))
     why = "they need a GPU, and tokens and encoder budget do not depend on them"
     if gpu is None:
         return Check(

@@ -13,7 +13,7 @@ from mmcalib.checks.check import Check
 from mmcalib.derive.fixed_pool import FixedPool
 from mmcalib.derive.policy import Policy
 from mmcalib.result.traffic import ServedTraffic
-from mmcalib.wording import gib
+from mmcalib.wording import flag, gib
 from mmcalib.workflows.calibration.proven import Proven
 from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.session import Session
@@ -102,6 +102,9 @@ def predict_memory(
     served = found
     if kept is not None and kept.rehearsed is not None:
         served = replace(found, calibrated=kept.rehearsed)
+    rehearse = ["mmcalib", "rehearse", "--model", job.model]
+    if job.flags:
+        rehearse += ["--", *job.flags]
     judged = in_bytes(
         checks,
         served,
@@ -109,15 +112,7 @@ def predict_memory(
         job.policy,
         every,
         decided.served.corpus.accesses,
-        shlex.join(
-            [
-                "mmcalib",
-                "rehearse",
-                "--model",
-                job.model,
-                *(("--", *job.flags) if job.flags else ()),
-            ]
-        ),
+        shlex.join(rehearse),
     )
     path, wanted = decided.served.resolved.path, job.policy.concurrency
     judged += memory_checks(found, started, path, wanted)
@@ -160,7 +155,7 @@ def in_bytes(
     cures = []
     if not found.passes:
         cures = [
-            " ".join(f"--{n.replace('_', '-')} {v}" for n, v in cure.engine.values.items())
+            " ".join(f"{flag(n)} {v}" for n, v in cure.engine.values.items())
             for cure in cured(found, decision, every)
         ]
         if with_less_kv_cache(found, before, decision, every):

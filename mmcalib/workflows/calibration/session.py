@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
 from mmcalib.workflows.calibration.given import said_by_flags
@@ -38,7 +39,7 @@ class Session:
             "max_model_len": self.job.policy.context_tokens,
             "gpu_memory_utilization": self.job.policy.gpu_memory_utilization,
         }
-        return {**{name: value for name, value in said.items() if value is not None}, **self.given}
+        return {name: value for name, value in said.items() if value is not None} | dict(self.given)
 
 
 @contextlib.contextmanager
@@ -52,7 +53,14 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": model_path})
             stack.enter_context(prediction)
         host = stack.enter_context(EngineHost(on_said=progress.note, on_log=progress.log))
-        given = {**job.engine_args, **said_by_flags(job.flags, rehearsals or host, progress)}
+
+        def parse(words: Sequence[str]) -> ServeConfig:
+            """On the GPU that will serve, where one is named: options have its defaults."""
+            if rehearsals is not None:
+                return rehearsals.parsed(None, words)
+            return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
+
+        given = {**job.engine_args, **said_by_flags(job.flags, parse, progress)}
         session = Session(job, host, rehearsals, prediction, scratch, progress, given)
         if prediction is not None:
             prediction.begin(session.default_args)

@@ -29,7 +29,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, resolve
 from mmcalib.progress import Progress, StepLog
 from mmcalib.result.rehearsal import Rehearsal
-from mmcalib.workflows.config_file import read_config_text, trusted
+from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
 from mmcalib.workflows.memory.figures import rehearsal
 from mmcalib.workflows.spec import cache_dir
 
@@ -203,9 +203,8 @@ def taken_model(args: dict[str, Any]) -> str:
 def _parsed(
     rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
 ) -> dict[str, Any]:
-    # The parser wants a model; what it is called does not matter to it.
-    named = () if model is None and config is not None else (model or "unnamed",)
+    named = () if model is None and config is not None else (model or UNNAMED,)
     args = rehearsals.parse(config, (*named, *flags))
-    if args.get("model") == "unnamed":
+    if args.get("model") == UNNAMED:
         del args["model"]
     return args

@@ -13,11 +13,10 @@ from mmcalib.checks.catalogue.file import Written
 from mmcalib.domain.release_view import ServeArguments
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.scratch import Scratch
-from mmcalib.workflows.config_file import read_config_text
+from mmcalib.workflows.config_file import UNNAMED, read_config_text
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.refused import refusal
 
-_UNNAMED = "unnamed"
 _NO_OPTION = "no such option"
 
 
@@ -55,13 +54,13 @@ def serve_arguments(
     them. Options that it refuses are left out. Raises EngineError where it refuses the rest, too.
     """
     options = rehearsals.options()
-    defaults = rehearsals.parsed(None, (_UNNAMED,)).values
+    defaults = rehearsals.parsed(None, (UNNAMED,)).values
     written = Written(configuration.settings, (), configuration.flags, options)
     refused = {key: _NO_OPTION for key in configuration.settings if written.argument(key) is None}
     flags = tuple(_known(configuration.flags, written, refused))
     rest = {k: v for k, v in configuration.settings.items() if k not in refused}
     named = () if configuration.model is None and "model" in rest else (configuration.model,)
-    words = (*(name or _UNNAMED for name in named), *flags)
+    words = (*(name or UNNAMED for name in named), *flags)
     with Scratch() as scratch:
         while True:
             file = configuration.config
@@ -79,7 +78,7 @@ def serve_arguments(
                 refused[key] = said
                 del rest[key]
     args = {**parsed.engine_args}
-    if args.get("model") == _UNNAMED:
+    if args.get("model") == UNNAMED:
         del args["model"]
     return ServeArguments(options, defaults, parsed.values, refused), args
 

@@ -16,11 +16,9 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.wording import one_line
-from mmcalib.workflows.config_file import read_config_text, trusted
+from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
 from mmcalib.workflows.refused import refusal
 from mmcalib.workflows.validate.spec import ValidateSession
-
-_UNNAMED = "unnamed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def read_config(
         )
     options = host.ask(ListServeOptions(), "listing the options of vllm serve")
     written = Written(settings, twice, tuple(flags), options.arguments)
-    named = () if model is None and "model" in settings else (model or _UNNAMED,)
+    named = () if model is None and "model" in settings else (model or UNNAMED,)
     words = (*named, *flags)
     parsed, refused = _parsed(host, path, words)
     bad: dict[str, str] = {}
@@ -84,7 +82,7 @@ def read_config(
         return UnreadableConfig(model or "", checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
-    return ReadableConfig(args, "" if name == _UNNAMED else name, checks, parsed.values)
+    return ReadableConfig(args, "" if name == UNNAMED else name, checks, parsed.values)
 
 
 def _usable(
