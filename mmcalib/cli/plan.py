@@ -36,6 +36,14 @@ def plan(
         str,
         typer.Option(metavar="GOAL", help="fits, concurrency>=16 or kv_tokens>=200k."),
     ] = "fits",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ARG[=LEAST]",
+            help="An argument that no fix may change, such as kv_cache_dtype, or make less than "
+            "max_model_len=32k; repeatable.",
+        ),
+    ] = None,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -69,6 +77,7 @@ def plan(
         config=config,
         flags=flags or [],
         goal=goal,
+        keep=keep or [],
         log=log,
         progress=Silent() if quiet else Terminal(console, verbose=verbose),
     )
@@ -84,5 +93,6 @@ def plan(
     if found.verdict == "out of reach":
         raise VerdictError(
             f"no combination of fixes reaches {found.goal} on {found.gpu}",
-            hint="a smaller model, another --gpu, or a lower --goal",
+            hint="a smaller model, another --gpu, or a lower --goal"
+            + (", or less to --keep" if found.kept else ""),
         )

@@ -12,12 +12,16 @@ from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_rule import FixRule, Unfixed
 from mmcalib.derive.goal import Goal
+from mmcalib.derive.kept import NOTHING_KEPT, Kept
 
 
-def every_fix(engine_args: Mapping[str, Any], facts: Facts, goal: Goal) -> list[Fix]:
+def every_fix(
+    engine_args: Mapping[str, Any], facts: Facts, goal: Goal, kept: Kept = NOTHING_KEPT
+) -> list[Fix]:
     """Fixes that would change these engine arguments, the mildest level of each knob first."""
-    unfixed = Unfixed(engine_args, facts, goal)
-    return [fix for rule in every_rule() if rule.needs(unfixed) for fix in rule.propose(unfixed)]
+    unfixed = Unfixed(engine_args, facts, goal, kept)
+    rules = [rule for rule in every_rule() if rule.needs(unfixed)]
+    return [fix for rule in rules for fix in rule.propose(unfixed) if kept.allows(fix)]
 
 
 @cache

@@ -9,15 +9,17 @@ from typing import Any
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.goal import Goal
+from mmcalib.derive.kept import NOTHING_KEPT, Kept
 
 
 @dataclass(frozen=True, slots=True)
 class Unfixed:
-    """The configuration as it is, and the goal that it does not reach."""
+    """The configuration as it is, the goal that it does not reach, and what no fix may touch."""
 
     engine_args: Mapping[str, Any]
     facts: Facts
     goal: Goal
+    kept: Kept = NOTHING_KEPT
 
 
 def _nothing(_: Unfixed) -> bool:

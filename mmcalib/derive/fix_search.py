@@ -5,6 +5,9 @@ fixes are put in the order of what they cost, and the shortest start of that row
 goal is found by halving; its last fix is needed. The same again with what stands before it, until
 those that are needed reach the goal. The dearest fix is then as cheap as it can be, then the second
 dearest, and so on, and none can be left out.
+
+Another user may rather pay otherwise. So the same search goes on without all fixes of one cost that
+the cheapest has, for each such cost.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ class Found:
     """What was found of each fix on its own, by name, and the best combination.
 
     `reached`: it reaches the goal. `proven`: nothing in it can be left out, or none reaches the
-    goal; False where the questions were used up before that was known.
+    goal; False where the questions were used up before that was known. `others` reach the goal,
+    too, each without a cost that the best has.
     """
 
     alone: Mapping[str, Outcome]
     best: tuple[Fix, ...]
     reached: bool
     proven: bool
+    others: tuple[tuple[Fix, ...], ...] = ()
 
 
 class _Spent(Exception):  # noqa: N818 - no error: the questions are used up
@@ -96,8 +101,11 @@ def _within(less: Sequence[Fix], more: Sequence[Fix]) -> bool:
     return all(levels.get(fix.knob, -1) >= fix.level for fix in less)
 
 
-def cheapest(fixes: Sequence[Fix], base: Outcome, evaluate: Evaluate, most: int) -> Found:
-    """Rehearse fixes on their own and combine them, with at most `most` evaluations.
+def cheapest(
+    fixes: Sequence[Fix], base: Outcome, evaluate: Evaluate, most: int, more: int = 0
+) -> Found:
+    """Rehearse fixes on their own and combine them, with at most `most` evaluations, and at most
+    `more` for what else reaches the goal.
 
     `base` is the outcome without any; fixes in it that are `untried` are left alone.
     """
@@ -111,7 +119,32 @@ def cheapest(fixes: Sequence[Fix], base: Outcome, evaluate: Evaluate, most: int)
         proven = True
     except _Spent:
         best, proven = asked.cheapest_reached(), False
-    return Found(alone, best, bool(best) and asked.answers[best].reached, proven)
+    reached = bool(best) and asked.answers[best].reached
+    asked.left = more
+    row = in_order_of_cost(fixes, base, alone)
+    others = tuple(_others(best, row, base, alone, asked)) if reached else ()
+    return Found(alone, best, reached, proven, others)
+
+
+def _others(
+    best: tuple[Fix, ...],
+    row: list[Fix],
+    base: Outcome,
+    alone: Mapping[str, Outcome],
+    asked: _Asked,
+) -> Iterator[tuple[Fix, ...]]:
+    """Without the dearest cost of the best first."""
+    given = {best}
+    for cost in sorted({fix.cost for fix in best} - {COSTS[0]}, key=COSTS.index, reverse=True):
+        spared = [fix for fix in row if fix.cost != cost]
+        try:
+            other = _combined(spared, base, alone, asked)
+        except _Spent:
+            return
+        reaches = bool(other) and asked.answers[other].reached
+        if reaches and other not in given and all(fix.cost != cost for fix in other):
+            given.add(other)
+            yield other
 
 
 def in_order_of_cost(

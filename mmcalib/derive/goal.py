@@ -6,14 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from mmcalib.derive.amount import amount
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import UsageError
 
-# The suffixes of vLLM's own parser: 32k is 32000, 32K is 32768.
-_TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
-_AT_LEAST = re.compile(
-    r"(concurrency|kv_tokens)\s*>=\s*(\d{1,12}(?:\.\d{1,6})?)([kmKM]?)", re.ASCII
-)
+_AT_LEAST = re.compile(r"(concurrency|kv_tokens)\s*>=\s*(\S+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ def parse_goal(text: str) -> Goal:
     if text == "fits":
         return Goal()
     match = _AT_LEAST.fullmatch(text)
-    at_least = float(match[2]) * _TIMES[match[3]] if match else 0.0
+    at_least = amount(match[2]) if match else None
     if match is None or not at_least:
         raise UsageError(
             f"--goal {text!r} is not a goal",

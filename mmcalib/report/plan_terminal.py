@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
-from mmcalib.derive.fix import COSTS
+from mmcalib.derive.fix import COSTS, Cost
 from mmcalib.report import words
 from mmcalib.report.log_terminal import beside_the_log
 from mmcalib.result.check_result import CheckResult
@@ -59,7 +59,8 @@ def _as_it_is(plan: Plan) -> Iterator[str]:
     lacking = (
         f"; {wording.gib(plan.lacking_bytes)} of KV cache lacking" if plan.lacking_bytes else ""
     )
-    yield f"Goal: {plan.goal}{lacking}"
+    kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
+    yield f"Goal: {plan.goal}{kept}{lacking}"
 
 
 def capacity(memory: Memory) -> str:
@@ -145,7 +146,24 @@ def _conclusion(plan: Plan, console: Console) -> None:
     if not best.proven:
         text = f"{plan.rehearsals} rehearsals did not suffice to know if less would do"
         console.print(Text(text, style="yellow"))
+    for other in plan.others:
+        _other(other, best, console)
     console.print(Text(wording.plain(f"add to vllm serve: {best.flags}")), soft_wrap=True)
+
+
+def _other(other: Combination, best: Combination, console: Console) -> None:
+    """What also reaches the goal, headed by what it spares of what the best costs."""
+    spared = [cost for cost in COSTS if cost in _costs(best) - _costs(other)]
+    heading = f"Or, to spare {' and '.join(spared)}" if spared else "Or"
+    console.print(Text(heading, style="bold"))
+    for line in _prices(other):
+        console.print(Text(wording.plain(line)))
+    console.print(Text(wording.plain(capacity(other.memory))))
+    _reserved(other.reserved, console)
+
+
+def _costs(combination: Combination) -> set[Cost]:
+    return {fix.cost for fix in combination.fixes}
 
 
 def _prices(best: Combination) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from mmcalib.derive.fix import Cost
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.log_row import LogRow
@@ -64,17 +66,20 @@ class Plan(DocumentPart):
     """Which fixes reach the goal. `verdict`: the goal is reached already, or by the combination, or
     by what may run out of memory under load (`under-reserved`), or out of reach. `lacking_bytes` is
     the KV cache that the goal needs beyond `memory`'s; `reserved` is R4 of it as it is, None where
-    the goal is not reached so. `log_row` is the log as a row of evidence, to be kept or given to
-    others.
+    the goal is not reached so. `kept` is what no fix may change; `others` reach the goal, too, each
+    without a cost that `combination` has. `log_row` is the log as a row of evidence, to be kept or
+    given to others.
     """
 
     goal: str
+    kept: list[str] = Field(default_factory=list)
     verdict: Literal["reached already", "reached", "under-reserved", "out of reach"]
     reserved: CheckResult | None = None
     memory: Memory
     lacking_bytes: int
     fixes: list[TriedFix]
     combination: Combination | None
+    others: list[Combination] = Field(default_factory=list)
     log: Logged | None
     log_row: LogRow | None = None
     model: str

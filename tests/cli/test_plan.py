@@ -279,3 +279,14 @@ def test_less_than_no_room_is_what_lacks() -> None:
     shown = page(a_plan(fixes=[tried("x")]))
     assert "1.00 GiB short" in shown
     assert "-1.00" not in shown
+
+
+def test_what_else_reaches_the_goal_is_named_by_what_it_spares() -> None:
+    best = a_plan().combination
+    assert best is not None
+    price = Price(name="short", flags="--short", cost="requests", price="shorter")
+    other = best.model_copy(update={"fixes": [price], "flags": "--short"})
+    shown = page(a_plan(others=[other], kept=["max_model_len=32k"]))
+    assert "Goal: fits; keeping max_model_len=32k; 2.00 GiB" in shown
+    assert shown.index("Or, to spare speed") < shown.index("costs requests: shorter")
+    assert shown.rstrip().endswith("add to vllm serve: --eager")

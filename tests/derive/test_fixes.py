@@ -15,6 +15,7 @@ from mmcalib.derive.fix import COSTS, Fix, Outcome, changed, effective, spelled
 from mmcalib.derive.fix_search import Found, cheapest
 from mmcalib.derive.fixes.host import HOST_ONLY
 from mmcalib.derive.goal import Goal, parse_goal
+from mmcalib.derive.kept import KEEPABLE, parse_kept
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.errors import UsageError
@@ -108,6 +109,50 @@ def test_it_never_asks_more_than_it_may(toy, most: int) -> None:
         assert toy[1](found.best).reached
     else:
         assert not found.proven
+
+
+@given(toys())
+def test_what_else_reaches_it_spares_a_cost_of_the_best(toy) -> None:
+    fixes, evaluate = toy
+    found = cheapest(fixes, evaluate(()), evaluate, PLENTY, PLENTY)
+    paid = {f.cost for f in found.best}
+    for other in found.others:
+        assert evaluate(other).reached
+        assert paid - {f.cost for f in other}
+    assert len({found.best, *found.others}) == 1 + len(found.others)
+    for cost in paid - {COSTS[0]}:
+        without = tuple(f for f in fixes if f.cost != cost)
+        spared = any(all(f.cost != cost for f in other) for other in found.others)
+        assert spared == evaluate(without).reached
+
+
+def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> None:
+    every = {name for f in every_fix({}, FACTS, Goal()) for name in f.changes}
+    assert every <= set(KEEPABLE)
+    kept = parse_kept(["--max-model-len=20k", "kv_cache_dtype", "max_num_seqs=32"])
+    fixes = every_fix({}, FACTS, Goal(), kept)
+    assert not any("kv_cache_dtype" in f.changes for f in fixes)
+    lengths = [f.changes["max_model_len"] for f in fixes if f.knob == "max_model_len"]
+    assert lengths == [32_768, 20_000]
+    assert [f.changes["max_num_seqs"] for f in fixes if f.knob == "max_num_seqs"] == [64, 32]
+    assert all(kept.allows(f) for f in fixes)
+    whole = every_fix({}, FACTS, Goal(), parse_kept(["max_model_len"]))
+    assert not any("max_model_len" in f.changes for f in whole)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("max_modellen", "no fix changes --max-modellen"),
+        ("max_model_len=", "not a value"),
+        ("max_model_len=0", "not a value"),
+        ("max_model_len=lots", "not a value"),
+        ("kv_cache_dtype=fp8", "not a value"),
+    ],
+)
+def test_what_cannot_be_kept_is_said(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_kept([text])
 
 
 def test_where_nothing_reaches_the_best_is_named() -> None:

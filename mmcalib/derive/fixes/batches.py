@@ -15,7 +15,8 @@ _BATCHED_TOKENS = (SMALL_GPU_BATCHED_TOKENS, SMALL_GPU_BATCHED_TOKENS // 2)
 
 def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
     least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
-    seqs = [count for count in _SEQS if least <= count < unfixed.facts.max_num_seqs]
+    counts = unfixed.kept.down("max_num_seqs", _SEQS)
+    seqs = [count for count in counts if least <= count < unfixed.facts.max_num_seqs]
     for level, count in enumerate(seqs):
         yield Fix(
             name=f"max_num_seqs={count}",
@@ -32,7 +33,7 @@ def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
 def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
     facts = unfixed.facts
     largest = max(facts.largest_items.values(), default=0)
-    for tokens in _BATCHED_TOKENS:
+    for tokens in unfixed.kept.down("max_num_batched_tokens", _BATCHED_TOKENS):
         needed = max(tokens, facts.max_num_seqs, 0 if facts.chunks_mm_input else largest)
         if needed < facts.max_num_batched_tokens:
             yield Fix(

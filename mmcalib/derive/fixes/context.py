@@ -11,7 +11,8 @@ _MODEL_LENS = (32_768, 16_384, 8_192, 4_096)
 
 
 def _context(unfixed: Unfixed) -> Iterator[Fix]:
-    shorter = [tokens for tokens in _MODEL_LENS if tokens < unfixed.facts.max_model_len]
+    lengths = unfixed.kept.down("max_model_len", _MODEL_LENS)
+    shorter = [tokens for tokens in lengths if tokens < unfixed.facts.max_model_len]
     for level, tokens in enumerate(shorter):
         yield Fix(
             name=f"max_model_len={tokens}",

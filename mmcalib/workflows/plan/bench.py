@@ -8,6 +8,7 @@ from typing import Any
 
 from mmcalib.derive.fix import Fix, Outcome, changed
 from mmcalib.derive.goal import Goal
+from mmcalib.derive.kept import NOTHING_KEPT, Kept
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import EngineError, MmcalibError
 from mmcalib.workflows.memory.prediction import MemoryPrediction
@@ -16,11 +17,12 @@ from mmcalib.workflows.plan.standing import Standing
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The configuration as it is, its goal, and what its figures stand on."""
+    """The configuration as it is, its goal, what must stay, and what its figures stand on."""
 
     prediction: MemoryPrediction
     engine_args: Mapping[str, Any]
     goal: Goal
+    kept: Kept = NOTHING_KEPT
     standing: Standing = field(default_factory=Standing)
 
     def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:

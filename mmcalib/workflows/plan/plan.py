@@ -12,6 +12,7 @@ from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.goal import parse_goal
+from mmcalib.derive.kept import parse_kept
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.host import EngineHost
@@ -30,7 +31,7 @@ from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.log_gpu import gpu_of_log, same_size, total_bytes
 from mmcalib.workflows.plan.log_row import row as log_row
 from mmcalib.workflows.plan.logged import logged
-from mmcalib.workflows.plan.planned import combination, reserved, tried
+from mmcalib.workflows.plan.planned import best, others, reserved, tried
 from mmcalib.workflows.plan.reserving import judged, settled
 from mmcalib.workflows.plan.searching import searched
 from mmcalib.workflows.plan.standing import Standing, standing
@@ -49,6 +50,7 @@ def plan(
     config: str | os.PathLike[str] | None = None,
     flags: Sequence[str] = (),
     goal: str = "fits",
+    keep: Sequence[str] = (),
     log: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Plan:
@@ -56,10 +58,11 @@ def plan(
 
     The configuration is what `flags` of `vllm serve`, a file for `vllm serve --config` and a
     server's log say, the first of them that says something. Without `gpu` it is the log's or the
-    present one. Raises `mmcalib.errors.MmcalibError`.
+    present one. No fix changes what `keep` names (`kv_cache_dtype`), or makes it less than it says
+    (`max_model_len=32k`). Raises `mmcalib.errors.MmcalibError`.
     """
     progress = progress or Silent()
-    wanted = parse_goal(goal)
+    wanted, kept = parse_goal(goal), parse_kept(keep)
     read = from_log.read(Path(log)) if log is not None else None
     device = _gpu(gpu, read)
     path = None if config is None else Path(config)
@@ -71,7 +74,7 @@ def plan(
         if read is not None:
             args = {**read.engine_args, **args}
         resolved = _resolved(args, read)
-        bench = Bench(prediction, {**args, "model": resolved.path}, wanted)
+        bench = Bench(prediction, {**args, "model": resolved.path}, wanted, kept)
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
             if read is not None:
@@ -82,15 +85,18 @@ def plan(
             found_so = settled(bench, found, device)
             as_it_is = reserved(judged(bench, (), device)) if outcome.reached else None
             tries = [tried(fix, bench, device) for fix in fixes if fix.alone or fix.untried]
-            best = combination(found_so.best, bench, device)
+            cheapest = best(found_so.best, bench, device)
+            alternatives = others(found_so.best, bench, device)
         return Plan(
             goal=str(wanted),
+            kept=list(keep),
             verdict=found_so.verdict,
             reserved=as_it_is,
             memory=bench.standing.memory(base, device),
             lacking_bytes=outcome.lacking_bytes,
             fixes=tries,
-            combination=best,
+            combination=cheapest,
+            others=alternatives,
             log=logged(read, base, bench.standing) if read is not None else None,
             log_row=_row(read, resolved, device) if read is not None else None,
             model=resolved.id,

@@ -39,19 +39,30 @@ def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
     )
 
 
-def combination(found: Found, bench: Bench, gpu: Gpu) -> Combination | None:
+def best(found: Found, bench: Bench, gpu: Gpu) -> Combination | None:
     """The best of all, with what it costs; None where nothing could be combined."""
-    answer = bench.found(found.best) if found.best else None
+    one = _combination(found.best, bench, gpu)
+    return one and one.model_copy(update={"reaches": found.reached, "proven": found.proven})
+
+
+def others(found: Found, bench: Bench, gpu: Gpu) -> list[Combination]:
+    """What else reaches the goal."""
+    every = (_combination(fixes, bench, gpu) for fixes in found.others)
+    return [one for one in every if one is not None]
+
+
+def _combination(fixes: tuple[Fix, ...], bench: Bench, gpu: Gpu) -> Combination | None:
+    answer = bench.found(fixes) if fixes else None
     if not isinstance(answer, Rehearsed):
         return None
-    changes = bench.changes(found.best)
+    changes = bench.changes(fixes)
     return Combination(
-        fixes=[Price(name=f.name, flags=f.flags, cost=f.cost, price=f.price) for f in found.best],
+        fixes=[Price(name=f.name, flags=f.flags, cost=f.cost, price=f.price) for f in fixes],
         flags=spelled(changes),
         changes=changes,
-        reaches=found.reached,
-        proven=found.proven,
-        reserved=reserved(judged(bench, found.best, gpu)),
+        reaches=True,
+        proven=True,
+        reserved=reserved(judged(bench, fixes, gpu)),
         memory=bench.standing.memory(answer, gpu),
     )
 

@@ -80,22 +80,34 @@ def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
 
 
 def settled(bench: Bench, found: Found, gpu: Gpu) -> Settled:
-    """The combination if it holds, else with other values of the engine under which it holds and
-    still reaches the goal.
+    """The combination if what startup reserves holds it, as it is or mended; else the first of the
+    others that does.
     """
     if not found.reached:
         return Settled("out of reach", found)
-    at = judged(bench, found.best, gpu)
+    every = [_held(bench, fixes, gpu) for fixes in (found.best, *found.others)]
+    held = list(dict.fromkeys(fixes for fixes in every if fixes is not None))
+    if not held:
+        return Settled("under-reserved", found)
+    # With what is mended less may do; of nothing else nothing can be left out.
+    proven = found.proven and (held[0] == found.best or not found.best)
+    best = replace(found, best=held[0], others=tuple(held[1:]), proven=proven)
+    return Settled("reached" if best.best else "reached already", best)
+
+
+def _held(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> tuple[Fix, ...] | None:
+    """These fixes if they hold, else with other values of the engine under which they do and still
+    reach the goal; None where there are none.
+    """
+    at = judged(bench, fixes, gpu)
     if at is None or at.check.status != "fail":
-        return Settled("reached" if found.best else "reached already", found)
+        return fixes
     mends = sorted(_mends(bench, at), key=lambda fix: COSTS.index(fix.cost))
     if not mends:
-        return Settled("under-reserved", found)
-    kept = tuple(fix for fix in found.best if fix.knob not in mends[0].changes)
-    # With what is mended less may do; of nothing else nothing can be left out.
-    best = replace(found, best=(*kept, mends[0]), proven=found.proven and not found.best)
-    bench.outcome(best.best)
-    return Settled("reached", best)
+        return None
+    mended = (*(fix for fix in fixes if fix.knob not in mends[0].changes), mends[0])
+    bench.outcome(mended)
+    return mended
 
 
 def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
@@ -103,8 +115,9 @@ def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
     if at.shortfall is None:
         return
     for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
-        if bench.reached(cure.rehearsed):
-            yield _mend(cure.engine, at.configuration.budget)
+        mend = _mend(cure.engine, at.configuration.budget)
+        if bench.kept.allows(mend) and bench.reached(cure.rehearsed):
+            yield mend
 
 
 def _mend(engine: Engine, before: Budget) -> Fix:
