@@ -115,9 +115,13 @@ def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHost]:
-    """One real child process with vLLM, shared by all tests that only measure."""
+def with_vllm() -> None:
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("needs vLLM: make setup")
+
+
+@pytest.fixture(scope="session")
+def host(with_vllm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHost]:
+    """One real child process with vLLM, shared by all tests that only measure."""
     with EngineHost(log=tmp_path_factory.mktemp("engine") / "engine.log") as host:
         yield host

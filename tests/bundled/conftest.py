@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from mmcalib.engine.host import EngineHost
 from mmcalib.models import find
 from tests.bundled.subject import Subject
-from tests.engine.conftest import NEEDS, Lab, lab
-
-__all__ = ["lab"]
+from tests.engine.conftest import NEEDS, Lab, folder_of
 
 HERE = Path(__file__).parent
+# vLLM keeps the tokenizer and processor of each that it opened: some 200 MB.
+MODELS_OF_A_HOST = 12
 
 
 @pytest.hookimpl(trylast=True)
@@ -31,6 +33,30 @@ def _shared(item: pytest.Item) -> tuple[str, str]:
     """The file, and what its tests share."""
     mark = item.get_closest_marker("xdist_group")
     return item.path.name, mark.args[0] if mark else ""
+
+
+@pytest.fixture(scope="session")
+def lab(
+    with_vllm: None, engine_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Lab]]:
+    """Opens a bundled model in a host that serves a dozen of them, one after the other."""
+    opened: list[Lab] = []
+    logs = tmp_path_factory.mktemp("engines")
+    with contextlib.ExitStack() as hosts:
+
+        def open_model(model_id: str) -> Lab:
+            folder = folder_of(model_id, engine_cache)
+            if opened and opened[-1].folder == folder:
+                return opened[-1]
+            if len(opened) % MODELS_OF_A_HOST == 0:
+                hosts.close()
+                log = logs / f"{len(opened)}.log"
+                opened.append(Lab(hosts.enter_context(EngineHost(log=log)), folder))
+            else:
+                opened.append(Lab(opened[-1].host, folder))
+            return opened[-1]
+
+        yield open_model
 
 
 @pytest.fixture(scope="session")

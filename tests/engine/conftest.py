@@ -53,13 +53,18 @@ def lab(host: EngineHost, engine_cache: Path) -> Callable[[str], Lab]:
     """Opens a bundled model, unless it is the one that the host serves."""
 
     def open_model(model_id: str) -> Lab:
-        geometry = find(model_id)
-        assert geometry is not None
-        folder = materialise(geometry, engine_cache / model_id.replace("/", "--"))
+        folder = folder_of(model_id, engine_cache)
         served = _SERVED.get(host)
         return served if served is not None and served.folder == folder else Lab(host, folder)
 
     return open_model
+
+
+def folder_of(model_id: str, engine_cache: Path) -> Path:
+    """Where the geometry of a bundled model lies as a checkpoint."""
+    geometry = find(model_id)
+    assert geometry is not None
+    return materialise(geometry, engine_cache / model_id.replace("/", "--"))
 
 
 @pytest.fixture
