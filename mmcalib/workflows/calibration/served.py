@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.models import ResolvedModel
 from mmcalib.releases.constants import TOO_LONG
+from mmcalib.workflows.calibration.ahead import ahead
 from mmcalib.workflows.calibration.given import refuse_unusable
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.calibration.sources import Sources
@@ -40,7 +42,9 @@ class Served:
 
 def serve(session: Session, sources: Sources) -> Served:
     """Raises CorpusError where nothing is left to measure."""
-    job, opened = session.job, _open(session, sources.resolved)
+    job, started = session.job, time.monotonic()
+    opened = _open(session, sources.resolved)
+    session.progress.note(ahead(job, time.monotonic() - started))
     taken, refused = taken_in(sources.corpus, opened.server)
     corpus, left_out = served_modalities(taken, opened, job.policy)
     return Served(

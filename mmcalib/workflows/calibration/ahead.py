@@ -1,0 +1,25 @@
+"""How long the rest of a run will take, by how long it took here to open the model."""
+
+from __future__ import annotations
+
+from mmcalib.workflows.spec import Job
+
+# In times of what opening took, of the sample corpus with Qwen2.5-VL-3B: whatever slows a machine
+# slows both. Deriving the settings, and what each proof adds.
+_DERIVING = 1.5
+_PROVING = {"none": 0.0, "budget": 0.5, "startup": 6.0, "replay": 8.0}
+_MEMORY = 2.0
+_MINUTE_S = 60
+
+
+def ahead(job: Job, opening_s: float) -> str:
+    """In words. A corpus of thousands of sizes takes longer to measure: its bar says how long."""
+    times = _DERIVING + _PROVING[job.validate] + (_MEMORY if job.gpu else 0.0)
+    seconds = times * opening_s
+    if seconds < _MINUTE_S:
+        about = f"{max(10, round(seconds, -1)):.0f} s"
+    else:
+        about = f"{seconds / _MINUTE_S:.0f} min"
+    return (
+        f"about {about} to go for a corpus of some hundred sizes, as opening took {opening_s:.0f} s"
+    )
