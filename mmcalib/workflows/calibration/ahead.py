@@ -5,10 +5,10 @@ from __future__ import annotations
 from mmcalib.workflows.spec import Job
 
 # In times of what opening took, of the sample corpus with Qwen2.5-VL-3B: whatever slows a machine
-# slows both. Deriving the settings, and what each proof adds.
+# slows both. Deriving the settings, what each proof adds, and what is left of rehearsals then.
 _DERIVING = 1.5
-_PROVING = {"none": 0.0, "budget": 0.5, "startup": 6.0, "replay": 8.0}
-_MEMORY = 2.0
+_PROVING = {"none": 0.0, "budget": 0.5, "startup": 5.5, "replay": 12.0}
+_MEMORY = 0.5
 _MINUTE_S = 60
 
 

@@ -14,9 +14,9 @@ from mmcalib.workflows.spec import Job
     [
         ("none", None, 2.0, "about 10 s to go"),
         ("budget", None, 10.0, "about 20 s to go"),
-        ("replay", None, 10.0, "about 2 min to go"),
+        ("startup", None, 10.0, "about 1 min to go"),
         ("replay", "L4", 10.0, "about 2 min to go"),
-        ("replay", "L4", 60.0, "about 12 min to go"),
+        ("replay", "L4", 60.0, "about 14 min to go"),
     ],
 )
 def test_it_goes_by_what_opening_took_and_what_is_proven(
