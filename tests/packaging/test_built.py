@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
     found = set(contents(wheel))
     assert {name for name in found if ".dist-info/" not in name} == package_files()
-    assert any(name.endswith("licenses/LICENSE") for name in found)
+    licences = {name.partition("/licenses/")[2] for name in found if "/licenses/" in name}
+    assert licences == {"LICENSE", "THIRD_PARTY.md"}
 
 
 def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
