@@ -87,7 +87,7 @@ docs: setup ## Check README and docs: links, help texts, commands
 	$(BIN)/pytest tests/docs
 
 site: setup ## Make the docs a site in build/site; every warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: setup ## Make sdist and wheel in dist/, their version from git's tags
 	rm -rf dist

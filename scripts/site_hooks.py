@@ -2,12 +2,12 @@
 
 Pages in docs/ link to files of the repository, and those back to pages in docs/, as GitHub follows
 links. On the site, reports and the other pages of `MOUNTED` stand below `project/`, in the folders
-of the repository; what is no page is read there. A link that leads nowhere is a warning.
+of the repository; what is no page is read there. A link that leads nowhere stays as it is, and
+MkDocs warns of it.
 """
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import re
 from pathlib import Path, PurePosixPath
@@ -24,8 +24,6 @@ MOUNTED = ("*.md", "datasets/*.md", "reports/*.md", "reports/demo/*")
 
 _FENCE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.S | re.M)
 _TARGET = re.compile(r"(?<=\]\()(?P<path>[^)\s:#]+)(?=[)#])")
-
-log = logging.getLogger("mkdocs.hooks.site")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -45,7 +43,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def turned(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(stands), found["path"]))
         if not (ROOT / path).exists():
-            log.warning("%s: %s is not in the repository", stands, found["path"])
             return found["path"]
         for uri in (path.removeprefix(f"{DOCS}/"), f"{MOUNT}/{path}"):
             if uri != path and files.get_file_from_path(uri):

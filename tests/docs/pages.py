@@ -12,7 +12,7 @@ PAGES = sorted(
     [
         README,
         *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md")),
-        ROOT / "datasets" / "README.md",
+        *ROOT.glob("datasets/*.md"),
         *ROOT.glob("docs/*.md"),
         *ROOT.glob("docs/recipes/*.md"),
         *ROOT.glob("reports/*.md"),

@@ -28,14 +28,9 @@ def test_every_geometry_is_named() -> None:
 
 def test_every_dependency_has_the_licence_of_its_metadata() -> None:
     assert set(BROUGHT) == set(dependencies())
-    for name, said in BROUGHT.items():
+    for name, licence in BROUGHT.items():
         metadata = importlib.metadata.metadata(name)
-        stated = " ".join(
-            [
-                metadata.get("License-Expression", ""),
-                metadata.get("License", ""),
-                *metadata.get_all("Classifier", []),
-            ]
-        )
-        family = said.partition(";")[0].removesuffix("-3-Clause").removesuffix("-CMU")
+        keys = ("License-Expression", "License", "Classifier")
+        stated = " ".join(said for key in keys for said in metadata.get_all(key, []))
+        family = licence.partition(";")[0].removesuffix("-3-Clause").removesuffix("-CMU")
         assert family in stated, (name, stated[:200])

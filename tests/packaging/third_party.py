@@ -10,7 +10,8 @@ import tomllib
 from collections.abc import Mapping
 
 from mmcalib.models import bundled
-from tests.packaging.built import ROOT, package_files
+from tests.howto.copy_of import ROOT
+from tests.packaging.built import package_files
 
 PAGE = ROOT / "THIRD_PARTY.md"
 FACTS = "mmcalib/models/facts/*.json"
