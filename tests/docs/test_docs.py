@@ -116,6 +116,7 @@ def test_options_in_prose_exist() -> None:
     known |= {"--install-completion", "--show-completion"}
     known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file", "--from-file", "--dry-run"}
     known |= {"--build-arg", "--tag", "--rm", "--shm-size", "--constraint", "--system"}
+    known |= {"--api-key", "--memory"}
     known |= {"--break-system-packages", "--quantization", "--moe-backend"}
     # `vllm bench serve`
     known |= {"--backend", "--endpoint", "--dataset-name", "--dataset-path", "--disable-shuffle"}
