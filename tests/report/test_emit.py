@@ -144,7 +144,7 @@ def test_docker_starts_vllm_with_the_same_words() -> None:
     at = words.index("serve")
     assert words[at - 3 : at] == ["--entrypoint", "vllm", "vllm/vllm-openai:v0.32.0"]
     assert words[at + 1 :] == [*flat(calibration().engine_config), "--port", "9000"]
-    assert "/home/me/.cache/huggingface:/root/.cache/huggingface" in words
+    assert "/home/me/.cache/huggingface:/hub" in words
 
 
 @pytest.mark.parametrize("value", NASTY)

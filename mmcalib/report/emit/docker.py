@@ -19,7 +19,7 @@ from mmcalib.result.calibration import CalibrationDocument
 
 _IMAGE = "vllm/vllm-openai"
 _PORT = 8000
-_HUB = '"${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface"'
+_HUB = '--env HF_HOME=/hub --volume "${HF_HOME:-$HOME/.cache/huggingface}:/hub"'
 
 
 def docker_text(calibration: CalibrationDocument) -> str:
@@ -49,7 +49,7 @@ def _words(calibration: CalibrationDocument) -> Iterator[str]:
     if PurePosixPath(model).is_absolute():
         yield shlex.join(["--mount", f"type=bind,source={model},target={model},readonly"])
     else:
-        yield f"--volume {_HUB}"
+        yield _HUB
     release = re.match(r"\d+\.\d+\.\d+", calibration.tool.vllm)
     tag = f"v{release[0]}" if release else "latest"
     yield f"--entrypoint vllm {_IMAGE}:{tag} serve"
