@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         for uri in (path.removeprefix(f"{DOCS}/"), f"{MOUNT}/{path}"):
             if uri != path and files.get_file_from_path(uri):
                 return posixpath.relpath(uri, posixpath.dirname(here))
-        return f"{config.repo_url}/blob/main/{PurePosixPath(path)}"
+        return f"{config.repo_url}/blob/main/{path}"
 
     parts: list[str] = []
     end = 0
