@@ -11,7 +11,7 @@ SUITES ?= --tests
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-long models figures test-all bench conformance compat lint format docs clean
+.PHONY: help setup demo test test-slow test-long models figures test-all bench conformance compat lint format docs site dist clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -53,7 +53,7 @@ models: setup ## Try every bundled model: its items, dummies, knobs, limits, and
 figures: setup ## Find anew what `mmcalib models` shows of each bundled model
 	$(BIN)/python benchmarks/model_figures.py
 
-test-all: lint test test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
+test-all: lint site test test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
 
 bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
@@ -85,6 +85,13 @@ format: setup ## Rewrite the code in the project's format
 
 docs: setup ## Check README and docs: links, help texts, commands
 	$(BIN)/pytest tests/docs
+
+site: setup ## Make the docs a site in build/site; every warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: setup ## Make sdist and wheel in dist/, their version from git's tags
+	rm -rf dist
+	$(BIN)/python -m build
 
 clean: ## Remove what can be made again (out/, sample/, caches); .venv stays
 	rm -rf out sample build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

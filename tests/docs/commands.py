@@ -32,6 +32,7 @@ ELSEWHERE = {
     ".venv/bin/python": "the same",
     ".venv/bin/pytest": "these tests",
     "docker": "needs Docker",
+    "sh": "the same: a script with docker run",
     "curl": "needs a server",
     "kubectl": "needs a cluster",
     "eval": "tests/engine/test_emit.py hands these words to vLLM",

@@ -11,7 +11,8 @@ from .refresh import README, ROOT
 PAGES = sorted(
     [
         README,
-        *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "datasets/README.md")),
+        *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md")),
+        *ROOT.glob("datasets/*.md"),
         *ROOT.glob("docs/*.md"),
         *ROOT.glob("docs/recipes/*.md"),
         *ROOT.glob("reports/*.md"),

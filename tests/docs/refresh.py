@@ -3,8 +3,8 @@
     python tests/docs/refresh.py                          # from docs/example/calibration.json
     python tests/docs/refresh.py out/calibration.json     # from a new run of `make demo`
 
-Two things are not as they came: the folders above `sample/` are cut off, and a run from source,
-which knows no version, gets the project's.
+Two things are not as they came: the folders above `sample/` are cut off, and a development
+version is the one that it leads to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -93,8 +92,7 @@ def adopt(path: Path) -> None:
     """Make a finished run the example."""
     text = re.sub(r'(?<=")/[^"]*/(?=sample/)', "", path.read_text(encoding="utf-8"))
     text = re.sub(r"(?<=[ (])/[^ \"]*/(?=sample/)", "", text)
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    text = text.replace('"0+source"', f'"{version}"')
+    text = re.sub(r'("mmcalib": "[\d.]+?)\.dev[^"]*', r"\1", text)
     (EXAMPLE / "calibration.json").write_text(text, encoding="utf-8")
 
 

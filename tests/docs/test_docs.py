@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def test_options_in_prose_exist() -> None:
     known |= {"--install-completion", "--show-completion"}
     known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file", "--from-file", "--dry-run"}
     known |= {"--build-arg", "--tag", "--rm", "--shm-size", "--constraint", "--system"}
+    known |= {"--api-key", "--memory"}
     known |= {"--break-system-packages", "--quantization", "--moe-backend"}
     # `vllm bench serve`
     known |= {"--backend", "--endpoint", "--dataset-name", "--dataset-path", "--disable-shuffle"}
@@ -210,3 +212,11 @@ def test_make_targets_exist() -> None:
     asked |= {(p, t) for p, text in TEXTS.items() for m in prose.findall(text) for t in m.split()}
     assert asked
     assert {(page, target) for page, target in asked if target not in targets} == set()
+
+
+def test_the_repository_has_one_address() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    home = urls["Homepage"]
+    assert {url for url in urls.values() if not url.startswith(home)} == set()
+    assert f"\nrepo_url: {home}\n" in (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert f"repo: {home}\n" in TEXTS["docs/recipes/ci-gate.md"]

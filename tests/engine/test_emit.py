@@ -72,6 +72,8 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
     for name, file in files.items():
         file.write_text(CONFIGURATIONS[name].render(made), encoding="utf-8")
     line = files["env"].read_text("utf-8").splitlines()[-1].removeprefix("ENGINE_ARGS=")
+    script = files["docker"].read_text("utf-8").replace("exec docker", "words docker")
+    words = shell(script, HOME="/home/me")
     deployment, config_map, _ = yaml.safe_load_all(files["k8s"].read_text("utf-8"))
     args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     mounted = folder / "mounted.yaml"
@@ -80,6 +82,7 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
         "yaml": read(host, (), str(files["yaml"])),
         "args": read(host, shell(f"eval \"words $(cat '{files['args']}')\"", PATH=os.defpath)),
         "env": read(host, shell('eval "words $ENGINE_ARGS"', ENGINE_ARGS=line)),
+        "docker": read(host, words[words.index("serve") + 1 :]),
         "k8s args": read(host, tuple(word.replace("$$", "$") for word in args)),
         "k8s file": read(host, (), str(mounted)),
     }

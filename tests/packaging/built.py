@@ -8,6 +8,9 @@ import zipfile
 from pathlib import Path
 from typing import Literal
 
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
 from tests.howto.copy_of import ROOT
 
 Kind = Literal["sdist", "wheel"]
@@ -35,6 +38,11 @@ def contents(wheel: Path) -> dict[str, int]:
     """The checksum of every file in the wheel, by its name."""
     with zipfile.ZipFile(wheel) as archive:
         return {entry.filename: entry.CRC for entry in archive.infolist()}
+
+
+def version_of(wheel: Path) -> Version:
+    """By its name."""
+    return parse_wheel_filename(wheel.name)[1]
 
 
 def package_files() -> set[str]:

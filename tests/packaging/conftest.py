@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,11 @@ from tests.packaging.built import build
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy, as the backend writes beside what it builds."""
-    if int(importlib.metadata.version("setuptools").partition(".")[0]) < 77:
-        pytest.skip("needs setuptools 77, as pyproject.toml has it: make setup")
+    recent = int(importlib.metadata.version("setuptools").partition(".")[0]) >= 77
+    if not recent or importlib.util.find_spec("setuptools_scm") is None:
+        pytest.skip(
+            "needs setuptools 77 and setuptools-scm, as pyproject.toml has them: make setup"
+        )
     return copy_of(tmp_path_factory.mktemp("checkout")).folder
 
 

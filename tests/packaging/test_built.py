@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -18,7 +19,17 @@ pytestmark = pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
     found = set(contents(wheel))
     assert {name for name in found if ".dist-info/" not in name} == package_files()
-    assert any(name.endswith("licenses/LICENSE") for name in found)
+    licences = {name.partition("/licenses/")[2] for name in found if "/licenses/" in name}
+    assert licences == {"LICENSE", "THIRD_PARTY.md"}
+
+
+def test_git_carries_every_file_of_the_package_or_it_is_new() -> None:
+    """One that git ignores is in a wheel of this machine only."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs the repository")
+    listing = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "mmcalib"]
+    done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.splitlines()) & package_files() == set()
 
 
 def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:

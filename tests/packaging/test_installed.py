@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 from PIL import Image
 
 from mmcalib.engine.wheels import BUILDS, installed
-from mmcalib.version import __version__
+from tests.docs.refresh import EXAMPLE
+from tests.packaging.built import version_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("index")]
 
@@ -59,11 +60,15 @@ def test_alone_it_brings_all_that_it_needs(wheel: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
-    assert mmcalib("--version").split() == ["mmcalib", __version__]
+    assert mmcalib("--version").split() == ["mmcalib", str(version_of(wheel))]
     assert "calibrat" in mmcalib("--help")
     assert "Qwen/Qwen2.5-VL-3B-Instruct" in mmcalib("models")
     census = json.loads(mmcalib("scan", "--data", "media", "--json", "--quiet"))
     assert census["corpus"]["modalities"] == {"image": {"items": 2, "unique_shapes": 2}}
+    checked = mmcalib(
+        "check", "--calibration", str(EXAMPLE / "calibration.json"), "media", "--json"
+    )
+    assert json.loads(checked)["fits"] == 2
 
 
 @pytest.mark.engine

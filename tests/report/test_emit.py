@@ -5,6 +5,8 @@ What vLLM itself reads of them: tests/engine/test_emit.py.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 from typing import Any
 
@@ -24,6 +26,7 @@ from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named
 
 NASTY = ["it's", 'a "b"', "$(HOME) `id` $$", "a b", "ü/ö", "*", "a\\b", "#x", "null", "1", "-a.b"]
+LIMIT = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"
 
 
 def with_config(config: dict[str, Any]) -> Calibration:
@@ -71,7 +74,7 @@ def python(text: str) -> dict[str, Any]:
     return names["ENGINE_ARGS"]
 
 
-@pytest.mark.parametrize("form", ["args", "env", "k8s", "python"])
+@pytest.mark.parametrize("form", ["args", "docker", "env", "k8s", "python"])
 def test_golden(form: str) -> None:
     check_golden(f"{CONFIGURATIONS[form].file}.txt", CONFIGURATIONS[form].render(calibration()))
 
@@ -128,6 +131,52 @@ def test_hostile_values_come_through_a_shell_unchanged(value: str) -> None:
 
 def test_what_looks_like_an_option_is_tied_to_its_own() -> None:
     assert flat({"model": "m", "a_b": "-x.y", "n": -1}) == ["m", "--a-b=-x.y", "--n=-1"]
+
+
+def docker(made: Calibration, *more: str) -> list[str]:
+    """The words that the script hands to `docker`."""
+    text = CONFIGURATIONS["docker"].render(made).replace("exec docker", "words docker")
+    return shell(f"set -- {shlex.join(more)}; {text}", HOME="/home/me")
+
+
+def test_docker_starts_vllm_with_the_same_words() -> None:
+    words = docker(calibration(), "--port", "9000")
+    at = words.index("serve")
+    assert words[at - 3 : at] == ["--entrypoint", "vllm", "vllm/vllm-openai:v0.32.0"]
+    assert words[at + 1 :] == [*flat(calibration().engine_config), "--port", "9000"]
+    assert "/home/me/.cache/huggingface:/hub" in words
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_docker_mounts_a_folder_and_hides_nothing(value: str) -> None:
+    made = with_config({"model": f"/models/{value}", "a": value})
+    server = ServerPart(limits={LIMIT: 41}, given=[LIMIT])
+    words = docker(made.model_copy(update={"server": server}))
+    assert words[words.index("--env") + 1] == f"{LIMIT}=41"
+    assert f"type=bind,source=/models/{value},target=/models/{value},readonly" in words
+    assert words[words.index("serve") + 1] == f"/models/{value}"
+    assert value in words[-1]
+
+
+def test_a_container_has_room_for_a_cache_in_shared_memory() -> None:
+    def sized(**config: Any) -> tuple[str, str]:
+        text = emitted("docker", **config)
+        size = re.search(r"--shm-size (\d+g)", text)
+        held = re.search(r"may take ([\d.]+ GiB)", text)
+        assert size is not None
+        assert held is not None
+        return size[1], held[1]
+
+    assert sized() == ("8g", "8.00 GiB")
+    assert sized(mm_processor_cache_gb=0.5) == ("8g", "1.00 GiB")
+    assert sized(mm_processor_cache_gb=0.5, data_parallel_size=2) == ("8g", "2.00 GiB")
+    assert sized(mm_processor_cache_gb=2.5, mm_processor_cache_type="shm") == ("11g", "0.00 GiB")
+
+
+def test_no_word_of_a_release_reaches_the_shell() -> None:
+    tool = calibration().tool.model_copy(update={"vllm": "1; id"})
+    words = docker(calibration().model_copy(update={"tool": tool}))
+    assert words[words.index("serve") - 1] == "vllm/vllm-openai:latest"
 
 
 @pytest.mark.parametrize("form", CONFIGURATIONS)
@@ -216,19 +265,19 @@ def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str
 
 
 def with_server(**more: Any) -> Calibration:
-    server = ServerPart(limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 41}, **more)
+    server = ServerPart(limits={LIMIT: 41}, **more)
     return calibration().model_copy(update={"server": server})
 
 
 def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
     """Finding §5 of the server conformance work: without them the server refuses the items."""
-    made = with_server(given=["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", "LD_PRELOAD"])
+    made = with_server(given=[LIMIT, "LD_PRELOAD"])
     lines = CONFIGURATIONS["env"].render(made).splitlines()
-    assert lines[-1] == "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB=41"
+    assert lines[-1] == f"{LIMIT}=41"
     documents = list(yaml.safe_load_all(CONFIGURATIONS["k8s"].render(made)))
     for document in (documents[0], documents[2]):
         (container,) = document["spec"]["template"]["spec"]["containers"]
-        assert container["env"] == [{"name": "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", "value": "41"}]
+        assert container["env"] == [{"name": LIMIT, "value": "41"}]
 
 
 @pytest.mark.parametrize("form", ["env", "k8s"])

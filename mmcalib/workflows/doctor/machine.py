@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmcalib.checks.check import Check, CheckId
+from mmcalib.derive.container import SHM_BYTES
+from mmcalib.derive.mm_cache import GIB
 from mmcalib.result.diagnosis import Host
 
 HOST_MEMORY = CheckId("host memory")
 SHARED_MEMORY = CheckId("shared memory")
 OPEN_FILES = CheckId("open files")
 
-GIB = 2**30
 # The largest of Linux' usual soft limit; each process that reads media takes a handful.
 LEAST_FILES = 1024
 # A container gets 64 MiB unless told otherwise; vLLM's workers and Ray hand tensors over there.
@@ -54,7 +55,12 @@ def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
         detail = (
             f"{shm / 2**20:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
         )
-        yield Check(SHARED_MEMORY, "warn", detail, "docker run --shm-size 8g, or --ipc host")
+        yield Check(
+            SHARED_MEMORY,
+            "warn",
+            detail,
+            f"docker run --shm-size {SHM_BYTES // GIB}g, or --ipc host",
+        )
     elif shm is not None:
         yield Check(SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free", "")
     if files is not None and files < LEAST_FILES:

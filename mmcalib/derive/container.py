@@ -1,0 +1,31 @@
+"""What a container with a server needs of its host, as far as its configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mmcalib.derive.mm_cache import GIB
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+
+# A container gets 64 MiB of shared memory unless told otherwise. vLLM's workers and NCCL hand their
+# buffers over there; it is a limit, and what nobody writes to takes nothing.
+SHM_BYTES: Final = 8 * GIB
+
+
+def shm_bytes(config: Mapping[str, Any]) -> int:
+    """The limit on shared memory: with `mm_processor_cache_type: shm` that cache is there, too."""
+    shared = config.get("mm_processor_cache_type") == "shm"
+    return SHM_BYTES + (_cache_bytes(config) if shared else 0)
+
+
+def processor_caches_bytes(config: Mapping[str, Any]) -> int:
+    """What the processor caches of a server may hold in main memory, by vLLM's own words."""
+    if config.get("mm_processor_cache_type") == "shm":
+        return 0
+    return _cache_bytes(config) * PROCESSOR_CACHES * (config.get("data_parallel_size") or 1)
+
+
+def _cache_bytes(config: Mapping[str, Any]) -> int:
+    given = config.get("mm_processor_cache_gb")
+    return round((PROCESSOR_CACHE_GIB if given is None else given) * GIB)
