@@ -89,6 +89,12 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
         said = _mmcalib([*words, "--force", "--allow-under-reserve"])
     if not (out / "engine.yaml").exists():
         raise MmcalibError(f"{subject.model}: no engine.yaml: {said.strip()[-2000:]}")
+    narrowed(subject, folder)
+    return note
+
+
+def narrowed(subject: Subject, folder: Path) -> Path:
+    """Its checkpoint of one narrow block of each stack, without weights, in `folder`."""
     geometry = find(subject.model)
     if geometry is None:
         raise MmcalibError(f"{subject.model} is not bundled: mmcalib models")
@@ -104,7 +110,7 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
             raise MmcalibError(f"{subject.model} has no {name} in its config.json")
         inner[last] = value
     (cut.path / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
-    return note
+    return cut.path
 
 
 def _line(names: Sequence[str], pool: Pool) -> str:

@@ -173,6 +173,9 @@ def test_ray_data_has_rows_for_all_sequences_and_tells_the_stage_that_loads() ->
     assert config["batch_size"] * 8 >= 600
     loading = config["prepare_multimodal_stage"]
     assert loading["model_config_kwargs"] == {"media_io_kwargs": {"video": {"num_frames": 16}}}
+    media = {"allowed_local_media_path": "/data", "allowed_media_domains": ["example.com"]}
+    allowed = module("ray-data", engine_config={**CONFIG, **media})["CONFIG"]
+    assert media.items() <= allowed["prepare_multimodal_stage"]["model_config_kwargs"].items()
     fewer = module("ray-data", engine_config={**CONFIG, "max_num_seqs": 256})["CONFIG"]
     assert "batch_size" not in fewer
 

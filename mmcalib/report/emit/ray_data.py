@@ -1,6 +1,8 @@
 """The configuration for Ray Data LLM: a processor over datasets.
 
-Fields are those of `vLLMEngineProcessorConfig` in ray.data.llm, Ray 2.60.
+Fields are those of `vLLMEngineProcessorConfig` in ray.data.llm, Ray 2.60, which is made for vLLM
+0.29: what loads media there (`PrepareMultimodalUDF`) imports `vllm.entrypoints.chat_utils`, and
+that is elsewhere since 0.32.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from mmcalib.result.calibration import CalibrationDocument
 # Its defaults: rows in a batch, and batches at once. Fewer rows than sequences leave some idle.
 _ROWS, _BATCHES = 32, 8
 # What the stage that loads media must know, too.
-_OF_LOADING = ("media_io_kwargs", "allowed_local_media_path")
+_OF_LOADING = ("media_io_kwargs", "allowed_local_media_path", "allowed_media_domains")
 
 _PAGE = """\
-# vLLM configuration for {model}, made by mmcalib.
+# vLLM configuration for {model}, made by mmcalib with vLLM {vllm}.
+# Ray 2.60 comes with vLLM 0.29, and loads no media beside 0.32 or later.
 from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
 MODEL = {source!r}
@@ -30,7 +33,8 @@ CONFIG = vLLMEngineProcessorConfig(
     prepare_multimodal_stage={{"enabled": True, "model_config_kwargs": LOADING_KWARGS}},
 {batch})
 
-# Rows need `messages`, and may have `sampling_params`.
+# Rows need `messages` and `sampling_params`, and files are named by `file://` below the folder of
+# `allowed_local_media_path`.
 if __name__ == "__main__":
     processor = build_processor(CONFIG)
 """
@@ -46,6 +50,7 @@ def ray_data_text(calibration: CalibrationDocument) -> str:
     loading = {name: config[name] for name in _OF_LOADING if config.get(name) is not None}
     return _PAGE.format(
         model=wording.plain(calibration.model.id),
+        vllm=wording.plain(calibration.tool.vllm),
         source=config.get("model", calibration.model.id),
         engine=dictionary("ENGINE_KWARGS", without(config, "model")),
         loading=dictionary("LOADING_KWARGS", loading),
