@@ -143,8 +143,8 @@ def processed(
 
 
 def located(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same with its media, which are named from `folder`, by the URLs of files, and its texts as
-    parts: a column of a dataset has one type.
+    """The same with its media, which are named from `folder`, by the URLs of files, and its texts
+    as parts: a column of a dataset has one type.
     """
     for message in request["messages"]:
         if isinstance(message["content"], str):
