@@ -143,14 +143,20 @@ def processed(
 
 
 def located(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same with its media, which are named from `folder`, by the URLs of files."""
+    """The same with its media, which are named from `folder`, by the URLs of files, and its texts
+    as parts: a column of a dataset has one type.
+    """
+    for message in request["messages"]:
+        if isinstance(message["content"], str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
     for part in _media(request):
         part[part["type"]]["url"] = (folder.resolve() / part[part["type"]]["url"]).as_uri()
     return request
 
 
 def _media(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    parts = [part for message in request["messages"] for part in message["content"]]
+    contents = [message["content"] for message in request["messages"]]
+    parts = [part for content in contents if not isinstance(content, str) for part in content]
     return [part for part in parts if part["type"] != "text"]
 
 
