@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmcalib.derive import limits
-from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
@@ -38,28 +37,29 @@ class BudgetSource:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def engine_args(
-        self, setting: Setting, per_prompt: Mapping[str, Any], table: CostTable
+        self, setting: Setting, per_prompt: Mapping[str, Any], largest_embeds: int
     ) -> dict[str, Any]:
-        """Engine arguments as vLLM names them, without the model; in the order of the file."""
+        """Engine arguments as vLLM names them, without the model; in the order of the file. The
+        largest item of the corpus takes `largest_embeds` of the encoder cache.
+        """
         args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
-        args["max_num_batched_tokens"] = self.batched(args, table)
+        args["max_num_batched_tokens"] = self.batched(args, largest_embeds)
         if self.policy.max_num_seqs is not None:
             args["max_num_seqs"] = self.policy.max_num_seqs
         if self.policy.gpu_memory_utilization is not None:
             args["gpu_memory_utilization"] = self.policy.gpu_memory_utilization
         return {**args, **self.given}
 
-    def batched(self, args: Mapping[str, Any], table: CostTable) -> int:
+    def batched(self, args: Mapping[str, Any], largest_embeds: int) -> int:
         """Tokens per step (R5): as given, or whole largest items from vLLM's own default."""
         if self.policy.max_num_batched_tokens is not None:
             return self.policy.max_num_batched_tokens
         wanted = self.opened.serve_defaults["max_num_batched_tokens"]
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
         largest = max(self.roomy(plain).max_tokens_per_item.values(), default=0)
-        real = max((cost.embeds for cost in table.costs.values()), default=0)
         return limits.max_num_batched_tokens(
-            wanted, largest, real, chunks_mm_input=self.opened.chunks_mm_input
+            wanted, largest, largest_embeds, chunks_mm_input=self.opened.chunks_mm_input
         )
 
     def default(self) -> tuple[Budget, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
@@ -12,12 +13,13 @@ from mmcalib.progress import Progress
 from mmcalib.wording import room
 from mmcalib.workflows.decision.decide import Rejects
 from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.decision.explore import Explored
 from mmcalib.workflows.memory.cured import Ask
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction, Steps
 from mmcalib.workflows.memory.rehearse import on_gpu
 from mmcalib.workflows.memory.worst_steps import configurations, encoder_steps
+
+Profile = tuple[Any, ...]
 
 
 def as_served(opened: ModelInfo, default: EngineArgs, prediction: MemoryPrediction) -> ModelInfo:
@@ -94,8 +96,8 @@ def rehearsing(prediction: MemoryPrediction, progress: Progress) -> Ask:
 
 def _wanted(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
     """In the order of `Predicted`: default, calibrated, worst steps, points."""
-    alike: dict[tuple[Any, ...], EngineArgs] = {}
-    points = [alike.setdefault(_profile(e), e.engine_args) for e in decision.explored]
+    alike: dict[Profile, EngineArgs] = {}
+    points = [alike.setdefault(profile(e.budget), e.engine_args) for e in decision.explored]
     worst = [args for _, args in configurations(decision)]
     return [
         (default, ()),
@@ -112,9 +114,8 @@ def _answer(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed 
         return None
 
 
-def _profile(explored: Explored) -> tuple[Any, ...]:
+def profile(budget: Budget) -> Profile:
     """What decides the memory of a point: the rest of its settings does not."""
-    budget = explored.budget
     modality = budget.profiled_modality
     return (
         modality,
