@@ -13,6 +13,7 @@ from mmcalib.report.cells import cell
 from mmcalib.report.html.redact import redacted
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import CheckResult, verdict_words
+from mmcalib.result.server import SERVE, serving
 
 MOST_LINES: Final = 30
 _SETTINGS: Final = 11
@@ -21,7 +22,7 @@ _BROKEN = ("fail", "warn")
 _ROWS = ("encoder budget", "weights", "activation peak", "KV cache", "requests of full length")
 
 
-def issue(calibration: CalibrationDocument, serve_with: str) -> str:
+def issue(calibration: CalibrationDocument) -> str:
     """At most `MOST_LINES` lines; no file of the corpus is named."""
     shown, _ = redacted(calibration)
     tool, memory = shown.tool, shown.memory.calibrated
@@ -38,7 +39,7 @@ def issue(calibration: CalibrationDocument, serve_with: str) -> str:
         *map(wording.plain, head),
         "",
         "```yaml",
-        _code(f"# {serve_with}"),
+        _code(f"# {serving(shown.server, SERVE)}"),
         *_settings(shown.engine_config),
         "```",
         "",
