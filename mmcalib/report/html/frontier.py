@@ -28,9 +28,12 @@ def kv_tokens(point: FrontierPoint, memory: Memory) -> float | None:
     """Tokens that the KV cache holds, below zero by what is missing for an engine to start."""
     if point.kv_cache_tokens is not None:
         return point.kv_cache_tokens
-    if point.kv_cache_bytes is None or not memory.kv_bytes_per_token:
+    if point.kv_cache_bytes is None:
         return None
-    return point.kv_cache_bytes / memory.kv_bytes_per_token
+    if memory.kv_cache_tokens and memory.kv_cache_bytes:
+        # Of a model whose layers do not all keep every token this is not what one takes.
+        return point.kv_cache_bytes * memory.kv_cache_tokens / memory.kv_cache_bytes
+    return point.kv_cache_bytes / memory.kv_bytes_per_token if memory.kv_bytes_per_token else None
 
 
 def _figure(
@@ -42,6 +45,8 @@ def _figure(
     if not by_memory:
         room = {id(point): max(1.0, point.encoder_budget_tokens) for point in points}
     spots = [(p, float(room[id(p)] or 0), kept_share(p)) for p in points]
+    # The KV cache has to hold one request of full length.
+    least = float(calibration.engine_config.get("max_model_len") or 0)
     x = _axis([at for _, at, _ in spots], memory.gpu, by_memory=by_memory)
     knobs = list(dict.fromkeys(point.knob for point in points))
     beaten = any(kind(point) == "beaten" for point in points)
@@ -58,8 +63,9 @@ def _figure(
             },
             "scale": {"domain": [0, _TOP], "nice": False},
         }
-        if by_memory and x["scale"]["domain"][0] < 0:
-            yield from closed(canvas, x)
+        low, high = x["scale"]["domain"]
+        if by_memory and low < least < high:
+            yield from closed(canvas, x, least)
         yield from series(spots, knobs, x, y)
 
     chosen = [point for point in points if point.chosen]

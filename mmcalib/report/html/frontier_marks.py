@@ -18,14 +18,14 @@ def kept_share(point: FrontierPoint) -> float:
     return point.worst_retention if point.mean_retention is None else point.mean_retention
 
 
-def closed(canvas: Canvas, x: Layer) -> Iterator[Layer]:
+def closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
     """The part of the chart where no engine starts."""
     low, high = x["scale"]["domain"]
-    at = -low / (high - low) * canvas.width_px
+    at = (below - low) / (high - low) * canvas.width_px
     area = {"type": "rect", "x": 0, "x2": at, "y": 0, "y2": canvas.height_px}
     colours = {"color": "var(--bad-soft)", "aria": False}
     yield {"data": {"values": [{}]}, "mark": {**area, **colours}, "encoding": {}}
-    (rule, *_) = reference([("", 0, "var(--bad)")], canvas, x)
+    (rule, *_) = reference([("", below, "var(--bad)")], canvas, x)
     rule["mark"] |= {"strokeDash": [5, 4]}
     yield rule
     inside = at > _SHUT_PX

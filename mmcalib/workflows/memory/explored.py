@@ -115,7 +115,7 @@ def _answer(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed 
 
 
 def profile(budget: Budget) -> Profile:
-    """What decides the memory of a point: the rest of its settings does not."""
+    """What decides the memory of a point, the context last: the rest of its settings does not."""
     modality = budget.profiled_modality
     return (
         modality,

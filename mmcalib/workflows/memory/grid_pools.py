@@ -107,14 +107,16 @@ def _pools(
     grid: Grid, found: Mapping[Profile, Rehearsed], decision: Decision
 ) -> Iterator[GridPool]:
     curves = _curves(grid, found, decision)
+    known_off = max((c.off_bytes or 0 for c in curves.values()), default=0)
     for one in grid.combinations:
         exact = found.get(profile(one.budget))
         if exact is not None:
             pool = Pool(exact.kv_cache_bytes)
             yield GridPool(one, pool, exact.kv_cache_tokens, exact.max_concurrency, exact)
             continue
-        curve = curves.get(kind(one.budget))
-        between = curve.at(profiled_tokens(one.budget)) if curve else None
+        between = _elsewhere(one, found, known_off)
+        if between is None and (curve := curves.get(kind(one.budget))):
+            between = curve.at(profiled_tokens(one.budget))
         sequence = _sequence_bytes(one.max_model_len, found.values())
         if between is None or sequence is None:
             continue
@@ -127,6 +129,18 @@ def _pools(
             holds if starts else None,
             None,
         )
+
+
+def _elsewhere(one: Combination, found: Mapping[Profile, Rehearsed], known_off: int) -> Pool | None:
+    """From the same profile under the nearest context: that itself moves only what the allocator
+    keeps, by no more than other rehearsals are off.
+    """
+    *same, context = profile(one.budget)
+    others = [key for key in found if list(key[:-1]) == same]
+    if not others or not known_off:
+        return None
+    nearest = min(others, key=lambda key: abs(key[-1] - context))
+    return Pool(found[nearest].kv_cache_bytes, known_off)
 
 
 def _least_sure(
