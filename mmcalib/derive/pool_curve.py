@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
@@ -11,6 +12,9 @@ from mmcalib.domain.rehearsed import Rehearsed
 # Modality that is profiled, tokens and sequences of a step: rehearsals that differ in one of these
 # say nothing of each other.
 Kind = tuple[str | None, int, int]
+
+# Of few rehearsals none need be as far off as the next.
+_MARGIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class PoolCurve:
     """Rehearsals of one kind, ascending by what they profiled.
 
     The peaks of a profile grow with its tokens, each by its own line, and what the allocator keeps
-    beside them moves a little without one: so a pool between two is off by no more than each
-    rehearsal is from what its neighbours say of it.
+    beside them moves a little without one: so how far off a pool between two may be is known by
+    how far each rehearsal is from what its neighbours say of it.
     """
 
     spots: tuple[_Spot, ...]
@@ -72,9 +76,9 @@ class PoolCurve:
 
     @property
     def off_bytes(self) -> int | None:
-        """The most by which a rehearsal differs from what those on both sides say of it."""
-        inner = range(1, len(self.spots) - 1)
-        return max((self._off(place) for place in inner), default=None)
+        """Twice the most by which a rehearsal differs from what those on both sides say of it."""
+        inner = [self._off(place) for place in range(1, len(self.spots) - 1)]
+        return _MARGIN * max(inner) if inner else None
 
     def _off(self, place: int) -> int:
         spot, others = self.spots[place], [*self.spots[:place], *self.spots[place + 1 :]]

@@ -35,9 +35,9 @@ class WhatIfGroup(DocumentPart):
 
 class WhatIfPool(DocumentPart):
     """The KV cache with the states at `places`, one of each group, and this context. `rehearsed`:
-    this very setting was; `computed`: it follows from settings that were, and `off_bytes` is the
-    most by which one of those differs from what its neighbours say of it. Without tokens vLLM would
-    not start.
+    this very setting was; `computed`: it follows from settings that were, and `off_bytes` is
+    twice the most by which one of those differs from what its neighbours say of it. Without tokens
+    vLLM would not start.
     """
 
     places: list[int]

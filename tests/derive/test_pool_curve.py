@@ -38,7 +38,7 @@ def test_what_one_differs_from_its_neighbours_is_how_far_off_it_may_be() -> None
     curve = PoolCurve.of([one(8_000), one(16_000, kept=20 * MIB), one(32_000)])
     found = curve.at(20_000)
     assert found is not None
-    assert found.off_bytes == 20 * MIB
+    assert found.off_bytes == 2 * 20 * MIB
 
 
 def test_nothing_is_said_beyond_what_was_rehearsed_or_of_two_alone() -> None:

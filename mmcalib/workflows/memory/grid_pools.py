@@ -118,9 +118,9 @@ def _pools(
         if between is None and (curve := curves.get(kind(one.budget))):
             between = curve.at(profiled_tokens(one.budget))
         sequence = _sequence_bytes(one.max_model_len, found.values())
-        if between is None or sequence is None:
+        if between is None or (sequence is None and between.nbytes > 0):
             continue
-        holds = between.nbytes / sequence
+        holds = between.nbytes / sequence if sequence else 0.0
         starts = holds >= 1
         yield GridPool(
             one,
@@ -175,7 +175,10 @@ def _plain(found: Rehearsed) -> bool:
     if not found.max_concurrency or found.budget is None:
         return False
     tokens = _blocks(found.budget.max_model_len) * found.kv_bytes_per_token
-    return abs(found.kv_cache_bytes / found.max_concurrency / tokens - 1) < _SURE
+    # What is left behind the last whole block belongs to no sequence.
+    block = BLOCK_TOKENS * found.kv_bytes_per_token
+    off = found.kv_cache_bytes / found.max_concurrency / tokens - 1
+    return abs(off) <= 2 * block / found.kv_cache_bytes
 
 
 def _blocks(tokens: int) -> int:
