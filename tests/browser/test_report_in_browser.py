@@ -232,3 +232,13 @@ def test_the_report_of_a_million_items_opens_at_once(open_page: Open) -> None:
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert time.perf_counter() - started < MOST_OPENING_S
     assert page.evaluate(OVERLAP) == []
+
+
+def test_the_highest_step_names_what_lived_in_it(open_page: Open, demo: str) -> None:
+    page = open_page(demo)
+    highest = page.locator("#chart-traffic .wide svg [tabindex='0']")
+    highest.focus()
+    said = page.locator("#tip").inner_text().splitlines()
+    assert re.fullmatch(r"step [\d,]+: [\d.]+ GiB, the highest", said[0])
+    assert len(said) > 3
+    assert all(re.fullmatch(r"[\d.]+ GiB .+ \(.+\)", line) for line in said[1:])
