@@ -79,8 +79,9 @@ def test_it_is_turned_by_keyboard_and_goes_back(open_page: Open, demo: str) -> N
     assert said(page, "kv") != before
     assert float(said(page, "shrunk").partition("%")[0]) > 50
     wanted = page.get_by_label("requests at once")
+    assert said(page, "holds") == "fit"
     wanted.fill("4")
-    assert re.fullmatch(r"fit, each of up to [\d,]+ tokens", said(page, "holds"))
+    assert re.fullmatch(r"do not fit; of [\d,]+ tokens each they would", said(page, "holds"))
     page.get_by_role("button", name="As calibrated").press("Enter")
     page.wait_for_function(
         "before => document.getElementById('trial-kv').innerText === before", arg=before

@@ -92,10 +92,15 @@ def _data(calibration: CalibrationDocument, found: WhatIf) -> dict[str, Any]:
                 p.label,
             ]
             for p in found.pools
+            if p.max_model_len in contexts
         },
         "rejected": None
         if found.rejected is None
-        else {at(r.places, r.max_model_len): r.requests for r in found.rejected},
+        else {
+            at(r.places, r.max_model_len): r.requests
+            for r in found.rejected
+            if r.max_model_len in contexts
+        },
         "config": list(calibration.engine_config.items()),
         "limits": found.limit_mm_per_prompt,
         "setting": found.setting,

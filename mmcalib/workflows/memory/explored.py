@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
@@ -20,6 +21,15 @@ from mmcalib.workflows.memory.rehearse import on_gpu
 from mmcalib.workflows.memory.worst_steps import configurations, encoder_steps
 
 Profile = tuple[Any, ...]
+
+
+class Budgeted(Protocol):
+    """Engine arguments with vLLM's budget for them."""
+
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def engine_args(self) -> EngineArgs: ...
 
 
 def as_served(opened: ModelInfo, default: EngineArgs, prediction: MemoryPrediction) -> ModelInfo:
@@ -97,7 +107,7 @@ def rehearsing(prediction: MemoryPrediction, progress: Progress) -> Ask:
 def _wanted(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
     """In the order of `Predicted`: default, calibrated, worst steps, points."""
     alike: dict[Profile, EngineArgs] = {}
-    points = [alike.setdefault(profile(e.budget), e.engine_args) for e in decision.explored]
+    points = [alike.setdefault(profile(e), e.engine_args) for e in decision.explored]
     worst = [args for _, args in configurations(decision)]
     return [
         (default, ()),
@@ -114,8 +124,9 @@ def _answer(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed 
         return None
 
 
-def profile(budget: Budget) -> Profile:
-    """What decides the memory of a point, the context last: the rest of its settings does not."""
+def profile(one: Budgeted) -> Profile:
+    """What decides its memory, the context last: the rest of its settings does not."""
+    budget = one.budget
     modality = budget.profiled_modality
     return (
         modality,
@@ -124,5 +135,13 @@ def profile(budget: Budget) -> Profile:
         budget.encoder_cache_size,
         budget.max_num_batched_tokens,
         budget.max_num_seqs,
+        _hints(one.engine_args),
         budget.max_model_len,
     )
+
+
+def _hints(engine_args: EngineArgs) -> str:
+    """Sizes that vLLM is told to profile."""
+    limits = engine_args.get("limit_mm_per_prompt", {})
+    hinted = {m: limit for m, limit in limits.items() if isinstance(limit, Mapping)}
+    return json.dumps(hinted, sort_keys=True) if hinted else ""

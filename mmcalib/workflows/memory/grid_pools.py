@@ -13,7 +13,7 @@ from mmcalib.progress import Progress
 from mmcalib.releases.constants import BLOCK_TOKENS
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.grid import Combination, Grid
-from mmcalib.workflows.memory.explored import Profile, profile
+from mmcalib.workflows.memory.explored import Budgeted, Profile, profile
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction
 
 # Rehearsals of each kind, from the least that is profiled to the most; a rehearsal takes 2 s.
@@ -56,7 +56,7 @@ def grid_pools(
         answer = prediction.tried(unsure.engine_args) if unsure else None
         if unsure is None or answer is None:
             break
-        found[profile(unsure.budget)] = answer
+        found[profile(unsure)] = answer
     return list(_pools(grid, found, decision))
 
 
@@ -66,9 +66,9 @@ def _wanted(
     """What is rehearsed in any case, then combinations all along what each kind profiles, and one
     of each context where a sequence does not take its tokens alone.
     """
-    wanted: dict[Profile, EngineArgs] = {profile(decision.budget): decision.engine_args}
+    wanted: dict[Profile, EngineArgs] = {profile(decision): decision.engine_args}
     for explored in decision.explored:
-        wanted.setdefault(profile(explored.budget), explored.engine_args)
+        wanted.setdefault(profile(explored), explored.engine_args)
     kinds = defaultdict[Kind, list[Combination]](list)
     for one in grid.combinations:
         kinds[kind(one.budget)].append(one)
@@ -77,7 +77,7 @@ def _wanted(
     if not isinstance(answer, Rehearsed) or not _plain(answer):
         spots += [one for one in grid.combinations if not any(one.places)]
     for one in spots:
-        wanted.setdefault(profile(one.budget), one.engine_args)
+        wanted.setdefault(profile(one), one.engine_args)
     return wanted
 
 
@@ -94,11 +94,11 @@ def _curves(
     grid: Grid, found: Mapping[Profile, Rehearsed], decision: Decision
 ) -> dict[Kind, PoolCurve]:
     """Of the same budgets as were asked for; a profile of hinted sizes is another one."""
-    hinted = {profile(decision.budget)} if decision.hints else set()
-    budgets = [*(one.budget for one in grid.combinations), *(e.budget for e in decision.explored)]
+    every: list[Budgeted] = [*grid.combinations, *decision.explored]
+    hinted = profile(decision) if decision.hints else None
     spots = defaultdict[Kind, list[tuple[int, Rehearsed]]](list)
-    for key, budget in {profile(b): b for b in budgets}.items():
-        if key in found and key not in hinted:
+    for key, budget in {profile(one): one.budget for one in every}.items():
+        if key in found and key != hinted:
             spots[kind(budget)].append((profiled_tokens(budget), found[key]))
     return {which: PoolCurve.of(those) for which, those in spots.items()}
 
@@ -109,7 +109,7 @@ def _pools(
     curves = _curves(grid, found, decision)
     known_off = max((c.off_bytes or 0 for c in curves.values()), default=0)
     for one in grid.combinations:
-        exact = found.get(profile(one.budget))
+        exact = found.get(profile(one))
         if exact is not None:
             pool = Pool(exact.kv_cache_bytes)
             yield GridPool(one, pool, exact.kv_cache_tokens, exact.max_concurrency, exact)
@@ -135,7 +135,7 @@ def _elsewhere(one: Combination, found: Mapping[Profile, Rehearsed], known_off: 
     """From the same profile under the nearest context: that itself moves only what the allocator
     keeps, by no more than other rehearsals are off.
     """
-    *same, context = profile(one.budget)
+    *same, context = profile(one)
     others = [key for key in found if list(key[:-1]) == same]
     if not others or not known_off:
         return None

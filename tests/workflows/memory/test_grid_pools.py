@@ -106,7 +106,7 @@ def test_what_was_decided_is_as_it_was_rehearsed() -> None:
     (chosen,) = [one for one in pools if one.combination.chosen]
     assert chosen.rehearsed is not None
     assert chosen.pool.off_bytes == 0
-    assert profile(chosen.combination.budget) == profile(decision.budget)
+    assert profile(chosen.combination) == profile(decision)
 
 
 def test_a_small_pool_is_rehearsed_itself() -> None:
