@@ -9,9 +9,9 @@ from typing import Final
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 
-# Modality that is profiled, tokens and sequences of a step: rehearsals that differ in one of these
-# say nothing of each other.
-Kind = tuple[str | None, int, int]
+# Modality that is profiled and sequences of a step: rehearsals that differ in one of these say
+# nothing of each other. The tokens of a step move its buffers, which is little beside the encoder.
+Kind = tuple[str | None, int]
 
 # Of few rehearsals none need be as far off as the next.
 _MARGIN: Final = 2
@@ -43,7 +43,7 @@ class _Spot:
 
 
 def kind(budget: Budget) -> Kind:
-    return budget.profiled_modality, budget.max_num_batched_tokens, budget.max_num_seqs
+    return budget.profiled_modality, budget.max_num_seqs
 
 
 def profiled_tokens(budget: Budget) -> int:
