@@ -13,6 +13,7 @@ from mmcalib.report.cells import cell
 from mmcalib.report.html.redact import redacted
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import CheckResult, verdict_words
+from mmcalib.result.engine_yaml import spelled
 from mmcalib.result.server import SERVE, serving
 
 MOST_LINES: Final = 30
@@ -53,7 +54,8 @@ def issue(calibration: CalibrationDocument) -> str:
 
 def _settings(config: dict[str, Any]) -> Iterator[str]:
     """What fits; JSON is YAML too."""
-    said = [f"{k.replace('_', '-')}: {json.dumps(v)}" for k, v in config.items() if v is not None]
+    entries = (spelled(key, value) for key, value in config.items() if value is not None)
+    said = [f"{name}: {json.dumps(value)}" for name, value in entries]
     yield from map(_code, said[:_SETTINGS])
     if rest := said[_SETTINGS:]:
         yield f"# and {len(rest)} more"
