@@ -70,7 +70,7 @@ def page(
         sizes=list(sizes(shown)),
         frontiers=list(frontiers(shown)),
         trial=trial(shown),
-        issue=issue(shown),
+        issue=escape(issue(shown)),
         memory=memory(shown),
         adequacy=adequacy(shown),
         cache=cache(shown.cache) if shown.cache else None,
