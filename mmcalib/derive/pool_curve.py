@@ -18,7 +18,7 @@ _MARGIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class KvPool:
     """Bytes for the KV cache; `off_bytes` is how far from a rehearsal they may be, 0 of one."""
 
     nbytes: int
@@ -68,11 +68,11 @@ class PoolCurve:
         spots = {tokens: _spot(tokens, one) for tokens, one in found}
         return cls(tuple(spots[tokens] for tokens in sorted(spots)))
 
-    def at(self, tokens: int) -> Pool | None:
+    def at(self, tokens: int) -> KvPool | None:
         """None beyond what was rehearsed, and where nothing says how far off it may be."""
         off = self.off_bytes
         found = _between(self.spots, tokens)
-        return None if found is None or off is None else Pool(found, off)
+        return None if found is None or off is None else KvPool(found, off)
 
     @property
     def off_bytes(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mmcalib.derive.pool_curve import Pool, PoolCurve, kind, profiled_tokens
+from mmcalib.derive.pool_curve import KvPool, PoolCurve, kind, profiled_tokens
 from mmcalib.domain.rehearsed import PhasePeak, Rehearsed
 from tests.workflows.rehearsals import BUDGET, rehearsed
 
@@ -24,14 +24,14 @@ def one(tokens: int, kept: int = 0) -> tuple[int, Rehearsed]:
 
 def test_between_two_it_is_in_proportion_and_a_rehearsal_is_itself() -> None:
     curve = PoolCurve.of([one(16_000), one(8_000), one(32_000)])
-    assert curve.at(8_000) == Pool(LEFT - 1_000 * MIB)
-    assert curve.at(20_000) == Pool(LEFT - 2_500 * MIB)
+    assert curve.at(8_000) == KvPool(LEFT - 1_000 * MIB)
+    assert curve.at(20_000) == KvPool(LEFT - 2_500 * MIB)
 
 
 def test_the_highest_phase_decides_on_both_sides_of_where_they_cross() -> None:
     curve = PoolCurve.of([one(0), one(16_000), one(32_000)])
-    assert curve.at(2_000) == Pool(LEFT - LATER)
-    assert curve.at(8_000) == Pool(LEFT - 1_000 * MIB)
+    assert curve.at(2_000) == KvPool(LEFT - LATER)
+    assert curve.at(8_000) == KvPool(LEFT - 1_000 * MIB)
 
 
 def test_what_one_differs_from_its_neighbours_is_how_far_off_it_may_be() -> None:

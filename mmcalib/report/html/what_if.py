@@ -25,7 +25,7 @@ class Slider:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class WhatIfForm:
     """`data` is for the script, `contexts` and `context` are stops of a slider too."""
 
     sliders: tuple[Slider, ...]
@@ -35,13 +35,13 @@ class Trial:
     data: dict[str, Any]
 
 
-def trial(calibration: CalibrationDocument) -> Trial | None:
+def trial(calibration: CalibrationDocument) -> WhatIfForm | None:
     """None where nothing else was looked at."""
     found = calibration.what_if
     length = calibration.engine_config.get("max_model_len")
     if found is None or not found.pools or length not in found.contexts:
         return None
-    return Trial(
+    return WhatIfForm(
         tuple(_sliders(found)),
         tuple(map(wording.number, found.contexts)),
         found.contexts.index(length),

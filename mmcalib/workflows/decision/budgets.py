@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,8 @@ class BudgetSource:
     context_tokens: int | None = None
     files: Files = files
     given: Mapping[str, Any] = field(default_factory=dict)
+    # By what was asked: a step that holds the largest item is asked for twice.
+    _known: dict[str, Budget] = field(default_factory=dict, repr=False, compare=False)
 
     def engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], largest_embeds: int
@@ -87,7 +90,10 @@ class BudgetSource:
         request = AskBudget({"model": self.model_path, **had}, build_dummy)
         for name, value in self._server_defaults():
             request.engine_args.setdefault(name, value)
-        return self.host.ask(request, "computing the encoder budget").budget
+        key = json.dumps([request.engine_args, build_dummy], sort_keys=True)
+        if key not in self._known:
+            self._known[key] = self.host.ask(request, "computing the encoder budget").budget
+        return self._known[key]
 
     def _server_defaults(self) -> Iterator[tuple[str, int]]:
         """What the server would choose where nothing is said: it need not be this machine."""

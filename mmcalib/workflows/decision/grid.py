@@ -20,7 +20,7 @@ from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.explore import Explored
 from mmcalib.workflows.decision.held import chosen_value, together, turned
 
-# vLLM is asked for two budgets of each state at two to six contexts, and answers within 30 ms each:
+# vLLM is asked for one or two budgets of each state at two to six contexts, and answers in 30 ms:
 # with two modalities some hundred times.
 _MOST_VALUES: Final = 6
 _MOST_CONTEXTS: Final = 6
@@ -53,7 +53,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Combination:
+class GridCell:
     """A state of each group, by its place, and a context, as vLLM would be started and budgets."""
 
     places: tuple[int, ...]
@@ -72,7 +72,7 @@ class Grid:
 
     groups: tuple[Group, ...] = ()
     contexts: tuple[int, ...] = ()
-    combinations: tuple[Combination, ...] = field(default=(), repr=False)
+    combinations: tuple[GridCell, ...] = field(default=(), repr=False)
 
 
 def grid(decision: Decision, budgets: BudgetSource, progress: Progress) -> Grid:
@@ -83,7 +83,7 @@ def grid(decision: Decision, budgets: BudgetSource, progress: Progress) -> Grid:
     contexts = _contexts(decision.budget.max_model_len, budgets)
     budgeted = [[n for n, s in enumerate(g.states) if s.budget_of == n] for g in groups]
     every = list(product(*budgeted))
-    found: list[Combination] = []
+    found: list[GridCell] = []
     with progress.step("asking what else could be set", len(every)) as task:
         for places in every:
             row = _row(decision, budgets, groups, places, contexts)
@@ -98,11 +98,11 @@ def _row(
     groups: Sequence[Group],
     places: tuple[int, ...],
     contexts: Sequence[int],
-) -> dict[int, Combination]:
+) -> dict[int, GridCell]:
     """One state of each group under every context. Items grow with it up to a point: where they
     are alike at two contexts, so they are between.
     """
-    row: dict[int, Combination] = {}
+    row: dict[int, GridCell] = {}
 
     def ask(context: int) -> None:
         one = _combination(decision, budgets, groups, places, context)
@@ -132,14 +132,14 @@ def _own(decision: Decision, places: Sequence[int], contexts: Sequence[int]) -> 
         yield decision.budget.max_model_len
 
 
-def _alike(one: Combination, other: Combination) -> bool:
+def _alike(one: GridCell, other: GridCell) -> bool:
     """Whether only the context differs; of what was decided hints may too."""
     return replace(one.budget, max_model_len=0, dummies={}) == replace(
         other.budget, max_model_len=0, dummies={}
     ) and not (one.hinted or other.hinted)
 
 
-def _under(context: int, one: Combination) -> Combination:
+def _under(context: int, one: GridCell) -> GridCell:
     return replace(
         one,
         max_model_len=context,
@@ -225,17 +225,17 @@ def _combination(
     groups: Sequence[Group],
     places: tuple[int, ...],
     context: int,
-) -> Combination | None:
+) -> GridCell | None:
     """None where vLLM refuses it."""
     if not any(places) and context == decision.budget.max_model_len:
         args, hinted = decision.engine_args, bool(decision.hints)
-        return Combination(places, context, args, decision.budget, chosen=True, hinted=hinted)
+        return GridCell(places, context, args, decision.budget, chosen=True, hinted=hinted)
     budgets = replace(budgets, context_tokens=context)
     setting = setting_of(groups, places, decision, budgets)
     plain = limit_mm_per_prompt(decision.counts, {})
     try:
         args = budgets.engine_args(setting, plain, _largest(decision, groups, places))
-        return Combination(places, context, args, budgets.of(args))
+        return GridCell(places, context, args, budgets.of(args))
     except VllmRefused:
         return None
 

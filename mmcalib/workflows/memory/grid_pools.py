@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mmcalib.derive.pool_curve import Kind, Pool, PoolCurve, kind, profiled_tokens
+from mmcalib.derive.pool_curve import Kind, KvPool, PoolCurve, kind, profiled_tokens
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import BLOCK_TOKENS
 from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.decision.grid import Combination, Grid
+from mmcalib.workflows.decision.grid import Grid, GridCell
 from mmcalib.workflows.memory.explored import Budgeted, Profile, profile
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction
 
@@ -27,8 +27,8 @@ _MORE: Final = 6
 class GridPool:
     """`rehearsed` is that of the very combination, None where the pool is between others."""
 
-    combination: Combination
-    pool: Pool
+    combination: GridCell
+    pool: KvPool
     kv_cache_tokens: int | None
     max_concurrency: float | None
     rehearsed: Rehearsed | None
@@ -69,7 +69,7 @@ def _wanted(
     wanted: dict[Profile, EngineArgs] = {profile(decision): decision.engine_args}
     for explored in decision.explored:
         wanted.setdefault(profile(explored), explored.engine_args)
-    kinds = defaultdict[Kind, list[Combination]](list)
+    kinds = defaultdict[Kind, list[GridCell]](list)
     for one in grid.combinations:
         kinds[kind(one.budget)].append(one)
     spots = [spot for alike in kinds.values() for spot in _spots(alike)]
@@ -81,7 +81,7 @@ def _wanted(
     return wanted
 
 
-def _spots(alike: Iterable[Combination]) -> Iterator[Combination]:
+def _spots(alike: Iterable[GridCell]) -> Iterator[GridCell]:
     by_tokens = {profiled_tokens(one.budget): one for one in alike}
     ascending = [by_tokens[tokens] for tokens in sorted(by_tokens)]
     last = len(ascending) - 1
@@ -111,7 +111,7 @@ def _pools(
     for one in grid.combinations:
         exact = found.get(profile(one))
         if exact is not None:
-            pool = Pool(exact.kv_cache_bytes)
+            pool = KvPool(exact.kv_cache_bytes)
             yield GridPool(one, pool, exact.kv_cache_tokens, exact.max_concurrency, exact)
             continue
         between = _elsewhere(one, found, known_off)
@@ -131,7 +131,7 @@ def _pools(
         )
 
 
-def _elsewhere(one: Combination, found: Mapping[Profile, Rehearsed], known_off: int) -> Pool | None:
+def _elsewhere(one: GridCell, found: Mapping[Profile, Rehearsed], known_off: int) -> KvPool | None:
     """From the same profile under the nearest context: that itself moves only what the allocator
     keeps, by no more than other rehearsals are off.
     """
@@ -140,12 +140,12 @@ def _elsewhere(one: Combination, found: Mapping[Profile, Rehearsed], known_off: 
     if not others or not known_off:
         return None
     nearest = min(others, key=lambda key: abs(key[-1] - context))
-    return Pool(found[nearest].kv_cache_bytes, known_off)
+    return KvPool(found[nearest].kv_cache_bytes, known_off)
 
 
 def _least_sure(
     grid: Grid, found: Mapping[Profile, Rehearsed], decision: Decision
-) -> Combination | None:
+) -> GridCell | None:
     """The one whose pool is furthest from known among those that may start."""
     off = {
         one.pool.off_bytes / max(one.pool.nbytes, 1): one.combination
