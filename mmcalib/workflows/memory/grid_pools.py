@@ -25,13 +25,24 @@ _MORE: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class GridPool:
-    """`rehearsed` is that of the very combination, None where the pool is between others."""
+    """`rehearsed` is that of the very combination, None where the pool is between others. One
+    sequence takes `sequence_bytes` as far as that is known.
+    """
 
     combination: GridCell
     pool: KvPool
     kv_cache_tokens: int | None
     max_concurrency: float | None
-    rehearsed: Rehearsed | None
+    rehearsed: Rehearsed | None = None
+    sequence_bytes: float | None = None
+
+    @property
+    def doubt(self) -> float:
+        """As a share of the pool; all of it where vLLM may start or not."""
+        off = self.pool.off_bytes
+        if off and abs(self.pool.nbytes - (self.sequence_bytes or 0)) <= off:
+            return 1.0
+        return off / self.pool.nbytes if self.pool.nbytes > 0 else 0.0
 
 
 def begin_grid(prediction: MemoryPrediction, grid: Grid, decision: Decision) -> None:
@@ -127,7 +138,7 @@ def _pools(
             between,
             int(holds * one.max_model_len) if starts else None,
             holds if starts else None,
-            None,
+            sequence_bytes=sequence,
         )
 
 
@@ -146,14 +157,9 @@ def _elsewhere(one: GridCell, found: Mapping[Profile, Rehearsed], known_off: int
 def _least_sure(
     grid: Grid, found: Mapping[Profile, Rehearsed], decision: Decision
 ) -> GridCell | None:
-    """The one whose pool is furthest from known among those that may start."""
-    off = {
-        one.pool.off_bytes / max(one.pool.nbytes, 1): one.combination
-        for one in _pools(grid, found, decision)
-        if one.pool.nbytes > -one.pool.off_bytes
-    }
-    most = max(off, default=0.0)
-    return off[most] if most > _SURE else None
+    """The one whose pool is furthest from known."""
+    worst = max(_pools(grid, found, decision), key=lambda one: one.doubt, default=None)
+    return worst.combination if worst is not None and worst.doubt > _SURE else None
 
 
 def _sequence_bytes(context: int, found: Iterable[Rehearsed]) -> float | None:
