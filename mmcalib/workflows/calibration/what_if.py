@@ -7,11 +7,11 @@ from itertools import product
 
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.frontier import at
-from mmcalib.domain.budget import Budget
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import Shape
 from mmcalib.result.what_if import WhatIf, WhatIfGroup, WhatIfPool, WhatIfRejected, WhatIfState
 from mmcalib.workflows.calibration.decided import Decided
+from mmcalib.workflows.corpus_facts import requests_over
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.grid import Grid, Group, State
 from mmcalib.workflows.decision.held import chosen_value
@@ -78,24 +78,23 @@ def _pool(found: GridPool) -> WhatIfPool:
 
 
 def _rejected(decided: Decided, reserve: int) -> Iterator[WhatIfRejected]:
-    grid, requests = decided.grid, decided.long or ()
+    grid, requests, decision = decided.grid, decided.long or (), decided.decision
     budgets = {(c.places, c.max_model_len): c.budget for c in grid.combinations}
+    over = requests_over(decided.served.corpus.prompts, decision.counts)
     for places in product(*(range(len(group.states)) for group in grid.groups)):
-        costs = _costs(grid, places, decided.decision)
+        costs = _costs(grid, places, decision)
         like = tuple(g.states[p].budget_of for g, p in zip(grid.groups, places, strict=True))
         for context in grid.contexts:
-            budget: Budget | None = budgets.get((like, context))
-            count = (
-                0
-                if budget is None
-                else turned_away(
-                    requests,
-                    costs,
-                    budget,
-                    decided.texts,
-                    reserve,
-                    encoder_decoder=decided.served.opened.encoder_decoder,
-                )
+            budget = budgets.get((like, context))
+            if budget is None:
+                continue
+            count = (over.requests if over else 0) + turned_away(
+                requests,
+                costs,
+                budget,
+                decided.texts,
+                reserve,
+                encoder_decoder=decided.served.opened.encoder_decoder,
             )
             if count:
                 yield WhatIfRejected(places=list(places), max_model_len=context, requests=count)
