@@ -13,9 +13,9 @@ from mmcalib.result.what_if import WhatIf, WhatIfGroup, WhatIfPool, WhatIfReject
 from mmcalib.workflows.calibration.decided import Decided
 from mmcalib.workflows.corpus_facts import requests_over
 from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.decision.grid import Grid, Group, State
+from mmcalib.workflows.decision.grid import Group, State
 from mmcalib.workflows.decision.held import chosen_value
-from mmcalib.workflows.decision.long_requests import turned_away
+from mmcalib.workflows.decision.long_requests import shapes_of, turned_away
 from mmcalib.workflows.memory.grid_pools import GridPool
 
 
@@ -82,7 +82,7 @@ def _rejected(decided: Decided, reserve: int) -> Iterator[WhatIfRejected]:
     budgets = {(c.places, c.max_model_len): c.budget for c in grid.combinations}
     over = requests_over(decided.served.corpus.prompts, decision.counts)
     for places in product(*(range(len(group.states)) for group in grid.groups)):
-        costs = _costs(grid, places, decision)
+        costs = _costs(decided, places)
         like = tuple(g.states[p].budget_of for g, p in zip(grid.groups, places, strict=True))
         for context in grid.contexts:
             budget = budgets.get((like, context))
@@ -100,9 +100,11 @@ def _rejected(decided: Decided, reserve: int) -> Iterator[WhatIfRejected]:
                 yield WhatIfRejected(places=list(places), max_model_len=context, requests=count)
 
 
-def _costs(grid: Grid, places: Sequence[int], decision: Decision) -> Mapping[Shape, ItemCost]:
-    costs = dict(decision.table.costs)
-    for group, place in zip(grid.groups, places, strict=True):
+def _costs(decided: Decided, places: Sequence[int]) -> Mapping[Shape, ItemCost]:
+    """Of the items of long requests."""
+    table = decided.decision.table.costs
+    costs = {shape: table[shape] for shape in shapes_of(decided.long) if shape in table}
+    for group, place in zip(decided.grid.groups, places, strict=True):
         if (turned := group.states[place].turned) is None:
             continue
         modality = turned.point.knob.modality
