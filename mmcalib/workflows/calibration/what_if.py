@@ -107,7 +107,7 @@ def _costs(decided: Decided, places: Sequence[int]) -> Mapping[Shape, ItemCost]:
     for group, place in zip(decided.grid.groups, places, strict=True):
         if (turned := group.states[place].turned) is None:
             continue
-        modality = turned.point.knob.modality
-        costs = {shape: cost for shape, cost in costs.items() if shape.modality != modality}
-        costs |= {shape: cost for shape, cost in turned.costs.items() if shape.modality == modality}
+        moved = {turned.point.knob.modality, *turned.point.knob.bleeds}
+        costs = {shape: cost for shape, cost in costs.items() if shape.modality not in moved}
+        costs |= {shape: cost for shape, cost in turned.costs.items() if shape.modality in moved}
     return costs
