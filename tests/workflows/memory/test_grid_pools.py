@@ -12,7 +12,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import EncoderStep, PhasePeak, Rehearsed
-from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.errors import EngineError
 from mmcalib.gpus import catalogue
 from mmcalib.progress import Silent
@@ -32,7 +32,7 @@ MIB = 1 << 20
 LATER = 300 * MIB
 TOKEN_BYTES = 36_864
 MODEL = opened()
-SHAPES = [ImageShape(2800, 2800), VideoShape(240, 30.0, 8.0, 280, 280)]
+SHAPES: list[Shape] = [ImageShape(2800, 2800), VideoShape(240, 30.0, 8.0, 280, 280)]
 
 
 class Pretended:
