@@ -19,6 +19,9 @@ def show(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print calibration.json, checked and whole.")
     ] = False,
+    as_issue: Annotated[
+        bool, typer.Option("--issue", help="Print 30 lines of Markdown to paste into an issue.")
+    ] = False,
 ) -> None:
     """Show the summary that `mmcalib run` ended with, from calibration.json alone.
 
@@ -26,6 +29,7 @@ def show(
     """
     from rich.console import Console
 
+    from mmcalib.report.issue import issue
     from mmcalib.report.terminal import summary
     from mmcalib.result_files import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
@@ -33,5 +37,8 @@ def show(
     calibration = Calibration.load(calibration_in(source))
     if as_json:
         sys.stdout.write(calibration.to_json() + "\n")
+        return
+    if as_issue:
+        sys.stdout.write(issue(calibration))
         return
     summary(calibration, Console(highlight=False))

@@ -82,6 +82,11 @@ class CostTable:
     def modalities(self) -> tuple[Modality, ...]:
         return tuple(m for m in MODALITIES if self.of(m))
 
+    @property
+    def largest_embeds(self) -> int:
+        """Of any item."""
+        return max((cost.embeds for cost in self.costs.values()), default=0)
+
     def heaviest(self, modality: Modality) -> ItemCost | None:
         """The item that takes most of the encoder cache; ties by path, so that it is stable."""
         return heaviest(self.of(modality))

@@ -6,6 +6,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mmcalib import wording
 from mmcalib.report import device_words, encoder_words, throughput_words, traffic_words, words
+from mmcalib.report.cells import cell
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
 from mmcalib.result.engine_yaml import engine_yaml
@@ -21,7 +22,7 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
     )
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
         environment.filters[name] = getattr(wording, name)
-    environment.filters.update(cell=_cell, text=_text, code=_code)
+    environment.filters.update(cell=cell, text=_text, code=_code)
     return environment.get_template("report.md.j2").render(
         c=calibration,
         rows=words.rows(calibration),
@@ -40,17 +41,9 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
 
 def _text(value: object) -> str:
     """The same for a word or two of mmcalib's own, whose underlines may stay."""
-    return _cell(value).replace("\\_", "_")
+    return cell(value).replace("\\_", "_")
 
 
 def _code(value: object) -> str:
     """Text that stays inside of its backticks and its table cell."""
     return wording.plain(str(value)).replace("`", "'").replace("|", "\\|")
-
-
-def _cell(value: object) -> str:
-    """Text that neither ends its table cell nor becomes markup."""
-    text = wording.plain(str(value))
-    for special in "\\`*_[]<>|&$~":
-        text = text.replace(special, f"\\{special}")
-    return text

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.report import words
+from mmcalib.report.tensor_words import tensor_cells
 from mmcalib.result.memory import Memory
 from mmcalib.result.peak_tensor import PeakTensor
 from mmcalib.result.rehearsal import Phase, Rehearsal
@@ -140,7 +141,7 @@ def tensor_table(largest: Sequence[PeakTensor], table: Table | None = None) -> T
     """A row for each of the first, below those of `table`."""
     table = _tensors() if table is None else table
     for one in largest[:_NAMED_TENSORS]:
-        table.add_row(*(Text(wording.plain(cell)) for cell in _cells(one)))
+        table.add_row(*(Text(wording.plain(cell)) for cell in tensor_cells(one)))
     return table
 
 
@@ -149,12 +150,6 @@ def _tensors() -> Table:
     for justify in ("right", "left", "left", "left"):
         table.add_column("", justify=justify, overflow="fold")
     return table
-
-
-def _cells(one: PeakTensor) -> tuple[str, str, str, str]:
-    shape = " × ".join(wording.number(size) for size in one.shape)
-    operation = one.operation.removeprefix("aten.").partition(".")[0]
-    return wording.gib(one.bytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
 
 
 def _conclusion(one: Rehearsal, name: str) -> Text:

@@ -9,9 +9,7 @@ from mmcalib.report.html.costly import CostlyItem, costly
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.roots import Roots
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.server import serving
-
-_SERVE = "vllm serve --config engine.yaml"
+from mmcalib.result.server import SERVE, serving
 
 
 @dataclass(frozen=True)
@@ -55,4 +53,4 @@ class Report:
         if not self.redact_paths:
             return self.calibration, serving(server, self.serve_with), None
         clean, names = redacted(self.calibration)
-        return clean, serving(server, _SERVE), names
+        return clean, serving(server, SERVE), names

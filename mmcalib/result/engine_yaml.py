@@ -44,10 +44,14 @@ _OneLine.add_representer(
 )
 
 
-def _entry(key: str, value: Any) -> str:
+def spelled(key: str, value: Any) -> tuple[str, Any]:
+    """As `vllm serve --config` reads it."""
     name = key.replace("_", "-")
-    if value is False:
-        name, value = f"no-{name}", True
+    return (f"no-{name}", True) if value is False else (name, value)
+
+
+def _entry(key: str, value: Any) -> str:
+    name, value = spelled(key, value)
     return visible_yaml(_OneLine, {name: value}, width=_WIDTH)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -58,6 +58,9 @@ class ServerPart(DocumentPart):
     def wanting(self) -> dict[str, int]:
         """What it would need beside that for the items that were left out."""
         return {n: self.needed[n] for n in VARIABLES if n in self.needed}
+
+
+SERVE: Final = "vllm serve --config engine.yaml"
 
 
 def serving(server: ServerPart | None, command: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mmcalib.report.issue import issue
 from mmcalib.report.pages.html import html
 from mmcalib.report.report import Report
 from mmcalib.workflows.gate.calibration import Calibration
@@ -87,12 +88,31 @@ def test_the_copy_buttons_copy(open_page: Open, demo: str, allowed: bool) -> Non
     if not allowed:
         refuse = "() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')) }"
         page.evaluate(refuse)
-    for name, what in (("Copy command", "#serve"), ("Copy YAML", "#yaml")):
-        page.get_by_role("button", name=name).click()
+    for name, what in (
+        ("Copy command", "#serve"),
+        ("Copy YAML", "#yaml"),
+        ("Copy this YAML", "#trial-yaml"),
+        ("Copy for an issue", "#issue"),
+    ):
+        page.get_by_role("button", name=name).press("Enter")
         page.get_by_text("Copied to the clipboard").wait_for(state="attached")
         pasted = page.evaluate("navigator.clipboard.readText()")
         assert pasted == page.locator(what).text_content()
         assert pasted.strip()
+    assert pasted == issue(Calibration.load(ROOT / "docs" / "example" / "calibration.json"))
+
+
+def test_without_any_clipboard_the_text_is_there_to_be_copied(open_page: Open, demo: str) -> None:
+    page = open_page(demo)
+    page.evaluate(
+        "() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no'));"
+        " document.execCommand = () => false }"
+    )
+    page.get_by_role("button", name="Copy for an issue").press("Enter")
+    page.get_by_text("press Ctrl+C", exact=False).first.wait_for(state="attached")
+    assert page.locator("#issue").is_visible()
+    selected = page.evaluate("getSelection().toString()")
+    assert selected.strip() == page.locator("#issue").text_content().strip()
 
 
 def brightness(page: Any) -> float:
@@ -135,7 +155,7 @@ def test_marks_tell_what_they_are_to_the_mouse_and_to_the_keyboard(
     last = marks.last
     last.scroll_into_view_if_needed()
     last.hover(force=True)
-    assert "calibrated, all chosen values together" in tip.inner_text()
+    assert "chosen" in tip.inner_text()
     assert "291,504 tokens" in tip.inner_text()
     page.mouse.move(0, 0)
     assert tip.is_hidden()
@@ -146,7 +166,7 @@ def test_marks_tell_what_they_are_to_the_mouse_and_to_the_keyboard(
     assert tip.is_visible()
     assert tip.inner_text() != first
     page.keyboard.press("End")
-    assert "calibrated, all chosen values together" in tip.inner_text()
+    assert "chosen" in tip.inner_text()
     page.keyboard.press("Escape")
     assert tip.is_hidden()
 
@@ -173,6 +193,7 @@ def test_a_screen_reader_finds_its_way(open_page: Open, demo: str) -> None:
         "What your items cost",
         "Sizes, and the limit",
         "The frontier",
+        "What if",
         "Where the memory goes",
         "What vLLM reserves",
         "Serving your requests",
@@ -211,3 +232,13 @@ def test_the_report_of_a_million_items_opens_at_once(open_page: Open) -> None:
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert time.perf_counter() - started < MOST_OPENING_S
     assert page.evaluate(OVERLAP) == []
+
+
+def test_the_highest_step_names_what_lived_in_it(open_page: Open, demo: str) -> None:
+    page = open_page(demo)
+    highest = page.locator("#chart-traffic .wide svg [tabindex='0']")
+    highest.focus()
+    said = page.locator("#tip").inner_text().splitlines()
+    assert re.fullmatch(r"step [\d,]+: [\d.]+ GiB, the highest", said[0])
+    assert len(said) > 3
+    assert all(re.fullmatch(r"[\d.]+ GiB .+ \(.+\)", line) for line in said[1:])

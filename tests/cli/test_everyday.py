@@ -14,6 +14,7 @@ from mmcalib.cli.output import claim
 from mmcalib.cli.panels import RUN
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue
+from mmcalib.report.issue import issue
 from mmcalib.result.check_result import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
@@ -74,6 +75,8 @@ def test_show_is_the_summary_again(cli, tmp_path: Path) -> None:
     assert said.out.rstrip().endswith("verdict: pass · 1 warning")
     whole = cli("show", str(tmp_path / "out" / "calibration.json"), "--json").out
     assert json.loads(whole) == json.loads(made.to_json())
+    pasted = cli("show", str(tmp_path / "out"), "--issue")
+    assert (pasted.code, pasted.out, pasted.err) == (0, issue(made), "")
     missing = cli("show", str(tmp_path / "none"))
     assert missing.code == 2
     assert missing.err.startswith("error: cannot read ")

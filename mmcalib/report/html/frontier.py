@@ -7,15 +7,7 @@ from collections.abc import Iterator, Sequence
 from mmcalib import wording
 from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, log_axis, upright
 from mmcalib.report.html.figure import PageFigure
-from mmcalib.report.html.frontier_marks import (
-    SHAPES,
-    closed,
-    kept_share,
-    kind,
-    series,
-    together_share,
-)
-from mmcalib.report.html.frontier_marks import whole as whole_mark
+from mmcalib.report.html.frontier_marks import SHAPES, closed, kept_share, kind, series
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memory
@@ -36,9 +28,12 @@ def kv_tokens(point: FrontierPoint, memory: Memory) -> float | None:
     """Tokens that the KV cache holds, below zero by what is missing for an engine to start."""
     if point.kv_cache_tokens is not None:
         return point.kv_cache_tokens
-    if point.kv_cache_bytes is None or not memory.kv_bytes_per_token:
+    if point.kv_cache_bytes is None:
         return None
-    return point.kv_cache_bytes / memory.kv_bytes_per_token
+    if memory.kv_cache_tokens and memory.kv_cache_bytes:
+        # Of a model whose layers do not all keep every token this is not what one takes.
+        return point.kv_cache_bytes * memory.kv_cache_tokens / memory.kv_cache_bytes
+    return point.kv_cache_bytes / memory.kv_bytes_per_token if memory.kv_bytes_per_token else None
 
 
 def _figure(
@@ -50,13 +45,11 @@ def _figure(
     if not by_memory:
         room = {id(point): max(1.0, point.encoder_budget_tokens) for point in points}
     spots = [(p, float(room[id(p)] or 0), kept_share(p)) for p in points]
-    final = [float(memory.kv_cache_tokens)] if memory.kv_cache_tokens else []
-    shown = [at for _, at, _ in spots] + (final if by_memory else [])
-    x = _axis(shown, memory.gpu, by_memory=by_memory)
+    # The KV cache has to hold one request of full length.
+    least = float(calibration.engine_config.get("max_model_len") or 0)
+    x = _axis([at for _, at, _ in spots], memory.gpu, by_memory=by_memory)
     knobs = list(dict.fromkeys(point.knob for point in points))
     beaten = any(kind(point) == "beaten" for point in points)
-    whole = by_memory and memory.kv_cache_tokens is not None
-    together = together_share(points) if whole else None
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
         y = {
@@ -70,11 +63,10 @@ def _figure(
             },
             "scale": {"domain": [0, _TOP], "nice": False},
         }
-        if by_memory and x["scale"]["domain"][0] < 0:
-            yield from closed(canvas, x)
-        yield from series(spots, knobs, x, y, alone=together is not None)
-        if together is not None:
-            yield whole_mark(together, memory, x, y)
+        low, high = x["scale"]["domain"]
+        if by_memory and low < least < high:
+            yield from closed(canvas, x, least)
+        yield from series(spots, knobs, x, y)
 
     chosen = [point for point in points if point.chosen]
     kept = "; ".join(
@@ -92,8 +84,7 @@ def _figure(
         head=_HEAD,
         rows=[_row(point) for point in points],
         legend=[
-            ("chosen", "chosen" if together is None else "chosen: all chosen values together"),
-            *([("alone", "a chosen value alone")] if together is not None else []),
+            ("chosen", "chosen"),
             ("open", "another value"),
             *([("beaten", "beaten: another is nowhere worse")] if beaten else []),
             *((SHAPES[min(n, 3)], wording.plain(knob)) for n, knob in enumerate(knobs)),
@@ -156,11 +147,11 @@ def _notes(
 ) -> Iterator[str]:
     side = "right" if by_memory else "left"
     yield f"Up and to the {side} is better."
-    yield "Points are values by themselves, with all other options at their defaults."
+    yield "Points are values of one option; all others stand as they were chosen."
     shut = sum(p.kv_cache_bytes is not None and p.kv_cache_tokens is None for p in points)
     if shut:
         gpu = wording.plain(calibration.memory.calibrated.gpu or "this GPU")
-        yield f"With {shut} of these values alone vLLM would not start on {gpu}."
+        yield f"With {shut} of these values vLLM would not start on {gpu}."
     if not by_memory:
         yield "No GPU was rehearsed, so the encoder budget stands for memory: --gpu NAME."
     for knob, others in {p.knob: p.bleeds for p in points if p.bleeds}.items():

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from mmcalib import wording
 from mmcalib.report.html.canvas import Canvas, Layer, reference, text
 from mmcalib.result.frontier import FrontierPoint
-from mmcalib.result.memory import Memory
 
 # Shapes of Vega-Lite that differ without colour; knobs beyond these share the last.
 SHAPES = ("circle", "square", "triangle-up", "diamond")
-_CHOSEN_PX2, _POINT_PX2, _TOGETHER_PX2 = 150, 75, 300
+_CHOSEN_PX2, _POINT_PX2 = 150, 75
 _SHUT, _SHUT_PX = "would not start", 104
 
 
@@ -19,14 +18,14 @@ def kept_share(point: FrontierPoint) -> float:
     return point.worst_retention if point.mean_retention is None else point.mean_retention
 
 
-def closed(canvas: Canvas, x: Layer) -> Iterator[Layer]:
+def closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
     """The part of the chart where no engine starts."""
     low, high = x["scale"]["domain"]
-    at = -low / (high - low) * canvas.width_px
+    at = (below - low) / (high - low) * canvas.width_px
     area = {"type": "rect", "x": 0, "x2": at, "y": 0, "y2": canvas.height_px}
     colours = {"color": "var(--bad-soft)", "aria": False}
     yield {"data": {"values": [{}]}, "mark": {**area, **colours}, "encoding": {}}
-    (rule, *_) = reference([("", 0, "var(--bad)")], canvas, x)
+    (rule, *_) = reference([("", below, "var(--bad)")], canvas, x)
     rule["mark"] |= {"strokeDash": [5, 4]}
     yield rule
     inside = at > _SHUT_PX
@@ -41,12 +40,8 @@ def series(
     knobs: Sequence[str],
     x: Layer,
     y: Layer,
-    *,
-    alone: bool = False,
 ) -> Iterator[Layer]:
-    """A thin line through each knob's values, then their points, the chosen ones on top; hollow
-    where what was chosen is all of them together, which is not what each is `alone`.
-    """
+    """A thin line through each knob's values, then their points, the chosen ones on top."""
     for knob in knobs:
         mine = [(p.value, at, kept) for p, at, kept in spots if p.knob == knob]
         yield {
@@ -54,50 +49,19 @@ def series(
             "mark": {"type": "line", "color": "var(--line-2)", "strokeWidth": 1, "aria": False},
             "encoding": {"x": x, "y": y, "order": {"field": "value", "type": "quantitative"}},
         }
-    styles = {**_STYLES, "chosen": _ALONE} if alone else _STYLES
-    for wanted, style in styles.items():
+    for wanted, style in _STYLES.items():
         for number, knob in enumerate(knobs):
             mine_too = [s for s in spots if s[0].knob == knob and kind(s[0]) == wanted]
             if mine_too:
                 yield {
                     "data": {
                         "values": [
-                            {"at": at, "kept": kept, "tip": _tip(p, alone)}
-                            for p, at, kept in mine_too
+                            {"at": at, "kept": kept, "tip": _tip(p)} for p, at, kept in mine_too
                         ]
                     },
                     "mark": {"type": "point", "shape": SHAPES[min(number, 3)], **style},
                     "encoding": {"x": x, "y": y, "description": {"field": "tip"}},
                 }
-
-
-def together_share(points: Sequence[FrontierPoint]) -> float | None:
-    """What all chosen values keep together: known while one of them at most takes anything."""
-    kept = sorted(kept_share(point) for point in points if point.chosen)
-    return kept[0] if kept and all(value == 1 for value in kept[1:]) else None
-
-
-def whole(kept: float, memory: Memory, x: Layer, y: Layer) -> Layer:
-    """The calibrated configuration as a whole."""
-    tip = (
-        f"calibrated, all chosen values together · keeps {wording.share(kept)} · KV cache "
-        f"{wording.number(memory.kv_cache_tokens)} tokens, {wording.ratio(memory.max_concurrency)} "
-        "requests at once"
-    )
-    return {
-        "data": {"values": [{"at": memory.kv_cache_tokens, "kept": kept, "tip": tip}]},
-        "mark": {
-            "type": "point",
-            "shape": "circle",
-            "filled": True,
-            "size": _TOGETHER_PX2,
-            "fill": "var(--accent)",
-            "stroke": "var(--paper)",
-            "strokeWidth": 2,
-            "opacity": 1,
-        },
-        "encoding": {"x": x, "y": y, "description": {"field": "tip"}},
-    }
 
 
 def kind(point: FrontierPoint) -> str:
@@ -131,17 +95,7 @@ _STYLES: dict[str, Layer] = {
 }
 
 
-_ALONE: Layer = {
-    "filled": True,
-    "size": _CHOSEN_PX2,
-    "fill": "var(--paper)",
-    "stroke": "var(--ink)",
-    "strokeWidth": 2,
-    "opacity": 1,
-}
-
-
-def _tip(point: FrontierPoint, alone: bool) -> str:
+def _tip(point: FrontierPoint) -> str:
     """What the reader would have to type, and what it does."""
     parts = [
         f"{wording.plain(point.knob)} = {wording.number(point.value)}",
@@ -158,5 +112,5 @@ def _tip(point: FrontierPoint, alone: bool) -> str:
     elif point.kv_cache_bytes is not None:
         parts.append(f"KV cache {wording.room(point.kv_cache_bytes)}: would not start")
     if kind(point) != "open":
-        parts.append("chosen, here alone" if point.chosen and alone else kind(point))
+        parts.append(kind(point))
     return " · ".join(parts)

@@ -19,6 +19,8 @@ from mmcalib.report.html.headline import facts, headlines
 from mmcalib.report.html.memory import memory
 from mmcalib.report.html.sizes import sizes
 from mmcalib.report.html.traffic import traffic
+from mmcalib.report.html.what_if import trial
+from mmcalib.report.issue import issue
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
 from mmcalib.result.engine_yaml import engine_yaml
@@ -67,6 +69,8 @@ def page(
         tokens=list(distributions(shown)),
         sizes=list(sizes(shown)),
         frontiers=list(frontiers(shown)),
+        trial=trial(shown),
+        issue=escape(issue(shown)),
         memory=memory(shown),
         adequacy=adequacy(shown),
         cache=cache(shown.cache) if shown.cache else None,

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from mmcalib import wording
 from mmcalib.report.html.canvas import ROW_PX, SHORT, Canvas, Layer, draw, text, upright
 from mmcalib.report.html.figure import PageFigure
+from mmcalib.report.tensor_words import tensor_cells
 from mmcalib.report.traffic_words import HEAD, highest_line, timeline_rows, traffic_sentence
-from mmcalib.result.traffic import ServedTraffic, TimelineStep, TrafficFigures
+from mmcalib.result.traffic import (
+    HighestTrafficStep,
+    ServedTraffic,
+    TimelineStep,
+    TrafficFigures,
+)
 
 # (words, field of a step, colour): each is above the next.
 _SERIES = (
@@ -16,6 +22,8 @@ _SERIES = (
     ("held between steps", "held_bytes", "var(--ink)"),
     ("kept alive by the encoder cache", "alive_bytes", "var(--ink-3)"),
 )
+# Tensors of the highest step that are named beside the pointer.
+_NAMED = 5
 _DEFAULT = ("highest within the step, by default", "peak_bytes", "var(--warn)")
 
 
@@ -48,6 +56,8 @@ def traffic(served: ServedTraffic) -> PageFigure:
         yield from _reserve(found, most, canvas, "reserved at startup", "var(--ink)")
         for said, field, colour in _SERIES:
             yield _line(found.timeline, said, field, colour, x, y)
+        if found.highest:
+            yield _highest(found, found.highest, x, y)
 
     said = traffic_sentence(found)
     legend = [("chosen", _SERIES[0][0]), ("line", _SERIES[1][0]), ("faint", _SERIES[2][0])]
@@ -125,6 +135,32 @@ def _line(
             "aria": False,
         },
         "encoding": {"x": x, "y": y, "order": {"field": "step", "type": "quantitative"}},
+    }
+
+
+def _highest(found: TrafficFigures, highest: HighestTrafficStep, x: Layer, y: Layer) -> Layer:
+    """The highest step, and what lived in it."""
+    alive = (tensor_cells(one) for one in highest.largest[:_NAMED])
+    tip = [
+        f"step {wording.number(highest.number)}: {wording.gib(found.peak_bytes)}, the highest",
+        *(f"{size} {made}" for size, _, _, made in alive),
+    ]
+    at = {
+        "step": highest.number,
+        "gib": found.peak_bytes / wording.GIB,
+        "tip": wording.plain(" · ".join(tip)),
+    }
+    return {
+        "data": {"values": [at]},
+        "mark": {
+            "type": "point",
+            "filled": True,
+            "size": 60,
+            "fill": "var(--accent)",
+            "stroke": "var(--paper)",
+            "opacity": 1,
+        },
+        "encoding": {"x": x, "y": y, "description": {"field": "tip"}},
     }
 
 

@@ -15,6 +15,9 @@ from mmcalib.workflows.decision.cache import size_cache
 from mmcalib.workflows.decision.decide import accept_all, decide
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.effects import effective
+from mmcalib.workflows.decision.grid import Grid, grid
+from mmcalib.workflows.decision.held import held
+from mmcalib.workflows.decision.long_requests import LongRequest, long_requests
 from mmcalib.workflows.decision.measure import Sample
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.explored import rejecting
@@ -23,7 +26,8 @@ from mmcalib.workflows.memory.explored import rejecting
 @dataclass(frozen=True, slots=True)
 class Decided:
     """`sample` are the real files that were measured, `texts` what text of requests takes, `given`
-    the engine arguments that the user said besides.
+    the engine arguments that the user said besides. `grid` is what else could be set on the job's
+    GPU, and `long` the requests that it might turn away, None where they are too many.
     """
 
     served: Served
@@ -31,6 +35,8 @@ class Decided:
     decision: Decision
     texts: Texts
     given: Mapping[str, Any] = field(default_factory=dict)
+    grid: Grid = field(default_factory=Grid)
+    long: tuple[LongRequest, ...] | None = None
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -68,8 +74,14 @@ def derive(session: Session, served: Served) -> Decided:
     decision = decision.with_cache(
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
-    decision = effective(decision, budgets, progress)
-    return Decided(served, sample, decision, texts, session.given)
+    decision = held(effective(decision, budgets, progress), budgets, progress)
+    if session.prediction is None:
+        return Decided(served, sample, decision, texts, session.given)
+    found = grid(decision, budgets, progress)
+    long = long_requests(corpus.prompts, decision.counts, decision.default_table, texts)
+    if long:
+        texts.count((one.entry for one in long if one.entry), corpus.prompts.signatures())
+    return Decided(served, sample, decision, texts, session.given, found, long)
 
 
 def _texts(session: Session, served: Served) -> Texts:

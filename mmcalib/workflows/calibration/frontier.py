@@ -48,7 +48,7 @@ def _point(decision: Decision, explored: Explored, figures: Memory, beaten: bool
         profiled_items=budget.profiled_items,
         adequacy=round(adequacy(budget, counts).ratio, 4),
         resident_items=budget.encoder_cache_size // point.max_embeds if point.max_embeds else None,
-        chosen=point in decision.chosen,
+        chosen=(point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen},
         dominated=beaten,
         bleeds=list(point.knob.bleeds),
         activation_peak_bytes=figures.activation_peak_bytes,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mmcalib.derive import limits
-from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
@@ -36,30 +36,33 @@ class BudgetSource:
     context_tokens: int | None = None
     files: Files = files
     given: Mapping[str, Any] = field(default_factory=dict)
+    # By what was asked: a step that holds the largest item is asked for twice.
+    _known: dict[str, Budget] = field(default_factory=dict, repr=False, compare=False)
 
     def engine_args(
-        self, setting: Setting, per_prompt: Mapping[str, Any], table: CostTable
+        self, setting: Setting, per_prompt: Mapping[str, Any], largest_embeds: int
     ) -> dict[str, Any]:
-        """Engine arguments as vLLM names them, without the model; in the order of the file."""
+        """Engine arguments as vLLM names them, without the model; in the order of the file. The
+        largest item of the corpus takes `largest_embeds` of the encoder cache.
+        """
         args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
-        args["max_num_batched_tokens"] = self.batched(args, table)
+        args["max_num_batched_tokens"] = self.batched(args, largest_embeds)
         if self.policy.max_num_seqs is not None:
             args["max_num_seqs"] = self.policy.max_num_seqs
         if self.policy.gpu_memory_utilization is not None:
             args["gpu_memory_utilization"] = self.policy.gpu_memory_utilization
         return {**args, **self.given}
 
-    def batched(self, args: Mapping[str, Any], table: CostTable) -> int:
+    def batched(self, args: Mapping[str, Any], largest_embeds: int) -> int:
         """Tokens per step (R5): as given, or whole largest items from vLLM's own default."""
         if self.policy.max_num_batched_tokens is not None:
             return self.policy.max_num_batched_tokens
         wanted = self.opened.serve_defaults["max_num_batched_tokens"]
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
         largest = max(self.roomy(plain).max_tokens_per_item.values(), default=0)
-        real = max((cost.embeds for cost in table.costs.values()), default=0)
         return limits.max_num_batched_tokens(
-            wanted, largest, real, chunks_mm_input=self.opened.chunks_mm_input
+            wanted, largest, largest_embeds, chunks_mm_input=self.opened.chunks_mm_input
         )
 
     def default(self) -> tuple[Budget, str]:
@@ -87,7 +90,10 @@ class BudgetSource:
         request = AskBudget({"model": self.model_path, **had}, build_dummy)
         for name, value in self._server_defaults():
             request.engine_args.setdefault(name, value)
-        return self.host.ask(request, "computing the encoder budget").budget
+        key = json.dumps([request.engine_args, build_dummy], sort_keys=True)
+        if key not in self._known:
+            self._known[key] = self.host.ask(request, "computing the encoder budget").budget
+        return self._known[key]
 
     def _server_defaults(self) -> Iterator[tuple[str, int]]:
         """What the server would choose where nothing is said: it need not be this machine."""

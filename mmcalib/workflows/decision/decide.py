@@ -10,12 +10,14 @@ from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive import limits
 from mmcalib.derive.choice import choose, levels
+from mmcalib.domain.knobs import Knob
 from mmcalib.domain.setting import Setting, merged
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.counts import counts
 from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.decision.explore import explore, knobs
+from mmcalib.workflows.decision.explore import Explored, explore, knobs
+from mmcalib.workflows.decision.long_requests import long_requests, shapes_of
 from mmcalib.workflows.decision.measure import Sample, measure
 from mmcalib.workflows.decision.settle import DecisionBuilder
 from mmcalib.workflows.decision.texts import Texts
@@ -47,17 +49,22 @@ def decide(
     admitted = counts(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})
     turned = knobs(budgets, default)
+    texts = texts or Texts()
+
+    def tried(one: Knob) -> list[Explored]:
+        return explore(one, default, plain, budgets, progress, watched)
+
+    watched = shapes_of(long_requests(prompts, admitted, default, texts))
     # How many frames are kept decides what a cap does to a video.
     loaders = [knob for knob in turned if knob.by_loader]
-    explored = {k.name: explore(k, default, plain, budgets, progress) for k in loaders}
+    explored = {k.name: tried(k) for k in loaders}
     raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
     kept = merged([base, *(point.setting for point in raised)])
     if kept != base:
         default, more = measure(budgets.host, census, kept, sample, progress, budgets.files)
         unreadable += [skipped for skipped in more if skipped not in unreadable]
-    explored |= {
-        k.name: explore(k, default, plain, budgets, progress) for k in turned if k not in loaders
-    }
+        watched = shapes_of(long_requests(prompts, admitted, default, texts))
+    explored |= {k.name: tried(k) for k in turned if k not in loaders}
     default_budget, default_error = budgets.default()
     there = DecisionBuilder(
         census=census,
@@ -71,17 +78,17 @@ def decide(
         unreadable=tuple(unreadable),
         default_budget=default_budget,
         default_error=default_error,
-        texts=texts or Texts(),
+        texts=texts,
     )
     first = there.settle(None)
     reason = _too_long(first) or rejects(first)
     if not reason:
         return first
-    tried: dict[int, Decision] = {}
+    settled: dict[int, Decision] = {}
 
     def does(at_most: int) -> bool:
-        tried[at_most] = there.settle(at_most)
-        return not (_too_long(tried[at_most]) or rejects(tried[at_most]))
+        settled[at_most] = there.settle(at_most)
+        return not (_too_long(settled[at_most]) or rejects(settled[at_most]))
 
     # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
     # tells whether any will do, and halves find the first. Each takes seconds.
@@ -89,7 +96,7 @@ def decide(
     if not steps or not does(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
-    return replace(tried[most], forced=reason)
+    return replace(settled[most], forced=reason)
 
 
 def _too_long(decision: Decision) -> str:

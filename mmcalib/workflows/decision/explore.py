@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mmcalib.derive import frontier
 from mmcalib.derive.affected import affected, witness
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.frontier import Point
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.counting import EmbedCounter
@@ -22,11 +23,12 @@ from mmcalib.workflows.decision.measure import remeasure
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """One point of the frontier with vLLM's budget for it."""
+    """One point of the frontier with vLLM's budget for it, and what some shapes cost under it."""
 
     point: Point
     budget: Budget
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    costs: Mapping[Shape, ItemCost] = field(default_factory=dict, repr=False)
 
 
 def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
@@ -43,8 +45,11 @@ def explore(
     per_prompt: Mapping[str, Any],
     budgets: BudgetSource,
     progress: Progress,
+    watched: Collection[Shape] = (),
 ) -> list[Explored]:
-    """Every candidate of one knob, costed and budgeted, ascending; the default among them."""
+    """Every candidate of one knob, costed and budgeted, ascending; the default among them. What the
+    `watched` shapes cost under each is kept.
+    """
     tried = knob.values(default.of(knob.modality), budgets.policy)
     explored = []
     with progress.step(f"trying {knob.name}", len(tried)) as task:
@@ -53,8 +58,9 @@ def explore(
             # A table has an entry of every shape: one at a time.
             table = _under(knob, value, default, budgets, counter)
             point = frontier.point(knob, value, table, default)
-            args = budgets.engine_args(point.setting, per_prompt, table)
-            explored.append(Explored(point, budgets.of(args), args))
+            args = budgets.engine_args(point.setting, per_prompt, table.largest_embeds)
+            costs = {shape: table.costs[shape] for shape in watched if shape in table.costs}
+            explored.append(Explored(point, budgets.of(args), args, costs))
             task.advance()
     return explored
 

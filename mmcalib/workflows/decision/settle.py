@@ -62,20 +62,22 @@ class DecisionBuilder:
             unreadable += [s for s in more if s not in unreadable]
         plain = limits.limit_mm_per_prompt(self.counts, {})
         budgets = self.budgets
-        engine_args = budgets.engine_args(setting, plain, table)
+        engine_args = budgets.engine_args(setting, plain, table.largest_embeds)
         budget = budgets.of(engine_args, build_dummy=True)
         longest = self._longest(table, budget)
         if policy.max_model_len == FIT:
             context = smallest_context(longest, budgets.opened.max_model_len)
             budgets = replace(budgets, context_tokens=context)
-            engine_args = budgets.engine_args(setting, plain, table)
+            engine_args = budgets.engine_args(setting, plain, table.largest_embeds)
             budget = budgets.of(engine_args, build_dummy=True)
             longest = self._longest(table, budget)
         unhinted = budget
         found, refused = _hints(engine_args, self.counts, table, budgets)
         if found:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
-            engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, table)
+            engine_args["max_num_batched_tokens"] = budgets.batched(
+                engine_args, table.largest_embeds
+            )
             budget = budgets.of(engine_args, build_dummy=True)
         return Decision(
             default_table=self.default,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
@@ -12,12 +14,22 @@ from mmcalib.progress import Progress
 from mmcalib.wording import room
 from mmcalib.workflows.decision.decide import Rejects
 from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.decision.explore import Explored
 from mmcalib.workflows.memory.cured import Ask
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction, Steps
 from mmcalib.workflows.memory.rehearse import on_gpu
 from mmcalib.workflows.memory.worst_steps import configurations, encoder_steps
+
+Profile = tuple[Any, ...]
+
+
+class Budgeted(Protocol):
+    """Engine arguments with vLLM's budget for them."""
+
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def engine_args(self) -> EngineArgs: ...
 
 
 def as_served(opened: ModelInfo, default: EngineArgs, prediction: MemoryPrediction) -> ModelInfo:
@@ -94,8 +106,8 @@ def rehearsing(prediction: MemoryPrediction, progress: Progress) -> Ask:
 
 def _wanted(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
     """In the order of `Predicted`: default, calibrated, worst steps, points."""
-    alike: dict[tuple[Any, ...], EngineArgs] = {}
-    points = [alike.setdefault(_profile(e), e.engine_args) for e in decision.explored]
+    alike: dict[Profile, EngineArgs] = {}
+    points = [alike.setdefault(profile(e), e.engine_args) for e in decision.explored]
     worst = [args for _, args in configurations(decision)]
     return [
         (default, ()),
@@ -112,9 +124,9 @@ def _answer(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed 
         return None
 
 
-def _profile(explored: Explored) -> tuple[Any, ...]:
-    """What decides the memory of a point: the rest of its settings does not."""
-    budget = explored.budget
+def profile(one: Budgeted) -> Profile:
+    """What decides its memory, the context last: the rest of its settings does not."""
+    budget = one.budget
     modality = budget.profiled_modality
     return (
         modality,
@@ -123,5 +135,13 @@ def _profile(explored: Explored) -> tuple[Any, ...]:
         budget.encoder_cache_size,
         budget.max_num_batched_tokens,
         budget.max_num_seqs,
+        _hints(one.engine_args),
         budget.max_model_len,
     )
+
+
+def _hints(engine_args: EngineArgs) -> str:
+    """Sizes that vLLM is told to profile."""
+    limits = engine_args.get("limit_mm_per_prompt", {})
+    hinted = {m: limit for m, limit in limits.items() if isinstance(limit, Mapping)}
+    return json.dumps(hinted, sort_keys=True) if hinted else ""

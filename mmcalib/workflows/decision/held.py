@@ -1,0 +1,95 @@
+"""Every value of every option once more, with the others as they were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from mmcalib.derive.frontier import Point, at
+from mmcalib.derive.limits import limit_mm_per_prompt
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
+from mmcalib.domain.setting import Setting
+from mmcalib.progress import Progress
+from mmcalib.workflows.decision.budgets import BudgetSource
+from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.decision.explore import Explored, explore
+from mmcalib.workflows.decision.measure import remeasure
+
+
+def held(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
+    """The decision whose explored points have vLLM's budget, and where that moves them their costs,
+    beside the chosen values of all other options; the chosen ones are what was decided.
+    """
+    budgets = replace(budgets, context_tokens=decision.budget.max_model_len)
+    found: list[Explored] = []
+    with progress.step("trying each value beside those chosen", len(decision.explored)) as task:
+        for _, row in groupby(decision.explored, key=lambda e: e.point.knob.name):
+            for explored in _anew(list(row), decision, budgets, progress):
+                found.append(_beside(explored, decision, budgets))
+                task.advance()
+    return replace(decision, explored=tuple(found))
+
+
+def chosen_value(decision: Decision, knob: Knob) -> Value:
+    """The default of an option that has no effect."""
+    return next((p.value for p in decision.chosen if p.knob.name == knob.name), knob.value)
+
+
+def together(values: Iterable[tuple[Knob, Value]], budgets: BudgetSource) -> Setting:
+    """The setting of all these; those at their defaults are not said."""
+    setting = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
+    for knob, value in values:
+        setting = at(knob, value, setting)
+    return setting
+
+
+def turned(decision: Decision, values: Mapping[str, Value]) -> Iterator[tuple[Knob, Value]]:
+    """Each option with its value of `values`, by its name, else with that which was chosen."""
+    knobs = {e.point.knob.name: e.point.knob for e in decision.explored}
+    for name, knob in knobs.items():
+        yield knob, values.get(name, chosen_value(decision, knob))
+
+
+def _beside(explored: Explored, decision: Decision, budgets: BudgetSource) -> Explored:
+    point = explored.point
+    knob = point.knob
+    if point.value == chosen_value(decision, knob):
+        return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
+    setting = together(turned(decision, {knob.name: point.value}), budgets)
+    others = (c.embeds for c in decision.table.costs.values() if c.shape.modality != knob.modality)
+    plain = limit_mm_per_prompt(decision.counts, {})
+    args = budgets.engine_args(setting, plain, max(point.max_embeds, *others, 0))
+    return replace(explored, budget=budgets.of(args), engine_args=args)
+
+
+def _anew(
+    row: Sequence[Explored], decision: Decision, budgets: BudgetSource, progress: Progress
+) -> Sequence[Explored]:
+    """The same points, or explored again where what else was chosen changes what these items cost.
+    A cap that takes nothing off an item takes nothing off one of which less is loaded.
+    """
+    knob = row[0].point.knob
+    beside = [p for p in decision.chosen if p.knob.name != knob.name and _moves(p, knob)]
+    binding = any(point.items_downscaled or point.items_enlarged for point in beside)
+    grows = knob.by_loader and row[-1].point.value > chosen_value(decision, knob)
+    if not beside or not (binding or grows):
+        return row
+    setting = together(turned(decision, {knob.name: knob.value}), budgets)
+    shapes = [cost.shape for cost in decision.default_table.of(knob.modality)]
+    base = remeasure(budgets.host, decision.default_table, setting, shapes)
+    plain = limit_mm_per_prompt(decision.counts, {})
+    watched = {shape for explored in row for shape in explored.costs}
+    again = explore(knob, base, plain, budgets, progress, watched)
+    return again if [e.point.value for e in again] == [e.point.value for e in row] else row
+
+
+def _moves(other: Point, knob: Knob) -> bool:
+    """Whether the other option, as it was chosen, may change items of this one's modality. What a
+    loader hands over was chosen before what a processor makes of it was tried.
+    """
+    if other.knob.by_loader and not knob.by_loader:
+        return False
+    touched = (other.knob.modality, *other.knob.bleeds)
+    return other.value != other.knob.value and knob.modality in touched
