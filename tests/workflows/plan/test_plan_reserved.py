@@ -17,7 +17,7 @@ from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.plan.bench import Bench
-from mmcalib.workflows.plan.planned import combination, tried
+from mmcalib.workflows.plan.planned import best, tried
 from mmcalib.workflows.plan.reserving import Judged, judged, settled
 from tests.workflows.rehearsals import GIB, deepstack, limits
 
@@ -92,11 +92,11 @@ def test_values_that_the_plan_chose_are_changed_until_they_hold() -> None:
     found = settled(at, Found({}, (SEQS,), reached=True, proven=True), GPU)
     assert found.verdict == "reached"
     assert [fix.knob for fix in found.best.best] != ["max_num_seqs", "max_num_seqs"]
-    best = combination(found.best, at, GPU)
-    assert best is not None
-    assert best.reserved is not None
-    assert best.reserved.status == "pass"
-    assert best.changes == {"max_num_seqs": 51}
+    proposed = best(found.best, at, GPU)
+    assert proposed is not None
+    assert proposed.reserved is not None
+    assert proposed.reserved.status == "pass"
+    assert proposed.changes == {"max_num_seqs": 51}
     alone = tried(SEQS, at, GPU)
     assert alone.reaches
     assert "under-reserved by 0.46 GiB" in alone.warning

@@ -19,7 +19,7 @@ from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.log_gpu import total_bytes
 from mmcalib.workflows.plan.logged import logged
-from mmcalib.workflows.plan.planned import combination, tried
+from mmcalib.workflows.plan.planned import best, tried
 from mmcalib.workflows.plan.standing import Standing, standing
 from tests.workflows.rehearsals import GIB, rehearsed
 
@@ -102,10 +102,10 @@ def test_fixes_are_judged_by_the_log_and_what_they_were_rehearsed_to_change() ->
         fix = tried(EAGER, bench, GPU)
         assert (fix.kv_cache_bytes, fix.label) == (19 * GIB // 2, "projected")
         assert fix.reaches
-        best = combination(Found({}, (EAGER,), reached=True, proven=True), bench, GPU)
-        assert best is not None
-        assert best.memory.kv_cache_bytes == 19 * GIB // 2
-        assert best.memory.labels["kv_cache_tokens"] == "projected"
+        proposed = best(Found({}, (EAGER,), reached=True, proven=True), bench, GPU)
+        assert proposed is not None
+        assert proposed.memory.kv_cache_bytes == 19 * GIB // 2
+        assert proposed.memory.labels["kv_cache_tokens"] == "projected"
 
 
 def written(folder: Path, *lines: str) -> from_log.ServerLog:
