@@ -12,11 +12,11 @@ from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_rule import FixRule, Unfixed
 from mmcalib.derive.goal import Goal
-from mmcalib.derive.kept import NOTHING_KEPT, Kept
+from mmcalib.derive.kept import NOTHING_KEPT, Keep
 
 
 def every_fix(
-    engine_args: Mapping[str, Any], facts: Facts, goal: Goal, kept: Kept = NOTHING_KEPT
+    engine_args: Mapping[str, Any], facts: Facts, goal: Goal, kept: Keep = NOTHING_KEPT
 ) -> list[Fix]:
     """Fixes that would change these engine arguments, the mildest level of each knob first."""
     unfixed = Unfixed(engine_args, facts, goal, kept)

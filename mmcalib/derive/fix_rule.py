@@ -9,7 +9,7 @@ from typing import Any
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.goal import Goal
-from mmcalib.derive.kept import NOTHING_KEPT, Kept
+from mmcalib.derive.kept import NOTHING_KEPT, Keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Unfixed:
     engine_args: Mapping[str, Any]
     facts: Facts
     goal: Goal
-    kept: Kept = NOTHING_KEPT
+    kept: Keep = NOTHING_KEPT
 
 
 def _nothing(_: Unfixed) -> bool:

@@ -31,7 +31,7 @@ KEEPABLE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Keep:
     """By name the least that an argument may become; None where it may not be changed at all."""
 
     least: Mapping[str, int | None] = field(default_factory=dict)
@@ -51,12 +51,12 @@ class Kept:
         return least is not None and isinstance(value, int) and value >= least
 
 
-NOTHING_KEPT: Final = Kept()
+NOTHING_KEPT: Final = Keep()
 
 
-def parse_kept(texts: Iterable[str]) -> Kept:
+def parse_kept(texts: Iterable[str]) -> Keep:
     """`max_model_len=32k` or `kv_cache_dtype`, as flags or as arguments. Raises UsageError."""
-    return Kept(dict(map(_parsed, texts)))
+    return Keep(dict(map(_parsed, texts)))
 
 
 def _parsed(text: str) -> tuple[str, int | None]:

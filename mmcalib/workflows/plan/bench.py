@@ -8,7 +8,7 @@ from typing import Any
 
 from mmcalib.derive.fix import Fix, Outcome, changed
 from mmcalib.derive.goal import Goal
-from mmcalib.derive.kept import NOTHING_KEPT, Kept
+from mmcalib.derive.kept import NOTHING_KEPT, Keep
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import EngineError, MmcalibError
 from mmcalib.workflows.memory.prediction import MemoryPrediction
@@ -22,7 +22,7 @@ class Bench:
     prediction: MemoryPrediction
     engine_args: Mapping[str, Any]
     goal: Goal
-    kept: Kept = NOTHING_KEPT
+    kept: Keep = NOTHING_KEPT
     standing: Standing = field(default_factory=Standing)
 
     def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
