@@ -238,7 +238,9 @@ def test_the_highest_step_names_what_lived_in_it(open_page: Open, demo: str) -> 
     page = open_page(demo)
     highest = page.locator("#chart-traffic .wide svg [tabindex='0']")
     highest.focus()
-    said = page.locator("#tip").inner_text().splitlines()
+    tip = page.locator("#tip")
+    tip.wait_for(state="visible")
+    said = tip.inner_text().splitlines()
     assert re.fullmatch(r"step [\d,]+: [\d.]+ GiB, the highest", said[0])
     assert len(said) > 3
     assert all(re.fullmatch(r"[\d.]+ GiB .+ \(.+\)", line) for line in said[1:])

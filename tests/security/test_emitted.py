@@ -45,7 +45,7 @@ def configured(**config: Any) -> Calibration:
 def test_nothing_hides_in_any_form_and_its_value_stays(form: str, character: str) -> None:
     name = f"/models/ü{character}gnp.exe"
     made = configured(model=name, mm_processor_kwargs={"ö": name})
-    if form in ("args", "env"):
+    if form in ("args", "docker", "env"):
         with pytest.raises(OutputError, match="has no escape for"):
             CONFIGURATIONS[form].render(made)
         return
