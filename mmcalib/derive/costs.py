@@ -82,10 +82,18 @@ class CostTable:
     def modalities(self) -> tuple[Modality, ...]:
         return tuple(m for m in MODALITIES if self.of(m))
 
+    def most_embeds(self) -> dict[Modality, int]:
+        """Of the largest item of each modality."""
+        most: dict[Modality, int] = {}
+        for cost in self.costs.values():
+            modality = cost.shape.modality
+            most[modality] = max(cost.embeds, most.get(modality, 0))
+        return most
+
     @property
     def largest_embeds(self) -> int:
         """Of any item."""
-        return max((cost.embeds for cost in self.costs.values()), default=0)
+        return max(self.most_embeds().values(), default=0)
 
     def heaviest(self, modality: Modality) -> ItemCost | None:
         """The item that takes most of the encoder cache; ties by path, so that it is stable."""

@@ -119,11 +119,11 @@ def cheapest(
         proven = True
     except _Spent:
         best, proven = asked.cheapest_reached(), False
-    reached = bool(best) and asked.answers[best].reached
+    if not best or not asked.answers[best].reached:
+        return Found(alone, best, False, proven)
     asked.left = more
     row = in_order_of_cost(fixes, base, alone)
-    others = tuple(_others(best, row, base, alone, asked)) if reached else ()
-    return Found(alone, best, reached, proven, others)
+    return Found(alone, best, True, proven, tuple(_others(best, row, base, alone, asked)))
 
 
 def _others(

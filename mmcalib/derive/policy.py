@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality
 
 Prefer = Literal["quality", "throughput"]
@@ -55,3 +56,8 @@ class Policy:
         if isinstance(self.coverage, Mapping):
             return self.coverage.get(modality, 1.0)
         return self.coverage
+
+    @property
+    def loading(self) -> Setting:
+        """What is said of loaders, whatever else is tried."""
+        return Setting(media_io_kwargs=self.media_io_kwargs)

@@ -8,7 +8,6 @@ from typing import Any
 from mmcalib.checks.catalogue.engine import RUN_FINISHED
 from mmcalib.checks.check import Check, verdict
 from mmcalib.domain.budget import Budget
-from mmcalib.domain.setting import Setting
 from mmcalib.result.budget import Budgets
 from mmcalib.result.calibration import Limits, Model, Tool
 from mmcalib.result.check_result import CheckResult
@@ -126,8 +125,7 @@ def _what_if(job: Job, decided: Decided, found: MemoryFound) -> WhatIf | None:
     """None where nothing could be rehearsed. A KV cache of a given size is what it is."""
     if not found.tried or found.pool is not None:
         return None
-    base = Setting(media_io_kwargs=job.policy.media_io_kwargs)
-    return what_if(decided, found.tried, base, job.policy.text_reserve_tokens)
+    return what_if(decided, found.tried, job.policy.loading, job.policy.text_reserve_tokens)
 
 
 def _memories(decided: Decided, proven: Proven, predicted: Predicted | None) -> Memories:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from mmcalib.derive.costs import ItemCost
-from mmcalib.derive.frontier import at
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import Shape
 from mmcalib.result.what_if import WhatIf, WhatIfGroup, WhatIfPool, WhatIfRejected, WhatIfState
@@ -14,7 +13,7 @@ from mmcalib.workflows.calibration.decided import Decided
 from mmcalib.workflows.corpus_facts import requests_over
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.grid import Group, State
-from mmcalib.workflows.decision.held import chosen_value
+from mmcalib.workflows.decision.held import chosen_value, together
 from mmcalib.workflows.decision.long_requests import shapes_of, turned_away
 from mmcalib.workflows.memory.grid_pools import GridPool
 
@@ -44,14 +43,14 @@ def _group(group: Group, decision: Decision) -> WhatIfGroup:
 
 
 def _state(state: State, group: Group, decision: Decision) -> WhatIfState:
-    setting = DEFAULT
-    for knob in group.knobs:
-        setting = at(knob, state.values.get(knob.name, chosen_value(decision, knob)), setting)
+    values = (
+        (knob, state.values.get(knob.name, chosen_value(decision, knob))) for knob in group.knobs
+    )
     point = state.turned.point if state.turned else None
     return WhatIfState(
         knob=point.knob.name if point else None,
         value=point.value if point else None,
-        setting=setting.engine_args,
+        setting=together(values, DEFAULT).engine_args,
         items_downscaled=point.items_downscaled if point else _downscaled(group, decision),
         budget_of=state.budget_of,
     )

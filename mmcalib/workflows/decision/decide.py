@@ -11,7 +11,7 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive import limits
 from mmcalib.derive.choice import choose, levels
 from mmcalib.domain.knobs import Knob
-from mmcalib.domain.setting import Setting, merged
+from mmcalib.domain.setting import merged
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.counts import counts
@@ -44,7 +44,7 @@ def decide(
     Where the longest prompt exceeds the context, or `rejects` has a reason, items are made smaller
     by as few steps as will do; where no step helps, the policy's own choice stays.
     """
-    base = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
+    base = budgets.policy.loading
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = counts(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})

@@ -13,7 +13,6 @@ from mmcalib.derive.frontier import Point
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
-from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
@@ -33,7 +32,7 @@ class Explored:
 
 def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
     """Those that concern the corpus, and that the user has not turned."""
-    given = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
+    given = budgets.policy.loading
     return [
         knob for knob in budgets.opened.knobs if table.of(knob.modality) and not knob.given(given)
     ]

@@ -7,18 +7,16 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Final
 
-from mmcalib.derive.limits import limit_mm_per_prompt
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
-from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.explore import Explored
-from mmcalib.workflows.decision.held import chosen_value, together, turned
+from mmcalib.workflows.decision.held import budgeted, chosen_value
 
 # vLLM is asked for one or two budgets of each state at two to six contexts, and answers in 30 ms:
 # with two modalities some hundred times.
@@ -81,12 +79,13 @@ def grid(decision: Decision, budgets: BudgetSource, progress: Progress) -> Grid:
     """
     groups = tuple(_groups(decision))
     contexts = _contexts(decision.budget.max_model_len, budgets)
-    budgeted = [[n for n, s in enumerate(g.states) if s.budget_of == n] for g in groups]
-    every = list(product(*budgeted))
+    own = [[n for n, s in enumerate(g.states) if s.budget_of == n] for g in groups]
+    every = list(product(*own))
+    most = decision.table.most_embeds()
     found: list[GridCell] = []
     with progress.step("asking what else could be set", len(every)) as task:
         for places in every:
-            row = _row(decision, budgets, groups, places, contexts)
+            row = _row(decision, budgets, groups, places, contexts, most)
             found += (row[context] for context in contexts if context in row)
             task.advance()
     return Grid(groups, contexts, tuple(found))
@@ -98,6 +97,7 @@ def _row(
     groups: Sequence[Group],
     places: tuple[int, ...],
     contexts: Sequence[int],
+    most: Mapping[Modality, int],
 ) -> dict[int, GridCell]:
     """One state of each group under every context. Items grow with it up to a point: where they
     are alike at two contexts, so they are between.
@@ -105,7 +105,7 @@ def _row(
     row: dict[int, GridCell] = {}
 
     def ask(context: int) -> None:
-        one = _combination(decision, budgets, groups, places, context)
+        one = _combination(decision, budgets, groups, places, context, most)
         row.update({context: one} if one else {})
 
     def between(low: int, high: int) -> None:
@@ -208,45 +208,22 @@ def _as_decided(explored: Explored, row: Sequence[Explored], chosen: Value) -> b
     )
 
 
-def setting_of(
-    groups: Sequence[Group], places: Sequence[int], decision: Decision, budgets: BudgetSource
-) -> Setting:
-    values = {
-        name: value
-        for group, place in zip(groups, places, strict=True)
-        for name, value in group.states[place].values.items()
-    }
-    return together(turned(decision, values), budgets)
-
-
 def _combination(
     decision: Decision,
     budgets: BudgetSource,
     groups: Sequence[Group],
     places: tuple[int, ...],
     context: int,
+    most: Mapping[Modality, int],
 ) -> GridCell | None:
     """None where vLLM refuses it."""
     if not any(places) and context == decision.budget.max_model_len:
         args, hinted = decision.engine_args, bool(decision.hints)
         return GridCell(places, context, args, decision.budget, chosen=True, hinted=hinted)
+    states = (group.states[place].turned for group, place in zip(groups, places, strict=True))
+    points = [explored.point for explored in states if explored]
     budgets = replace(budgets, context_tokens=context)
-    setting = setting_of(groups, places, decision, budgets)
-    plain = limit_mm_per_prompt(decision.counts, {})
     try:
-        args = budgets.engine_args(setting, plain, _largest(decision, groups, places))
-        return GridCell(places, context, args, budgets.of(args))
+        return GridCell(places, context, *budgeted(decision, budgets, points, most))
     except VllmRefused:
         return None
-
-
-def _largest(decision: Decision, groups: Sequence[Group], places: Sequence[int]) -> int:
-    """Embeds of the corpus' largest item."""
-    turned_points = [
-        state.turned.point
-        for group, place in zip(groups, places, strict=True)
-        if (state := group.states[place]).turned
-    ]
-    moved = {point.knob.modality for point in turned_points}
-    others = (c.embeds for c in decision.table.costs.values() if c.shape.modality not in moved)
-    return max(*(point.max_embeds for point in turned_points), *others, 0)

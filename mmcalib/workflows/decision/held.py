@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from mmcalib.derive.frontier import Point, at
 from mmcalib.derive.limits import limit_mm_per_prompt
+from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.decision import Decision
@@ -23,11 +26,12 @@ def held(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decis
     beside the chosen values of all other options; the chosen ones are what was decided.
     """
     budgets = replace(budgets, context_tokens=decision.budget.max_model_len)
+    most = decision.table.most_embeds()
     found: list[Explored] = []
     with progress.step("trying each value beside those chosen", len(decision.explored)) as task:
         for _, row in groupby(decision.explored, key=lambda e: e.point.knob.name):
             for explored in _anew(list(row), decision, budgets, progress):
-                found.append(_beside(explored, decision, budgets))
+                found.append(_beside(explored, decision, budgets, most))
                 task.advance()
     return replace(decision, explored=tuple(found))
 
@@ -37,12 +41,26 @@ def chosen_value(decision: Decision, knob: Knob) -> Value:
     return next((p.value for p in decision.chosen if p.knob.name == knob.name), knob.value)
 
 
-def together(values: Iterable[tuple[Knob, Value]], budgets: BudgetSource) -> Setting:
-    """The setting of all these; those at their defaults are not said."""
-    setting = Setting(media_io_kwargs=budgets.policy.media_io_kwargs)
+def together(values: Iterable[tuple[Knob, Value]], base: Setting) -> Setting:
+    """The setting of all these on top of `base`; those at their defaults are not said."""
     for knob, value in values:
-        setting = at(knob, value, setting)
-    return setting
+        base = at(knob, value, base)
+    return base
+
+
+def budgeted(
+    decision: Decision, budgets: BudgetSource, points: Sequence[Point], most: Mapping[Modality, int]
+) -> tuple[dict[str, Any], Budget]:
+    """Engine arguments with these points beside all else as it was chosen, and vLLM's budget for
+    them. `most` has the embeds of the decision's largest item of each modality. Raises VllmRefused.
+    """
+    values = {point.knob.name: point.value for point in points}
+    setting = together(turned(decision, values), budgets.policy.loading)
+    largest = dict(most) | {point.knob.modality: 0 for point in points}
+    embeds = [*(point.max_embeds for point in points), *largest.values()]
+    plain = limit_mm_per_prompt(decision.counts, {})
+    args = budgets.engine_args(setting, plain, max(embeds, default=0))
+    return args, budgets.of(args)
 
 
 def turned(decision: Decision, values: Mapping[str, Value]) -> Iterator[tuple[Knob, Value]]:
@@ -52,16 +70,14 @@ def turned(decision: Decision, values: Mapping[str, Value]) -> Iterator[tuple[Kn
         yield knob, values.get(name, chosen_value(decision, knob))
 
 
-def _beside(explored: Explored, decision: Decision, budgets: BudgetSource) -> Explored:
+def _beside(
+    explored: Explored, decision: Decision, budgets: BudgetSource, most: Mapping[Modality, int]
+) -> Explored:
     point = explored.point
-    knob = point.knob
-    if point.value == chosen_value(decision, knob):
+    if point.value == chosen_value(decision, point.knob):
         return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
-    setting = together(turned(decision, {knob.name: point.value}), budgets)
-    others = (c.embeds for c in decision.table.costs.values() if c.shape.modality != knob.modality)
-    plain = limit_mm_per_prompt(decision.counts, {})
-    args = budgets.engine_args(setting, plain, max(point.max_embeds, *others, 0))
-    return replace(explored, budget=budgets.of(args), engine_args=args)
+    args, budget = budgeted(decision, budgets, [point], most)
+    return replace(explored, budget=budget, engine_args=args)
 
 
 def _anew(
@@ -76,7 +92,7 @@ def _anew(
     grows = knob.by_loader and row[-1].point.value > chosen_value(decision, knob)
     if not beside or not (binding or grows):
         return row
-    setting = together(turned(decision, {knob.name: knob.value}), budgets)
+    setting = together(turned(decision, {knob.name: knob.value}), budgets.policy.loading)
     shapes = [cost.shape for cost in decision.default_table.of(knob.modality)]
     base = remeasure(budgets.host, decision.default_table, setting, shapes)
     plain = limit_mm_per_prompt(decision.counts, {})
