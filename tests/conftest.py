@@ -65,6 +65,8 @@ def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         patch.setenv("MMCALIB_CACHE_DIR", str(tmp_path_factory.mktemp("user-cache")))
+        # Nor what runs on the machine: the cluster of another test loses nodes.
+        patch.setenv("RAY_ADDRESS", "local")
         yield folder
     assert _results() == before, f"a test has changed {' or '.join(RESULTS)} of the checkout"
 

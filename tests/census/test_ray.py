@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -47,11 +49,15 @@ def cluster() -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(*MARK.split("="))
         patch.setenv("RAY_AUTH_MODE", "disabled")
+        # Where Ray notes a cluster for all who look for one, and where other tests look.
+        notes = Path(tempfile.mkdtemp(prefix="ray-"))
+        patch.setenv("RAY_TMPDIR", str(notes))
         head = {**NODE, "include_dashboard": False}
         cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(**NODE)
         yield cluster
         cluster.shutdown()
+        shutil.rmtree(notes)
 
 
 def orders(folder: Path, *names: str) -> list[ProbeTask]:
@@ -113,6 +119,43 @@ def soon(what: Callable[[], bool], within_s: float = 60) -> bool:
 
 def parent(pid: int) -> int:
     return int(read(pid, "stat").rpartition(b")")[2].split()[1])
+
+
+def joined(executor: RayExecutor, folder: Path) -> str:
+    """The address of the cluster that the executor uses."""
+    with executor:
+        executor.result(executor.submit(orders(folder, "a")))
+        found: str = ray.get_runtime_context().gcs_address
+        return found
+
+
+def test_a_cluster_that_a_process_began_for_itself_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with that process, whatever runs on it. (Before the cluster of the other tests runs:
+    Ray finds either only where it is the only one.)
+    """
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_ADDRESS")
+    script = (
+        "import ray\n"
+        "ray.init('local', num_cpus=1, include_dashboard=False, log_to_driver=False)\n"
+        "print(ray.get_runtime_context().gcs_address, flush=True)\n"
+        "input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        theirs = other.stdout.readline().strip()
+        assert ":" in theirs
+        ours = joined(RayExecutor(behave), tmp_path)
+        other.communicate("\n", timeout=60)
+    assert ours != theirs
 
 
 @pytest.mark.skipif(not DEV.is_dir(), reason="needs the development corpus")
@@ -185,6 +228,13 @@ def test_ray_that_was_initialised_before_stays_so(cluster, tmp_path: Path) -> No
         assert ray.is_initialized()
     finally:
         ray.shutdown()
+
+
+def test_a_cluster_that_was_started_is_found(
+    cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert joined(RayExecutor(behave), tmp_path) == cluster.address
 
 
 def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:

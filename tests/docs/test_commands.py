@@ -43,11 +43,7 @@ BLOCKS = [block for block in fenced("python") if not CALLS_VLLM.search(block[1])
     ("page", "code"),
     [pytest.param(*block, marks=[pytest.mark.slow] * ("ray" in block[1])) for block in BLOCKS],
 )
-def test_python_runs(
-    page: str, code: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Not the cluster of another test, whose workers stand in another folder.
-    monkeypatch.setenv("RAY_ADDRESS", "local")
+def test_python_runs(page: str, code: str, workspace: Path) -> None:
     for package in re.findall(r"^(?:import|from) (\w+)", code, re.M):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")

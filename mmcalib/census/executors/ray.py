@@ -47,10 +47,11 @@ class _Chunk:
 class RayExecutor(Closing):
     """Runs chunks as Ray tasks, which Ray runs again elsewhere when it loses a worker or a node.
 
-    Connects with the first chunk: to `address`, `RAY_ADDRESS`, the cluster that runs here, or one
-    of its own; but a Ray that this process has initialised is used before all of them, and left as
-    it was. `workers` bounds the chunks at a time on each node (default: one per CPU). The rest is
-    `LocalPool`'s: items end in the same way, and `look` must be a function that nodes can import.
+    Connects with the first chunk: to `address`, `RAY_ADDRESS`, the cluster that `ray start` began
+    here, or one of its own; but a Ray that this process has initialised is used before all of them,
+    and left as it was. `workers` bounds the chunks at a time on each node (default: one per CPU).
+    The rest is `LocalPool`'s: items end in the same way, and `look` must be a function that nodes
+    can import.
     """
 
     def __init__(
@@ -157,8 +158,10 @@ class RayExecutor(Closing):
 def _initialise(ray: ModuleType, address: str) -> None:
     """Quietly, and never with Ray's own patience for a cluster that does not answer."""
     if not address:
-        # Where Ray finds the cluster itself, it finds the token too.
-        address = "auto" if _refusal("auto") in ("", _TOKEN) else "local"
+        # Where Ray finds the cluster itself, it finds the token too. It would also find one that
+        # some process began for itself, and that ends with it.
+        started = _started()
+        address = "auto" if started and _refusal(started) in ("", _TOKEN) else "local"
     elif address != "local" and "://" not in address and (why := _refusal(address)):
         raise _unreachable(address, why)
     begun = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
@@ -176,12 +179,22 @@ def _initialise(ray: ModuleType, address: str) -> None:
         raise _unreachable(address, _last_line(error)) from error
 
 
+def _started() -> str:
+    """Where the last `ray start` of this machine began a cluster, as it noted, else empty."""
+    # Source: Ray's get_default_system_temp_dir and get_ray_address_file.
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    try:
+        return Path(folder, "ray", "ray_current_cluster").read_text().strip()
+    except OSError:
+        return ""
+
+
 def _refusal(address: str) -> str:
     """Why a cluster cannot be used, empty where it can: Ray's own command asks, because that can be
     stopped while it waits.
     """
-    named = [] if address == "auto" else ["--address", address]
-    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", *named]
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check"]
+    command += ["--address", address]
     try:
         ended = subprocess.run(
             command,
