@@ -85,6 +85,13 @@ class Area:
         """Cells of one picture, or of one frame of a clip whose `frames` share the area; of these
         `together` make one step in time.
         """
+        across, down = self.resized(width, height, frames, together)
+        return (down // self.factor_px) * (across // self.factor_px)
+
+    def resized(
+        self, width: int, height: int, frames: int = 1, together: int = 1
+    ) -> tuple[int, int]:
+        """The same picture's width and height in pixels, as the encoder gets it."""
         factor = self.factor_px
         # Python's rounding to even is the processor's too.
         down, across = round(height / factor) * factor, round(width / factor) * factor
@@ -97,7 +104,7 @@ class Area:
             grow = math.sqrt(self.min_px / (frames * height * width))
             down = math.ceil(height * grow / factor) * factor
             across = math.ceil(width * grow / factor) * factor
-        return (down // factor) * (across // factor)
+        return across, down
 
 
 @dataclass(frozen=True, slots=True)

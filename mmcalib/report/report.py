@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from mmcalib.report.html.before_after import BeforeAfter, before_after
 from mmcalib.report.html.costly import CostlyItem, costly
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.roots import Roots
@@ -46,6 +47,13 @@ class Report:
             names=self._shown[2],
             roots=self.roots,
         )
+
+    @cached_property
+    def before_after(self) -> BeforeAfter | None:
+        """One image before and after it is made smaller; None without `thumbnails`."""
+        if not self.thumbnails:
+            return None
+        return before_after(self.calibration, names=self._shown[2], roots=self.roots)
 
     @cached_property
     def _shown(self) -> tuple[CalibrationDocument, str, dict[str, str] | None]:

@@ -67,7 +67,7 @@ def _item(
     width, height = _outline(one.shape)
     drawable = item.declared in ("image", "video") and is_here(item.path)
     return CostlyItem(
-        name=_named(one.exemplar, names),
+        name=named(one.exemplar, names),
         modality=one.shape.modality,
         shape=str(one.shape),
         tokens=one.tokens,
@@ -78,7 +78,8 @@ def _item(
     )
 
 
-def _named(path: str, names: Mapping[str, str] | None) -> str:
+def named(path: str, names: Mapping[str, str] | None) -> str:
+    """As the page names a file: the last part of its path, or what `names` have instead."""
     if names is None:
         location = Location.of(path)
         name = os.path.basename(member_name(location.member or path)) or path
@@ -96,39 +97,40 @@ def _outline(shape: Shape) -> tuple[float, float]:
 
 
 # The seconds that one picture may take, and after which no further one is waited for.
-_PATIENCE_S = 10.0
+PATIENCE_S = 10.0
 
 # For each of a worker per core. A JPEG is decoded at an eighth of its size; others, and progressive
 # ones, of more than some sixty million pixels have no picture.
-_MEMORY_BYTES = 384 << 20
+MEMORY_BYTES = 384 << 20
 
 _THUMBNAIL = Named("mmcalib.report.html.thumbnail", "thumbnail")
-_PICTURE = "data:image/jpeg;"
+PICTURE = "data:image/jpeg;"
 
 
 def pictures(items: Sequence[Item]) -> dict[Item, str]:
     """Data URIs of those items that can be drawn here and now: images and videos on this machine.
     Nothing is fetched from elsewhere.
     """
-    drawn = [item for item in dict.fromkeys(items) if _is_here(item)]
+    drawn = [item for item in dict.fromkeys(items) if can_be_drawn(item)]
     found: dict[Item, str] = {}
     if not drawn:
         return found
-    until_s = time.monotonic() + _PATIENCE_S
+    until_s = time.monotonic() + PATIENCE_S
     workers = min(len(drawn), len(os.sched_getaffinity(0)))
     with LocalPool(
-        _THUMBNAIL, workers=workers, timeout_s=_PATIENCE_S, memory_bytes=_MEMORY_BYTES
+        _THUMBNAIL, workers=workers, timeout_s=PATIENCE_S, memory_bytes=MEMORY_BYTES
     ) as pool:
         tickets = [pool.submit([ProbeTask(item)]) for item in drawn]
         for item, ticket in zip(drawn, tickets, strict=True):
             if time.monotonic() > until_s:
                 break
             (answer,) = pool.result(ticket)
-            if answer.line.startswith(_PICTURE):
+            if answer.line.startswith(PICTURE):
                 found[item] = answer.line
     return found
 
 
-def _is_here(item: Item) -> bool:
+def can_be_drawn(item: Item) -> bool:
+    """Whether it is a file of this machine that has a picture."""
     file = Location.of(item.path).archive or item.path
     return item.declared in ("image", "video") and os.path.isfile(file)

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 from mmcalib import wording
 from mmcalib.report import device_words, throughput_words, traffic_words, words
 from mmcalib.report.html.adequacy import adequacy
+from mmcalib.report.html.before_after import BeforeAfter
 from mmcalib.report.html.cache import cache
 from mmcalib.report.html.costly import CostlyItem
 from mmcalib.report.html.distribution import distributions
@@ -41,12 +42,13 @@ def page(
     shown: CalibrationDocument,
     serve: str,
     items: Sequence[CostlyItem],
+    pair: BeforeAfter | None = None,
     *,
     thumbnails: bool,
     redacted: bool,
 ) -> str:
-    """The text of `report.html`. `thumbnails` and `redacted` say how `items` and names were made,
-    so that the page can say so.
+    """The text of `report.html`; `pair` is an image before and after it is made smaller.
+    `thumbnails` and `redacted` say how pictures and names were made, so that the page can say so.
     """
     environment = Environment(
         loader=PackageLoader("mmcalib.report.html"),
@@ -80,6 +82,7 @@ def page(
         device=device_words,
         fed=throughput_words,
         items=items,
+        pair=pair,
         thumbnails=thumbnails,
         redacted=redacted,
         rows=words.rows(shown),

@@ -13,6 +13,7 @@ def html(report: Report) -> str:
         report.shown,
         report.command,
         report.items,
+        report.before_after,
         thumbnails=report.thumbnails,
         redacted=report.redact_paths,
     )

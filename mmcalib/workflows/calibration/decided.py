@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mmcalib.census.sample import choose
@@ -21,13 +22,15 @@ from mmcalib.workflows.decision.long_requests import LongRequest, long_requests
 from mmcalib.workflows.decision.measure import Sample
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.explored import rejecting
+from mmcalib.workflows.traffic.beside import Serving
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
     """`sample` are the real files that were measured, `texts` what text of requests takes, `given`
     the engine arguments that the user said besides. `grid` is what else could be set on the job's
-    GPU, and `long` the requests that it might turn away, None where they are too many.
+    GPU, and `long` the requests that it might turn away, None where they are too many; `serving`
+    serves all requests there.
     """
 
     served: Served
@@ -37,6 +40,7 @@ class Decided:
     given: Mapping[str, Any] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
     long: tuple[LongRequest, ...] | None = None
+    serving: Serving | None = None
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -69,6 +73,10 @@ def derive(session: Session, served: Served) -> Decided:
         else accept_all
     )
     texts = _texts(session, served)
+    serving = _serving(session, served, texts)
+    if serving is not None:
+        # Nothing else can be rehearsed until something is decided.
+        serving.begin(session.default_args)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, rejects, texts)
     floor = decision.cache_floor()
     decision = decision.with_cache(
@@ -81,7 +89,20 @@ def derive(session: Session, served: Served) -> Decided:
     long = long_requests(corpus.prompts, decision.counts, decision.default_table, texts)
     if long:
         texts.count((one.entry for one in long if one.entry), corpus.prompts.signatures())
-    return Decided(served, sample, decision, texts, session.given, found, long)
+    return Decided(served, sample, decision, texts, session.given, found, long, serving)
+
+
+def _serving(session: Session, served: Served, texts: Texts) -> Serving | None:
+    if session.prediction is None or session.rehearsals is None:
+        return None
+    return Serving.of(
+        session.prediction,
+        session.rehearsals,
+        texts,
+        served.corpus,
+        Path(served.resolved.path),
+        session.scratch,
+    )
 
 
 def _texts(session: Session, served: Served) -> Texts:

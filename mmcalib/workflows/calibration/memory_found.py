@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.reserve import RESERVED
@@ -62,23 +61,18 @@ class MemoryFound:
 
 def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
     """Rehearse what the decision needs, and serve the corpus under it, while an engine proves it.
-    Returns once the text of its requests is counted; None without a GPU.
+    Returns at once; None without a GPU.
     """
-    prediction, served = session.prediction, reviewed.decided.served
-    if prediction is None or session.rehearsals is None:
+    prediction, decided = session.prediction, reviewed.decided
+    if prediction is None or decided.serving is None:
         return None
-    decision = reviewed.decided.decision
+    decision = decided.decision
     begin(prediction, session.default_args, decision)
-    begin_grid(prediction, reviewed.decided.grid, decision)
+    begin_grid(prediction, decided.grid, decision)
     return begin_serving(
-        prediction,
-        session.rehearsals,
-        reviewed.decided.texts,
-        served.corpus,
-        Path(served.resolved.path),
+        decided.serving,
         session.default_args,
         decision.engine_args,
-        session.scratch,
         session.job.worst_order,
         decision if session.job.serve_choices else None,
     )

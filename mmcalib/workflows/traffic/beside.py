@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,72 @@ StartsWith = Callable[[float], bool]
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """The corpus' requests, `asked` of a model that is `cut`, each configuration once and as
+    `prediction` has it rehearsed: beside the job, and after all that was begun there.
+    """
+
+    prediction: MemoryPrediction
+    rehearsals: Rehearsals
+    asked: Trace
+    cut: Path
+    _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        prediction: MemoryPrediction,
+        rehearsals: Rehearsals,
+        texts: Texts,
+        corpus: ReadCorpus,
+        model: Path,
+        scratch: Path,
+    ) -> Serving:
+        """Counts their text."""
+        asked = trace(corpus, texts.each, most=_MOST_REQUESTS)
+        return cls(prediction, rehearsals, asked, cut_for_serving(model, scratch))
+
+    def begin(self, args: EngineArgs) -> Future[Traffic | None]:
+        """None where vLLM would not start, or its start could not be rehearsed."""
+        key = json.dumps(args, sort_keys=True)
+        if key not in self._begun:
+            self._begun[key] = self.prediction.after(lambda: self._under(args))
+        return self._begun[key]
+
+    def _under(self, args: EngineArgs) -> Traffic | None:
+        found = self._started(args)
+        if found is None:
+            return None
+        return served_by(self.rehearsals, self.cut, args, found, self.asked, Arrivals())
+
+    def _started(self, args: EngineArgs) -> Rehearsed | None:
+        found = self.prediction.known(args)
+        return found if isinstance(found, Rehearsed) and found.kv_blocks is not None else None
+
+    def worst(self, args: EngineArgs, search: WorstOrderSearch) -> WorstOrderFigures | None:
+        """None where vLLM would not start."""
+        found = self._started(args)
+        if found is None:
+            return None
+        return worst_of(self.rehearsals, self.cut, args, found, self.asked, search)
+
+    def choice(self, choice: OtherChoice) -> ServedChoice:
+        """What else could be set, or why nothing is known of it."""
+        args = choice.engine_args
+        found = self.prediction.known(args)
+        problem = f"not rehearsed: {found.message}" if isinstance(found, MmcalibError) else ""
+        if isinstance(found, Rehearsed) and found.kv_blocks is not None:
+            try:
+                served = served_by(self.rehearsals, self.cut, args, found, self.asked, Arrivals())
+                return choice_figures(choice, served, self.asked, found)
+            except MmcalibError as error:
+                problem = f"not served: {error.message}"
+        elif isinstance(found, Rehearsed):
+            problem = f"would not start: {found.problem}"
+        return ServedChoice(option=choice.option, value=choice.value, problem=problem)
+
+
+@dataclass(frozen=True, slots=True)
 class ServedBeside:
     """Requests under way on the imaginary GPU, under vLLM's defaults and as calibrated, there the
     worst order of their items, where one is looked for, and other choices, where asked for.
@@ -55,67 +122,28 @@ class ServedBeside:
 
 
 def begin_serving(
-    prediction: MemoryPrediction,
-    rehearsals: Rehearsals,
-    texts: Texts,
-    corpus: ReadCorpus,
-    model: Path,
+    serving: Serving,
     default: EngineArgs,
     calibrated: EngineArgs,
-    scratch: Path,
     search: WorstOrderSearch | None = None,
     otherwise: Decision | None = None,
 ) -> ServedBeside:
-    """Serve the corpus' requests under both, and as else could be decided than `otherwise`; returns
-    once their text is counted.
-    """
-    asked = trace(corpus, texts.each, most=_MOST_REQUESTS)
-    cut = cut_for_serving(model, scratch)
-
-    def started(args: EngineArgs) -> Rehearsed | None:
-        """None where vLLM would not start."""
-        found = prediction.known(args)
-        return found if isinstance(found, Rehearsed) and found.kv_blocks is not None else None
-
-    def serving(args: EngineArgs) -> Traffic | None:
-        found = started(args)
-        if found is None:
-            return None
-        return served_by(rehearsals, cut, args, found, asked, Arrivals())
-
-    def searching(search: WorstOrderSearch) -> WorstOrderFigures | None:
-        found = started(calibrated)
-        if found is None:
-            return None
-        return worst_of(rehearsals, cut, calibrated, found, asked, search)
-
-    def choosing(choice: OtherChoice) -> ServedChoice:
-        found = prediction.known(choice.engine_args)
-        problem = f"not rehearsed: {found.message}" if isinstance(found, MmcalibError) else ""
-        if isinstance(found, Rehearsed) and found.kv_blocks is not None:
-            try:
-                served = served_by(rehearsals, cut, choice.engine_args, found, asked, Arrivals())
-                return choice_figures(choice, served, asked, found)
-            except MmcalibError as error:
-                problem = f"not served: {error.message}"
-        elif isinstance(found, Rehearsed):
-            problem = f"would not start: {found.problem}"
-        return ServedChoice(option=choice.option, value=choice.value, problem=problem)
-
+    """Serve them under both, and as else could be decided than `otherwise`; returns at once."""
+    prediction = serving.prediction
     # What was asked for first, and then what it is compared with.
     begun = ServedBeside(
-        asked,
-        calibrated=prediction.after(lambda: serving(calibrated)),
-        worst=None if search is None else prediction.after(lambda: searching(search)),
-        default=prediction.after(lambda: serving(default)),
+        serving.asked,
+        calibrated=serving.begin(calibrated),
+        worst=prediction.after(lambda: serving.worst(calibrated, search)) if search else None,
+        default=serving.begin(default),
         choices=None,
     )
     if otherwise is None:
         return begun
-    choices = other_choices(otherwise, len(asked.requests))
+    choices = other_choices(otherwise, len(serving.asked.requests))
     for choice in choices:
         prediction.begin(choice.engine_args)
-    return replace(begun, choices=prediction.after(lambda: list(map(choosing, choices))))
+    return replace(begun, choices=prediction.after(lambda: list(map(serving.choice, choices))))
 
 
 def finish_serving(

@@ -23,6 +23,7 @@ from mmcalib.child.rehearsal.device import guard, transfers
 from mmcalib.child.rehearsal.device.errors import NoFakeImplementation
 from mmcalib.child.rehearsal.device.indexing import without_masks
 from mmcalib.child.rehearsal.device.ledger import Ledger
+from mmcalib.child.rehearsal.device.meta_kernels import NOT_ASKED, MetaKernels
 from mmcalib.child.rehearsal.device.scratch import scratch_bytes
 from mmcalib.child.rehearsal.device.values import Values
 
@@ -75,6 +76,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self.guesses: Counter[str] = Counter()
         self.whole_masks = 0
         self._on_matmul = on_matmul
+        self._meta_kernels = MetaKernels(self.fake)
         self._kernels: dict[Operation, Any] = {}
         self._lift_before: list[bool] = []
 
@@ -123,8 +125,12 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         moved = transfers.move(self, func, args, kwargs)
         if moved is not transfers.NOT_A_TRANSFER:
             return moved
-        args = without_masks(self, func, args)
-        out = self._imagine(func, args, kwargs)
+        given, args = args, without_masks(self, func, args)
+        out = NOT_ASKED
+        if args is given:
+            out = self._meta_kernels.result(func, args, kwargs, flat)
+        if out is NOT_ASKED:
+            out = self._imagine(func, args, kwargs)
         self._book(func, args, kwargs, out)
         self._echo(func, args, kwargs, out)
         return out

@@ -1,0 +1,71 @@
+"""Run as a program: bring vLLM's worker up, and ask torch's fake mode for everything that a meta
+kernel answered; print how often they said the same, and where they did not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from mmcalib.child.rehearsal.install import install
+from mmcalib.gpus.catalogue import find
+
+stage = install(find("L4"))
+
+import torch  # noqa: E402 - only after the stand-ins
+from torch.utils._pytree import tree_leaves  # noqa: E402
+from vllm.engine.arg_utils import EngineArgs  # noqa: E402
+
+from mmcalib.child.rehearsal.device.meta_kernels import NOT_ASKED, MetaKernels  # noqa: E402
+from mmcalib.child.rehearsal.startup import brought_up  # noqa: E402
+
+compared: Counter[str] = Counter()
+differing: dict[str, str] = {}
+
+
+def described(made: Any, given: Sequence[Any]) -> list[Any]:
+    """Results as far as a rehearsal sees them; which of what was given they are, or view."""
+    storages = [one.untyped_storage()._cdata for one in given if isinstance(one, torch.Tensor)]
+    found: list[Any] = []
+    for leaf in tree_leaves(made):
+        if not isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+            continue
+        storage = leaf.untyped_storage()
+        alias = storages.index(storage._cdata) if storage._cdata in storages else None
+        itself = [index for index, one in enumerate(given) if one is leaf]
+        # How far apart the entries of a dimension of one are says nothing.
+        stride = [by for by, size in zip(leaf.stride(), leaf.shape, strict=True) if size > 1]
+        layout = (tuple(leaf.shape), stride, leaf.storage_offset(), str(leaf.dtype))
+        found.append((*layout, str(leaf.device), storage.nbytes(), alias, itself))
+    return found
+
+
+class BesideFakes(MetaKernels):
+    """Asks twice."""
+
+    def result(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
+    ) -> Any:
+        made = super().result(func, args, kwargs, flat)
+        if made is NOT_ASKED:
+            return made
+        # What moves the sizes of what it is given would do so twice; none such is answered.
+        with self._fake:
+            beside = func(*args, **kwargs)
+        said, wanted = described(made, flat), described(beside, flat)
+        compared[str(func)] += 1
+        if said != wanted:
+            differing.setdefault(str(func), f"{said}, and the fake mode {wanted}")
+        return made
+
+
+kernels = stage.device._meta_kernels
+kernels.__class__ = BesideFakes
+config = EngineArgs(model=sys.argv[1], load_format="dummy", max_model_len=4096, enforce_eager=True)
+with brought_up(stage, config.create_engine_config(), 72 << 20) as brought:
+    peak = max(phase.peak_bytes for phase in brought.phases)
+print(json.dumps({"compared": compared, "differing": differing, "peak": peak}))
