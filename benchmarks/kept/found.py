@@ -71,9 +71,7 @@ def _served(folder: Path, host: EngineHost, scratch: Path) -> tuple[Session, Ser
         validate="none",
         cache_dir=scratch / "cache",
     )
-    session = Session(
-        job, host, rehearsals=None, prediction=None, scratch=scratch, progress=Silent()
-    )
+    session = Session(job, host, prediction=None, scratch=scratch, progress=Silent())
     return session, serve(session, read_sources(job, Silent()))
 
 

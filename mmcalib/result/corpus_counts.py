@@ -18,8 +18,8 @@ class Tokens(DocumentPart):
 
 
 class ModalityItems(DocumentPart):
-    """`witnesses`: of so many shapes stand-ins were processed, and vLLM's own count, which agreed
-    with all of them, stands for the others; None where all were processed.
+    """`witnesses`: so many stand-ins were processed, and vLLM's own count, which agreed with all of
+    them, stands for the others; None where all were processed.
     """
 
     items: int

@@ -151,7 +151,7 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
         validate="budget",
         cache_dir=tmp_path / "cache",
     )
-    session = Session(job, subject.lab.host, None, None, tmp_path, Silent())
+    session = Session(job, subject.lab.host, None, tmp_path, Silent())
     served = serve(session, read_sources(job, Silent()))
     assert served.items == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.

@@ -72,10 +72,9 @@ def derive(session: Session, served: Served) -> Decided:
         if session.prediction
         else accept_all
     )
-    texts = _texts(session, served)
-    serving = _serving(session, served, texts)
-    if serving is not None:
-        # Nothing else can be rehearsed until something is decided.
+    texts = served.texts
+    serving = _serving(session, served)
+    if serving is not None and session.serves_apart:
         serving.begin(session.default_args)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, rejects, texts)
     floor = decision.cache_floor()
@@ -92,24 +91,15 @@ def derive(session: Session, served: Served) -> Decided:
     return Decided(served, sample, decision, texts, session.given, found, long, serving)
 
 
-def _serving(session: Session, served: Served, texts: Texts) -> Serving | None:
-    if session.prediction is None or session.rehearsals is None:
+def _serving(session: Session, served: Served) -> Serving | None:
+    if session.prediction is None or session.serving is None or session.submit is None:
         return None
     return Serving.of(
         session.prediction,
-        session.rehearsals,
-        texts,
+        session.serving,
+        session.submit,
+        served.texts,
         served.corpus,
         Path(served.resolved.path),
         session.scratch,
     )
-
-
-def _texts(session: Session, served: Served) -> Texts:
-    modalities = served.opened.modalities
-    texts = Texts.of(session.host, modalities, served.corpus.texts)
-    if served.resolved.source == "bundled":
-        texts.uncounted = "a bundled geometry has a tokenizer that was made up"
-    else:
-        texts.find_recipe(modalities)
-    return texts

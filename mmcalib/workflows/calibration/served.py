@@ -16,6 +16,7 @@ from mmcalib.workflows.calibration.given import refuse_unusable
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.calibration.sources import Sources
 from mmcalib.workflows.calibration.taken_in import LeftOut, taken_in
+from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.device import DeviceComparison, device_comparison
 from mmcalib.workflows.here import here
 from mmcalib.workflows.media_files import Files
@@ -27,7 +28,7 @@ from mmcalib.workflows.read import ReadCorpus, files_of
 @dataclass(frozen=True, slots=True)
 class Served:
     """`corpus` is what is left of `items` without those that are `refused` and modalities that are
-    `left_out`, each with its reason; `files` hands its media to vLLM.
+    `left_out`, each with its reason; `files` hands its media to vLLM, `texts` counts its words.
     """
 
     resolved: ResolvedModel
@@ -37,24 +38,27 @@ class Served:
     refused: tuple[LeftOut, ...]
     left_out: Mapping[str, str]
     files: Files
+    texts: Texts
     comparison: DeviceComparison | None
 
 
 def serve(session: Session, sources: Sources) -> Served:
     """Raises CorpusError where nothing is left to measure."""
-    job, started = session.job, time.monotonic()
-    opened = _open(session, sources.resolved)
+    job, started, resolved = session.job, time.monotonic(), sources.resolved
+    opened = _open(session, resolved)
     session.progress.note(ahead(job, time.monotonic() - started))
     taken, refused = taken_in(sources.corpus, opened.server)
     corpus, left_out = served_modalities(taken, opened, job.policy)
+    texts = _texts(session, opened, resolved, corpus)
     return Served(
-        resolved=sources.resolved,
-        opened=opened,
+        resolved=resolved,
+        opened=_on_the_gpu(session, opened, resolved),
         corpus=corpus,
         items=sources.corpus.census.items(),
         refused=tuple(refused),
         left_out=left_out,
         files=files_of(corpus, job.probe.item_timeout_s),
+        texts=texts,
         comparison=device_comparison(
             job.device, session.host, opened, list(corpus.census.modalities())
         ),
@@ -62,9 +66,9 @@ def serve(session: Session, sources: Sources) -> Served:
 
 
 def _open(session: Session, resolved: ResolvedModel) -> ModelInfo:
-    """As it will be served. Raises ModelError where vLLM refuses it, or it is text-only."""
+    """Raises ModelError where vLLM refuses it, or it is text-only."""
     try:
-        opened = open_model(
+        return open_model(
             session.host,
             resolved,
             session.progress,
@@ -81,6 +85,21 @@ def _open(session: Session, resolved: ResolvedModel) -> ModelInfo:
                 hint=f"--max-model-len {own}, or leave it out",
             ) from error
         raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
+
+
+def _texts(
+    session: Session, opened: ModelInfo, resolved: ResolvedModel, corpus: ReadCorpus
+) -> Texts:
+    texts = Texts.of(session.host, opened.modalities, corpus.texts)
+    if resolved.source == "bundled":
+        texts.uncounted = "a bundled geometry has a tokenizer that was made up"
+    else:
+        texts.find_recipe(opened.modalities)
+    return texts
+
+
+def _on_the_gpu(session: Session, opened: ModelInfo, resolved: ResolvedModel) -> ModelInfo:
+    """As it will be served there. Waits for the rehearsal of vLLM's defaults."""
     if session.prediction is None:
         return opened
     refuse_unusable(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,21 +18,29 @@ from mmcalib.workflows.calibration.given import said_by_flags
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.spec import Job
+from mmcalib.workflows.traffic.beside import Submit
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`prediction` asks `rehearsals`, which live on the job's GPU; None where none is named.
-    `given` are the engine arguments that the user said, as vLLM names them.
+    """`prediction` lives on the job's GPU; None where none is named.
+    `given` are the engine arguments that the user said, as vLLM names them. Requests are served in
+    `serving`, by way of `submit`: a process of its own where no engine runs beside it.
     """
 
     job: Job
     host: EngineHost
-    rehearsals: Rehearsals | None
     prediction: MemoryPrediction | None
     scratch: Path
     progress: Progress
     given: Mapping[str, Any] = field(default_factory=dict)
+    serving: Rehearsals | None = None
+    submit: Submit | None = None
+
+    @property
+    def serves_apart(self) -> bool:
+        """Whether requests are served beside the rehearsals, not after them."""
+        return self.prediction is not None and self.serving is not self.prediction.rehearsals
 
     @property
     def default_args(self) -> dict[str, Any]:
@@ -47,11 +57,18 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
     """With a GPU, vLLM's defaults are rehearsed from the start, beside all else."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
-        rehearsals = prediction = None
+        rehearsals = prediction = serving = None
+        submit: Submit | None = None
         if job.gpu is not None:
             rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": model_path})
             stack.enter_context(prediction)
+            serving, submit = rehearsals, prediction.after
+            if _has_a_core_to_spare(job):
+                thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
+                serving, submit = Rehearsals(job.gpu, on_log=progress.log), thread.submit
+                stack.enter_context(serving)
+                stack.callback(thread.shutdown, wait=False, cancel_futures=True)
         host = stack.enter_context(EngineHost(on_said=progress.note, on_log=progress.log))
 
         def parse(words: Sequence[str]) -> ServeConfig:
@@ -61,7 +78,12 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
             return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
 
         given = {**job.engine_args, **said_by_flags(job.flags, parse, progress)}
-        session = Session(job, host, rehearsals, prediction, scratch, progress, given)
+        session = Session(job, host, prediction, scratch, progress, given, serving, submit)
         if prediction is not None:
             prediction.begin(session.default_args)
         yield session
+
+
+def _has_a_core_to_spare(job: Job) -> bool:
+    """Whether neither an engine's start nor a single core is in the way of one more process."""
+    return job.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1

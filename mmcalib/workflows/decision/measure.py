@@ -32,9 +32,10 @@ def measure(
     sample: Sample,
     progress: Progress,
     files: Files = files,
+    before: CostTable | None = None,
 ) -> tuple[CostTable, list[Skipped]]:
     """Cost every shape by a blank stand-in, processed or counted, and every sampled file by itself;
-    the costliest of each modality always among them.
+    the costliest of each modality always among them. `before` is the table of another setting.
 
     Where both exist and differ the real one wins and the difference is kept. A sampled item of
     which `files` has none, or that the server cannot load, though it takes a blank of its shape,
@@ -42,7 +43,7 @@ def measure(
     """
     counts = shapes_of(census)
     with progress.step("measuring costs", len(counts) + len(sample)) as task:
-        blanks = stand_ins(host, setting, counts, task)
+        blanks = stand_ins(host, setting, counts, task, before)
         by_shape = blanks.answers
         safe = [(shape, path) for shape, path in sample if not _too_large(by_shape[shape])]
         chosen = [*safe, *_costliest(counts, by_shape, {shape for shape, _ in safe})]

@@ -58,7 +58,9 @@ class DecisionBuilder:
         setting = merged([base, *(point.setting for point in chosen)])
         if setting != base:
             host, files = self.budgets.host, self.budgets.files
-            table, more = measure(host, self.census, setting, self.sample, self.progress, files)
+            table, more = measure(
+                host, self.census, setting, self.sample, self.progress, files, before=table
+            )
             unreadable += [s for s in more if s not in unreadable]
         plain = limits.limit_mm_per_prompt(self.counts, {})
         budgets = self.budgets

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.derive.cost_rule import cost_rule
-from mmcalib.derive.counted import Counts, VllmCount
-from mmcalib.derive.witnesses import WITNESSES, witnesses
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.counted import Counts, VllmCount, changed
+from mmcalib.derive.witnesses import WITNESSES, WITNESSES_AGAIN, witnesses
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape, weight
@@ -33,26 +34,48 @@ class StandIns:
     witnesses: dict[Modality, int] = field(default_factory=dict)
 
 
-def stand_ins(host: EngineHost, setting: Setting, shapes: Iterable[Shape], task: Task) -> StandIns:
-    """What each shape costs under the setting."""
+def stand_ins(
+    host: EngineHost,
+    setting: Setting,
+    shapes: Iterable[Shape],
+    task: Task,
+    before: CostTable | None = None,
+) -> StandIns:
+    """What each shape costs under the setting; `before` is what they cost under another."""
     every, found = list(shapes), StandIns()
     for modality in MODALITIES:
         mine = [shape for shape in every if shape.modality == modality]
         if len(mine) > _WORTH_COUNTING and (counts := count(host, setting, mine)):
-            _by_count(host, setting, counts, found, task)
+            _by_count(host, setting, counts, found, task, _proven(before, modality))
         _process(host, setting, [s for s in mine if s not in found.answers], found, task)
     # In the order of the corpus.
     found.answers = {shape: found.answers[shape] for shape in every}
     return found
 
 
+def _proven(before: CostTable | None, modality: Modality) -> CostTable | None:
+    return before if before is not None and modality in before.witnesses else None
+
+
 def _by_count(
-    host: EngineHost, setting: Setting, counts: Counts, found: StandIns, task: Task
+    host: EngineHost,
+    setting: Setting,
+    counts: Counts,
+    found: StandIns,
+    task: Task,
+    before: CostTable | None,
 ) -> None:
     """The witnesses are processed, all else is counted; nothing is where one witness is not as
-    counted. What this machine has no memory for, and what is as large, proves nothing.
+    counted. What this machine has no memory for, and what is as large, proves nothing. Where the
+    count was proven `before`, few are needed of what this setting leaves alone.
     """
-    chosen = witnesses(counts)
+    same: Counts = {}
+    if before is not None:
+        kept = [before.costs[shape] for shape in counts if shape in before.costs]
+        moved = {one.shape for one in changed(counts, kept)}
+        same = {one.shape: counts[one.shape] for one in kept if one.shape not in moved}
+    others = {shape: counted for shape, counted in counts.items() if shape not in same}
+    chosen = [*witnesses(others), *witnesses(same, WITNESSES_AGAIN)]
     _process(host, setting, chosen, found, task)
     answers = [(shape, found.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
@@ -69,7 +92,9 @@ def _by_count(
             found.answers[shape] = Measured(len(found.answers), cost)
             found.counted.add(shape)
             task.advance()
-    found.witnesses[chosen[0].modality] = len(costs)
+    modality = chosen[0].modality
+    earlier = before.witnesses[modality] if before is not None and same else 0
+    found.witnesses[modality] = len(costs) + earlier
 
 
 def _as_counted(cost: Cost, counted: VllmCount) -> bool:

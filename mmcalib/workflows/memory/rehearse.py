@@ -56,7 +56,7 @@ class Rehearsals(Closing):
 
     def options(self) -> dict[str, str]:
         """Each option of `vllm serve` there, without its dashes, and the argument that it sets."""
-        self._imagine()
+        self.imagine()
         return self._host.ask(ListServeOptions(), "listing the options of vllm serve").arguments
 
     def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
@@ -71,14 +71,16 @@ class Rehearsals(Closing):
         Raises EngineError with vLLM's own complaint, UsageError where the file names what only
         flags may.
         """
-        self._imagine()
+        self.imagine()
         path = None if config is None else str(config)
         request = ParseServeConfig(path, tuple(flags))
         parsed = self._host.ask(request, "reading the configuration")
         return trusted(parsed, config)
 
-    def _imagine(self) -> None:
-        """vLLM's parser asks for the platform, which must be the imaginary one by then."""
+    def imagine(self) -> None:
+        """Import vLLM, once. Its parser asks for the platform, which must be the imaginary one by
+        then.
+        """
         self._host.ask(Imagine(self.gpu), f"imagining a {self.gpu.name}")
 
     def rehearse(

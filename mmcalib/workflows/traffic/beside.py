@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from mmcalib.checks.catalogue.assumptions import served_answers
 from mmcalib.checks.catalogue.traffic import TRAFFIC_ON, WORST_ORDER_ON
@@ -38,18 +38,26 @@ from mmcalib.workflows.traffic.worst import worst_of
 # A run waits for it: of more requests a sample is served.
 _MOST_REQUESTS: Final = 200
 
+T = TypeVar("T")
 # Whether the calibrated configuration starts with this `gpu_memory_utilization`.
 StartsWith = Callable[[float], bool]
+
+
+class Submit(Protocol):
+    """Has work done in another thread; returns at once."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
     """The corpus' requests, `asked` of a model that is `cut`, each configuration once and as
-    `prediction` has it rehearsed: beside the job, and after all that was begun there.
+    `prediction` has it rehearsed. `submit` has it done in `rehearsals`.
     """
 
     prediction: MemoryPrediction
     rehearsals: Rehearsals
+    submit: Submit
     asked: Trace
     cut: Path
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
@@ -59,20 +67,24 @@ class Serving:
         cls,
         prediction: MemoryPrediction,
         rehearsals: Rehearsals,
+        submit: Submit,
         texts: Texts,
         corpus: ReadCorpus,
         model: Path,
         scratch: Path,
     ) -> Serving:
-        """Counts their text."""
+        """Counts their text, while the process gets ready."""
+        submit(rehearsals.imagine)
         asked = trace(corpus, texts.each, most=_MOST_REQUESTS)
-        return cls(prediction, rehearsals, asked, cut_for_serving(model, scratch))
+        return cls(prediction, rehearsals, submit, asked, cut_for_serving(model, scratch))
 
     def begin(self, args: EngineArgs) -> Future[Traffic | None]:
-        """None where vLLM would not start, or its start could not be rehearsed."""
+        """None where vLLM would not start, or its start could not be rehearsed. It must be on its
+        way in `prediction`.
+        """
         key = json.dumps(args, sort_keys=True)
         if key not in self._begun:
-            self._begun[key] = self.prediction.after(lambda: self._under(args))
+            self._begun[key] = self.submit(lambda: self._under(args))
         return self._begun[key]
 
     def _under(self, args: EngineArgs) -> Traffic | None:
@@ -129,12 +141,11 @@ def begin_serving(
     otherwise: Decision | None = None,
 ) -> ServedBeside:
     """Serve them under both, and as else could be decided than `otherwise`; returns at once."""
-    prediction = serving.prediction
     # What was asked for first, and then what it is compared with.
     begun = ServedBeside(
         serving.asked,
         calibrated=serving.begin(calibrated),
-        worst=prediction.after(lambda: serving.worst(calibrated, search)) if search else None,
+        worst=serving.submit(lambda: serving.worst(calibrated, search)) if search else None,
         default=serving.begin(default),
         choices=None,
     )
@@ -142,8 +153,8 @@ def begin_serving(
         return begun
     choices = other_choices(otherwise, len(serving.asked.requests))
     for choice in choices:
-        prediction.begin(choice.engine_args)
-    return replace(begun, choices=prediction.after(lambda: list(map(serving.choice, choices))))
+        serving.prediction.begin(choice.engine_args)
+    return replace(begun, choices=serving.submit(lambda: list(map(serving.choice, choices))))
 
 
 def finish_serving(

@@ -126,9 +126,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         if moved is not transfers.NOT_A_TRANSFER:
             return moved
         given, args = args, without_masks(self, func, args)
-        out = NOT_ASKED
-        if args is given:
-            out = self._meta_kernels.result(func, args, kwargs, flat)
+        out = self._meta_kernels.result(func, args, kwargs, flat) if args is given else NOT_ASKED
         if out is NOT_ASKED:
             out = self._imagine(func, args, kwargs)
         self._book(func, args, kwargs, out)
