@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.witnesses import WITNESSES
+from mmcalib.derive.policy import Policy
+from mmcalib.derive.witnesses import WITNESSES, WITNESSES_AGAIN
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.engine.messages import Blank, Counted, CountEmbeds, Measure, Measured
@@ -21,14 +22,17 @@ MANY = 1_000
 
 
 class Counting(FakeHost):
-    """Notes which stand-ins it processed under the default."""
+    """Notes which stand-ins it processed under the default, and which to cost the chosen one."""
 
     processed: tuple[Shape, ...] = ()
+    again: tuple[Shape, ...] = ()
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
         blanks = (s.shape for s in request.subjects if isinstance(s, Blank))
         if not request.setting.mm_processor_kwargs:
             type(self).processed += tuple(blanks)
+        elif doing == "measuring costs":
+            type(self).again += tuple(blanks)
         return super().measure(request, doing)
 
 
@@ -94,6 +98,43 @@ def test_counting_gives_what_processing_gives(processed) -> None:
         assert list(one.costs) == list(other.costs)
     assert found.engine_args == processed.engine_args
     assert found.budget == processed.budget
+
+
+@pytest.mark.parametrize("at_most", [4_000, 600, 100])
+def test_under_the_chosen_setting_what_it_changes_is_witnessed_and_little_else(
+    processed, at_most: int
+) -> None:
+    Counting.again = ()
+    policy = Policy(max_tokens_per_item=at_most)
+    found = decide(corpus(shapes()), host=Counting, policy=policy)
+    before = {s: c.embeds for s, c in found.default_table.costs.items()}
+    moved = {s for s, c in found.table.costs.items() if c.embeds != before[s]}
+    again = set(Counting.again)
+    assert moved
+    assert len(again & moved) == min(WITNESSES, len(moved))
+    left = len(before) - len(moved)
+    assert len(again - moved) == min(WITNESSES_AGAIN, left)
+    whole = decide(corpus(shapes()), host=Uncounted, policy=policy)
+    assert known(found.table) == known(whole.table)
+
+
+class OneTooManyAgain(Counting):
+    """Whose count is wrong for its lightest as soon as there is a cap."""
+
+    def count(self, request: CountEmbeds) -> Counted:
+        found = super().count(request)
+        if not request.setting.mm_processor_kwargs:
+            return found
+        least = min(e or 0 for e in found.embeds)
+        return replace(found, embeds=tuple((e or 0) + (e == least) for e in found.embeds))
+
+
+def test_a_count_that_is_wrong_under_the_chosen_setting_alone_is_not_used() -> None:
+    OneTooManyAgain.again = ()
+    policy = Policy(max_tokens_per_item=600)
+    found = decide(corpus(shapes()), host=OneTooManyAgain, policy=policy)
+    assert set(OneTooManyAgain.again) == set(shapes())
+    assert found.table.witnesses == {}
 
 
 @pytest.mark.parametrize("host", [OneTooMany, OddBytes])

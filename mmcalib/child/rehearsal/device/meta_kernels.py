@@ -1,5 +1,5 @@
 """Operations of which torch's meta kernels know all, asked for themselves: torch's fake mode does
-the same with ten times the work around it, for tracing.
+the same, after much that is for tracing.
 """
 
 from __future__ import annotations
