@@ -47,8 +47,8 @@ def prove(
     *,
     remedy: str,
 ) -> Proof:
-    """Start the engine, then replay prompts of `source`; what fails is a failed check, with
-    `remedy` unless the engine died, and no end of the job. What this release cannot be asked for
+    """Start the engine, then replay prompts of `source`; what fails is a failed check with
+    `remedy`, and no end of the job. What this release cannot be asked for
     is not proven, and no more.
 
     `launch` may leave out arguments of the configuration, which the check of the start then names.
@@ -72,7 +72,8 @@ def prove(
         return replace(proof, checks=(*proof.checks, unproven))
     except EngineError as error:
         name = REPLAY if proof.started else ENGINE_START
-        cure = error.hint if isinstance(error, EngineDied) else remedy
+        # What ended it, such as too little memory, is gone where nothing is started.
+        cure = f"{remedy}; {error.hint}" if isinstance(error, EngineDied) else remedy
         failed = Check(name, "fail", error.message, cure)
         return replace(proof, checks=(*proof.checks, failed), failure=error)
 
