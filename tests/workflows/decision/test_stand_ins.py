@@ -109,7 +109,7 @@ def test_under_the_chosen_setting_what_it_changes_is_witnessed_and_little_else(
     found = decide(corpus(shapes()), host=Counting, policy=policy)
     before = {s: c.embeds for s, c in found.default_table.costs.items()}
     moved = {s for s, c in found.table.costs.items() if c.embeds != before[s]}
-    again = set(Counting.again)
+    again: set[Shape] = set(Counting.again)
     assert moved
     assert len(again & moved) == min(WITNESSES, len(moved))
     left = len(before) - len(moved)

@@ -1,0 +1,104 @@
+"""Requests served in a process of their own, each configuration once and as it was rehearsed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.gpus.catalogue import find
+from mmcalib.workflows.memory.prediction import MemoryPrediction
+from mmcalib.workflows.traffic.beside import Serving
+from mmcalib.workflows.traffic.trace import Trace
+from tests.workflows.rehearsals import rehearsed
+
+SOON_S = 60
+
+
+class Startup:
+    """Rehearses when it may; what has `small` in its arguments does not start."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> Rehearsed:
+        assert self.may.wait(SOON_S)
+        return rehearsed(kv_blocks=None if "small" in engine_args else 500)
+
+
+class Server:
+    """Stands for the process that serves."""
+
+    def __init__(self) -> None:
+        self.served: list[Mapping[str, Any]] = []
+
+    def serve(self, engine_args: Mapping[str, Any], requests: object, arrivals: object) -> str:
+        self.served.append(engine_args)
+        return "traffic"
+
+
+@pytest.fixture
+def startup() -> Startup:
+    return Startup()
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def serving(startup: Startup, server: Server) -> Iterator[Serving]:
+    with (
+        MemoryPrediction(find("L4"), startup) as prediction,
+        ThreadPoolExecutor(max_workers=1) as thread,
+    ):
+        yield Serving(
+            prediction,
+            server,  # type: ignore[arg-type]
+            thread.submit,
+            Trace((), 0, ()),
+            Path("/cut"),
+        )
+        startup.may.set()
+
+
+def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(
+    serving: Serving, startup: Startup, server: Server
+) -> None:
+    serving.prediction.begin({"max_model_len": 4096})
+    asked = serving.begin({"max_model_len": 4096})
+    assert not asked.done()
+    assert server.served == []
+    startup.may.set()
+    assert asked.result(SOON_S) == "traffic"
+    (args,) = server.served
+    assert args["num_gpu_blocks_override"] == 500
+    assert args["model"] == "/cut"
+
+
+def test_each_configuration_is_served_once(
+    serving: Serving, startup: Startup, server: Server
+) -> None:
+    startup.may.set()
+    for args in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2}):
+        serving.prediction.begin(args)
+        serving.begin(args).result(SOON_S)
+    assert len(server.served) == 2
+
+
+def test_what_does_not_start_serves_nothing(
+    serving: Serving, startup: Startup, server: Server
+) -> None:
+    startup.may.set()
+    serving.prediction.begin({"small": True})
+    assert serving.begin({"small": True}).result(SOON_S) is None
+    assert serving.begin({"nobody": "asked"}).result(SOON_S) is None
+    assert server.served == []
