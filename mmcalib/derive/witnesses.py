@@ -12,7 +12,8 @@ from mmcalib.domain.shapes import Shape, weight
 WITNESSES = 320
 # Under a setting that leaves what it costs as it was, where a count has been proven on that many.
 WITNESSES_AGAIN = 32
-_WITNESSES_A_STEP = 3.2
+# Steps that are looked at, of so many witnesses.
+_STEPS = 100
 # Of costs with few levels, such as tiles, each is looked at.
 _MOST_LEVELS = 64
 # Reproducible, not secret.
@@ -31,7 +32,7 @@ def witnesses(counts: Counts, least: int = WITNESSES) -> list[Shape]:
     picked = dict.fromkeys(
         [
             *(order[end] for order in (by_count, by_slope, by_weight) for end in (0, -1)),
-            *_steps(by_count, counts, round(least / _WITNESSES_A_STEP)),
+            *_steps(by_count, counts, _STEPS * least // WITNESSES),
             *_levels(by_slope, counts),
         ]
     )

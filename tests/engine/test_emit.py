@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.models import find, materialise
 from mmcalib.report.registry import CONFIGURATIONS
 from mmcalib.workflows.gate.calibration import Calibration
+from tests.programs import answer_of
 
 pytestmark = pytest.mark.engine
 
@@ -121,15 +120,7 @@ def test_the_python_snippet_makes_the_engine_arguments(tmp_path: Path, engine_ca
         "print(json.dumps({f.name: getattr(found, f.name) for f in dataclasses.fields(found)}, "
         "default=lambda one: getattr(one, '__dict__', None) or str(one)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "engine.py")],
-        env=child_environment(os.environ, offline=True),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_of("-c", code, tmp_path / "engine.py")
     meant = made.engine_args()
     for name in set(meant) - {"max_num_seqs", "limit_mm_per_prompt"}:
         assert found[name] == meant[name], name

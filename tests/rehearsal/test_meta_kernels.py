@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from mmcalib.engine.environment import child_environment
 from mmcalib.models import cut_checkpoint, find, materialise
+from tests.programs import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -29,23 +24,13 @@ PROGRAM = Path(__file__).with_name("meta_kernels_beside_fakes.py")
     ],
 )
 def test_the_same_for_each_operation_of_a_startup(
-    model_id: str, engine_cache: Path, tmp_path: Path
+    model_id: str, with_vllm: None, engine_cache: Path, tmp_path: Path
 ) -> None:
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("needs vLLM: make setup")
     geometry = find(model_id)
     assert geometry is not None
     folder = materialise(geometry, engine_cache / model_id.replace("/", "--"))
     cut = cut_checkpoint(folder, tmp_path / "cut", text_layers=4, encoder_layers=4).path
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(cut)],
-        env=child_environment(os.environ, offline=True),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_of(PROGRAM, cut)
     assert found["differing"] == {}
     assert found["peak"] > 0
     assert len(found["compared"]) > 15

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mmcalib.engine.environment import child_environment
 from mmcalib.models import find, materialise
+from tests.programs import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -30,18 +26,8 @@ def found(request: pytest.FixtureRequest, engine_cache: Path) -> dict[str, Any]:
     geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
     assert geometry is not None
     folder = materialise(geometry, engine_cache / "worker-on-imaginary-gpu")
-    done = subprocess.run(
-        [sys.executable, str(HERE / "worker_on_imaginary_gpu.py"), str(folder)],
-        env={
-            **child_environment(os.environ, offline=True),
-            "VLLM_USE_V2_MODEL_RUNNER": request.param,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    program = HERE / "worker_on_imaginary_gpu.py"
+    answer: dict[str, Any] = answer_of(program, folder, VLLM_USE_V2_MODEL_RUNNER=request.param)
     assert answer["memory"]["runner"] == ("V2" if request.param == "1" else "V1")
     return answer
 

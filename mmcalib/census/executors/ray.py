@@ -193,11 +193,10 @@ def _refusal(address: str) -> str:
     """Why a cluster cannot be used, empty where it can: Ray's own command asks, because that can be
     stopped while it waits.
     """
-    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check"]
-    command += ["--address", address]
+    asking = ["-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         ended = subprocess.run(
-            command,
+            [sys.executable, "-P", *asking],
             capture_output=True,
             timeout=_REACH_S,
             env=safe_environment(os.environ, sys.path),

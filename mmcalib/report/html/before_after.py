@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from mmcalib.census.executors.executor import Named, ProbeTask
-from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executors.executor import Named
 from mmcalib.derive.bounds import Area
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.report.html.costly import MEMORY_BYTES, PATIENCE_S, PICTURE, can_be_drawn, named
-from mmcalib.report.html.known import costed
+from mmcalib.report.html.costly import can_be_drawn, named, pictures
+from mmcalib.report.html.known import Costed, costed
 from mmcalib.report.html.roots import Roots
 from mmcalib.result.calibration import CalibrationDocument
+
+# Of its pixels: what is rounded to whole patches looks the same.
+_WORTH_SHOWING = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,34 +45,32 @@ def before_after(
     part = calibration.costs.modalities.get("image") if calibration.costs else None
     if part is None or not isinstance(part.rule, Area):
         return None
-    made: list[tuple[float, BeforeAfter, Item]] = []
-    for one in costed(calibration, "image"):
-        item = Item(one.exemplar, "image")
-        if not one.exemplar or not isinstance(one.shape, ImageShape) or not can_be_drawn(item):
-            continue
-        if roots is not None and not roots.hold(one.exemplar):
-            continue
-        across, down = part.rule.resized(one.shape.width_px, one.shape.height_px)
-        kept = across * down / (one.shape.width_px * one.shape.height_px)
-        name = named(one.exemplar, names)
-        found = BeforeAfter(name, one.shape, one.tokens, across, down, "", "")
-        made.append((kept, found, item))
-    if not made:
+    rule = part.rule
+
+    def kept(image: tuple[ImageShape, Costed]) -> float:
+        """The share of its pixels."""
+        shape, _ = image
+        across, down = rule.resized(shape.width_px, shape.height_px)
+        return across * down / (shape.width_px * shape.height_px)
+
+    at_hand = [
+        (one.shape, one)
+        for one in costed(calibration, "image")
+        if isinstance(one.shape, ImageShape)
+        and one.exemplar
+        and can_be_drawn(Item(one.exemplar, "image"))
+        and (roots is None or roots.hold(one.exemplar))
+    ]
+    smallest = min(at_hand, key=kept, default=None)
+    if smallest is None or kept(smallest) >= _WORTH_SHOWING:
         return None
-    kept, found, item = min(made, key=lambda one: one[0])
-    drawn = _drawn(item, found.width_px, found.height_px) if kept < _WORTH_SHOWING else None
-    return replace(found, before=drawn[0], after=drawn[1]) if drawn else None
-
-
-# Of its pixels: what is rounded to whole patches looks the same.
-_WORTH_SHOWING = 0.9
-
-
-def _drawn(item: Item, width_px: int, height_px: int) -> tuple[str, str] | None:
-    look = Named("mmcalib.report.html.thumbnail", "detail", (str(width_px), str(height_px)))
-    with LocalPool(look, workers=1, timeout_s=PATIENCE_S, memory_bytes=MEMORY_BYTES) as pool:
-        (answer,) = pool.result(pool.submit([ProbeTask(item)]))
-    if not answer.line.startswith(PICTURE):
+    shape, one = smallest
+    width, height = rule.resized(shape.width_px, shape.height_px)
+    look = Named("mmcalib.report.html.thumbnail", "detail", (str(width), str(height)))
+    item = Item(one.exemplar, "image")
+    drawn = pictures([item], look).get(item)
+    if drawn is None:
         return None
-    before, after = answer.line.split(" ")
-    return before, after
+    before, after = drawn.split(" ")
+    name = named(one.exemplar, names)
+    return BeforeAfter(name, shape, one.tokens, width, height, before, after)

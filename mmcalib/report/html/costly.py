@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.census.executors.executor import Named, ProbeTask
+from mmcalib.census.executors.executor import Look, Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
@@ -97,35 +97,35 @@ def _outline(shape: Shape) -> tuple[float, float]:
 
 
 # The seconds that one picture may take, and after which no further one is waited for.
-PATIENCE_S = 10.0
+_PATIENCE_S = 10.0
 
 # For each of a worker per core. A JPEG is decoded at an eighth of its size; others, and progressive
 # ones, of more than some sixty million pixels have no picture.
-MEMORY_BYTES = 384 << 20
+_MEMORY_BYTES = 384 << 20
 
 _THUMBNAIL = Named("mmcalib.report.html.thumbnail", "thumbnail")
-PICTURE = "data:image/jpeg;"
+_PICTURE = "data:image/jpeg;"
 
 
-def pictures(items: Sequence[Item]) -> dict[Item, str]:
-    """Data URIs of those items that can be drawn here and now: images and videos on this machine.
-    Nothing is fetched from elsewhere.
+def pictures(items: Sequence[Item], look: Look = _THUMBNAIL) -> dict[Item, str]:
+    """Data URIs of those items that can be drawn here and now: images and videos on this machine,
+    as `look` draws them. Nothing is fetched from elsewhere.
     """
     drawn = [item for item in dict.fromkeys(items) if can_be_drawn(item)]
     found: dict[Item, str] = {}
     if not drawn:
         return found
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + _PATIENCE_S
     workers = min(len(drawn), len(os.sched_getaffinity(0)))
     with LocalPool(
-        _THUMBNAIL, workers=workers, timeout_s=PATIENCE_S, memory_bytes=MEMORY_BYTES
+        look, workers=workers, timeout_s=_PATIENCE_S, memory_bytes=_MEMORY_BYTES
     ) as pool:
         tickets = [pool.submit([ProbeTask(item)]) for item in drawn]
         for item, ticket in zip(drawn, tickets, strict=True):
             if time.monotonic() > until_s:
                 break
             (answer,) = pool.result(ticket)
-            if answer.line.startswith(PICTURE):
+            if answer.line.startswith(_PICTURE):
                 found[item] = answer.line
     return found
 

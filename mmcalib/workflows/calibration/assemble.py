@@ -102,7 +102,7 @@ def assemble(
             decision,
             job.policy,
             reviewed.rules,
-            decided.texts,
+            decided.served.texts,
             encoder_decoder=opened.encoder_decoder,
         ),
         cache=cache_report(decision),

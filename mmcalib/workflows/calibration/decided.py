@@ -20,23 +20,20 @@ from mmcalib.workflows.decision.grid import Grid, grid
 from mmcalib.workflows.decision.held import held
 from mmcalib.workflows.decision.long_requests import LongRequest, long_requests
 from mmcalib.workflows.decision.measure import Sample
-from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.explored import rejecting
 from mmcalib.workflows.traffic.beside import Serving
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """`sample` are the real files that were measured, `texts` what text of requests takes, `given`
-    the engine arguments that the user said besides. `grid` is what else could be set on the job's
-    GPU, and `long` the requests that it might turn away, None where they are too many; `serving`
-    serves all requests there.
+    """`sample` are the real files that were measured, `given` the engine arguments that the user
+    said besides. `grid` is what else could be set on the job's GPU, and `long` the requests that it
+    might turn away, None where they are too many; `serving` serves all requests there.
     """
 
     served: Served
     sample: Sample
     decision: Decision
-    texts: Texts
     given: Mapping[str, Any] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
     long: tuple[LongRequest, ...] | None = None
@@ -74,7 +71,7 @@ def derive(session: Session, served: Served) -> Decided:
     )
     texts = served.texts
     serving = _serving(session, served)
-    if serving is not None and session.serves_apart:
+    if serving is not None and serving.process.apart:
         serving.begin(session.default_args)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, rejects, texts)
     floor = decision.cache_floor()
@@ -83,21 +80,20 @@ def derive(session: Session, served: Served) -> Decided:
     )
     decision = held(effective(decision, budgets, progress), budgets, progress)
     if session.prediction is None:
-        return Decided(served, sample, decision, texts, session.given)
+        return Decided(served, sample, decision, session.given)
     found = grid(decision, budgets, progress)
     long = long_requests(corpus.prompts, decision.counts, decision.default_table, texts)
     if long:
         texts.count((one.entry for one in long if one.entry), corpus.prompts.signatures())
-    return Decided(served, sample, decision, texts, session.given, found, long, serving)
+    return Decided(served, sample, decision, session.given, found, long, serving)
 
 
 def _serving(session: Session, served: Served) -> Serving | None:
-    if session.prediction is None or session.serving is None or session.submit is None:
+    if session.prediction is None or session.serving is None:
         return None
     return Serving.of(
         session.prediction,
         session.serving,
-        session.submit,
         served.texts,
         served.corpus,
         Path(served.resolved.path),

@@ -18,14 +18,13 @@ from mmcalib.workflows.calibration.given import said_by_flags
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.spec import Job
-from mmcalib.workflows.traffic.beside import Submit
+from mmcalib.workflows.traffic.beside import ServingProcess
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`prediction` lives on the job's GPU; None where none is named.
-    `given` are the engine arguments that the user said, as vLLM names them. Requests are served in
-    `serving`, by way of `submit`: a process of its own where no engine runs beside it.
+    """`prediction` lives on the job's GPU, as does `serving`, where requests are served; None where
+    none is named. `given` are the engine arguments that the user said, as vLLM names them.
     """
 
     job: Job
@@ -34,13 +33,7 @@ class Session:
     scratch: Path
     progress: Progress
     given: Mapping[str, Any] = field(default_factory=dict)
-    serving: Rehearsals | None = None
-    submit: Submit | None = None
-
-    @property
-    def serves_apart(self) -> bool:
-        """Whether requests are served beside the rehearsals, not after them."""
-        return self.prediction is not None and self.serving is not self.prediction.rehearsals
+    serving: ServingProcess | None = None
 
     @property
     def default_args(self) -> dict[str, Any]:
@@ -58,17 +51,16 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
         rehearsals = prediction = serving = None
-        submit: Submit | None = None
         if job.gpu is not None:
             rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": model_path})
             stack.enter_context(prediction)
-            serving, submit = rehearsals, prediction.after
+            serving = ServingProcess(rehearsals, prediction.after, apart=False)
             if _has_a_core_to_spare(job):
+                own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
                 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
-                serving, submit = Rehearsals(job.gpu, on_log=progress.log), thread.submit
-                stack.enter_context(serving)
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
+                serving = ServingProcess(own, thread.submit, apart=True)
         host = stack.enter_context(EngineHost(on_said=progress.note, on_log=progress.log))
 
         def parse(words: Sequence[str]) -> ServeConfig:
@@ -78,7 +70,7 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
             return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
 
         given = {**job.engine_args, **said_by_flags(job.flags, parse, progress)}
-        session = Session(job, host, prediction, scratch, progress, given, serving, submit)
+        session = Session(job, host, prediction, scratch, progress, given, serving)
         if prediction is not None:
             prediction.begin(session.default_args)
         yield session

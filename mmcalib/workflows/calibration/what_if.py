@@ -91,7 +91,7 @@ def _rejected(decided: Decided, reserve: int) -> Iterator[WhatIfRejected]:
                 requests,
                 costs,
                 budget,
-                decided.texts,
+                decided.served.texts,
                 reserve,
                 encoder_decoder=decided.served.opened.encoder_decoder,
             )

@@ -92,9 +92,7 @@ def _by_count(
             found.answers[shape] = Measured(len(found.answers), cost)
             found.counted.add(shape)
             task.advance()
-    modality = chosen[0].modality
-    earlier = before.witnesses[modality] if before is not None and same else 0
-    found.witnesses[modality] = len(costs) + earlier
+    found.witnesses[chosen[0].modality] = len(costs)
 
 
 def _as_counted(cost: Cost, counted: VllmCount) -> bool:

@@ -50,7 +50,7 @@ class MemoryPrediction(Closing):
 
     def begin(self, engine_args: EngineArgs, steps: Steps = ()) -> Future[Rehearsed]:
         """Rehearse the configuration, then these steps of the encoder; returns at once."""
-        key = _key(engine_args, steps)
+        key = key_of(engine_args, steps)
         if key not in self._begun:
             full = {**self.base, **engine_args}
             self._begun[key] = self._thread.submit(self.rehearsals.rehearse, full, steps)
@@ -66,7 +66,7 @@ class MemoryPrediction(Closing):
 
     def known(self, engine_args: EngineArgs) -> Rehearsed | MmcalibError | None:
         """The answer, why there is none, or None where nobody has asked."""
-        if _key(engine_args) not in self._begun:
+        if key_of(engine_args) not in self._begun:
             return None
         try:
             return self.rehearse(engine_args)
@@ -104,5 +104,6 @@ class MemoryPrediction(Closing):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _key(engine_args: EngineArgs, steps: Steps = ()) -> str:
+def key_of(engine_args: EngineArgs, steps: Steps = ()) -> str:
+    """The same for the same arguments, in whatever order."""
     return json.dumps([engine_args, repr(steps)], sort_keys=True)

@@ -48,8 +48,8 @@ def prove(
     remedy: str,
 ) -> Proof:
     """Start the engine, then replay prompts of `source`; what fails is a failed check with
-    `remedy`, and no end of the job. What this release cannot be asked for
-    is not proven, and no more.
+    `remedy`, and no end of the job. What this release cannot be asked for is not proven, and no
+    more.
 
     `launch` may leave out arguments of the configuration, which the check of the start then names.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from mmcalib.wording import gib, number
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.predicted import Predicted
-from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction
+from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction, key_of
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.traffic.choices import OtherChoice, other_choices
@@ -50,14 +49,24 @@ class Submit(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ServingProcess:
+    """The process of `rehearsals`, which `submit` has work done in: after what else is rehearsed
+    there, or `apart` from that.
+    """
+
+    rehearsals: Rehearsals
+    submit: Submit
+    apart: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """The corpus' requests, `asked` of a model that is `cut`, each configuration once and as
-    `prediction` has it rehearsed. `submit` has it done in `rehearsals`.
+    `prediction` has it rehearsed.
     """
 
     prediction: MemoryPrediction
-    rehearsals: Rehearsals
-    submit: Submit
+    process: ServingProcess
     asked: Trace
     cut: Path
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
@@ -66,32 +75,33 @@ class Serving:
     def of(
         cls,
         prediction: MemoryPrediction,
-        rehearsals: Rehearsals,
-        submit: Submit,
+        process: ServingProcess,
         texts: Texts,
         corpus: ReadCorpus,
         model: Path,
         scratch: Path,
     ) -> Serving:
         """Counts their text, while the process gets ready."""
-        submit(rehearsals.imagine)
+        process.submit(process.rehearsals.imagine)
         asked = trace(corpus, texts.each, most=_MOST_REQUESTS)
-        return cls(prediction, rehearsals, submit, asked, cut_for_serving(model, scratch))
+        return cls(prediction, process, asked, cut_for_serving(model, scratch))
 
     def begin(self, args: EngineArgs) -> Future[Traffic | None]:
         """None where vLLM would not start, or its start could not be rehearsed. It must be on its
         way in `prediction`.
         """
-        key = json.dumps(args, sort_keys=True)
+        key = key_of(args)
         if key not in self._begun:
-            self._begun[key] = self.submit(lambda: self._under(args))
+            self._begun[key] = self.process.submit(lambda: self._under(args))
         return self._begun[key]
 
     def _under(self, args: EngineArgs) -> Traffic | None:
         found = self._started(args)
-        if found is None:
-            return None
-        return served_by(self.rehearsals, self.cut, args, found, self.asked, Arrivals())
+        return None if found is None else self._served(args, found)
+
+    def _served(self, args: EngineArgs, started: Rehearsed) -> Traffic:
+        rehearsals = self.process.rehearsals
+        return served_by(rehearsals, self.cut, args, started, self.asked, Arrivals())
 
     def _started(self, args: EngineArgs) -> Rehearsed | None:
         found = self.prediction.known(args)
@@ -102,7 +112,7 @@ class Serving:
         found = self._started(args)
         if found is None:
             return None
-        return worst_of(self.rehearsals, self.cut, args, found, self.asked, search)
+        return worst_of(self.process.rehearsals, self.cut, args, found, self.asked, search)
 
     def choice(self, choice: OtherChoice) -> ServedChoice:
         """What else could be set, or why nothing is known of it."""
@@ -111,8 +121,7 @@ class Serving:
         problem = f"not rehearsed: {found.message}" if isinstance(found, MmcalibError) else ""
         if isinstance(found, Rehearsed) and found.kv_blocks is not None:
             try:
-                served = served_by(self.rehearsals, self.cut, args, found, self.asked, Arrivals())
-                return choice_figures(choice, served, self.asked, found)
+                return choice_figures(choice, self._served(args, found), self.asked, found)
             except MmcalibError as error:
                 problem = f"not served: {error.message}"
         elif isinstance(found, Rehearsed):
@@ -141,11 +150,12 @@ def begin_serving(
     otherwise: Decision | None = None,
 ) -> ServedBeside:
     """Serve them under both, and as else could be decided than `otherwise`; returns at once."""
+    submit = serving.process.submit
     # What was asked for first, and then what it is compared with.
     begun = ServedBeside(
         serving.asked,
         calibrated=serving.begin(calibrated),
-        worst=serving.submit(lambda: serving.worst(calibrated, search)) if search else None,
+        worst=submit(lambda: serving.worst(calibrated, search)) if search else None,
         default=serving.begin(default),
         choices=None,
     )
@@ -154,7 +164,7 @@ def begin_serving(
     choices = other_choices(otherwise, len(serving.asked.requests))
     for choice in choices:
         serving.prediction.begin(choice.engine_args)
-    return replace(begun, choices=serving.submit(lambda: list(map(serving.choice, choices))))
+    return replace(begun, choices=submit(lambda: list(map(serving.choice, choices))))
 
 
 def finish_serving(

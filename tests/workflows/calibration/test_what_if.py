@@ -35,8 +35,8 @@ def found(read: ReadCorpus) -> WhatIf:
     with MemoryPrediction(catalogue.find("L4"), Pretended(), {"model": "/m"}) as prediction:
         pools = grid_pools(prediction, tried, decision, Silent())
     long = long_requests(read.prompts, decision.counts, decision.default_table, Texts())
-    served = SimpleNamespace(corpus=read, opened=MODEL)
-    decided = Decided(served, (), decision, Texts(), {}, tried, long)  # type: ignore[arg-type]
+    served = SimpleNamespace(corpus=read, opened=MODEL, texts=Texts())
+    decided = Decided(served, (), decision, {}, tried, long)  # type: ignore[arg-type]
     return what_if(decided, pools, DEFAULT, 16)
 
 

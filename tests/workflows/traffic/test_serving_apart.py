@@ -13,7 +13,7 @@ import pytest
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.gpus.catalogue import find
 from mmcalib.workflows.memory.prediction import MemoryPrediction
-from mmcalib.workflows.traffic.beside import Serving
+from mmcalib.workflows.traffic.beside import Serving, ServingProcess
 from mmcalib.workflows.traffic.trace import Trace
 from tests.workflows.rehearsals import rehearsed
 
@@ -62,8 +62,7 @@ def serving(startup: Startup, server: Server) -> Iterator[Serving]:
     ):
         yield Serving(
             prediction,
-            server,  # type: ignore[arg-type]
-            thread.submit,
+            ServingProcess(server, thread.submit, apart=True),  # type: ignore[arg-type]
             Trace((), 0, ()),
             Path("/cut"),
         )
