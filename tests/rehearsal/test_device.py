@@ -333,6 +333,19 @@ def test_only_so_many_tensors_are_listed_and_no_small_ones(gpu: ImaginaryGpu) ->
     del kept, small
 
 
+def test_what_lies_where_something_lay_before_the_phase_is_new(gpu: ImaginaryGpu) -> None:
+    """A storage may be given the address of one that died: its peak lost tensors by that."""
+    old = [activation(1 << 20) for _ in range(50)]
+    where = {one.untyped_storage()._cdata for one in old}
+    with gpu.ledger.phase("work", largest=100) as phase:
+        del old
+        new = [activation(1 << 20) for _ in range(60)]
+        made = gpu.ledger.made_after(phase)
+    assert where & {one.untyped_storage()._cdata for one in new}, "no address was given twice"
+    assert len(phase.largest) == 60
+    assert made == 60 * 2 * MIB
+
+
 def test_a_phase_in_a_phase_counts_since_the_outer_one(gpu: ImaginaryGpu) -> None:
     before = activation(MIB)
     with gpu.ledger.phase("profile") as profile:

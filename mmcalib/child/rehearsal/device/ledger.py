@@ -46,7 +46,7 @@ class LedgerPhase:
     embeddings: int = 0
     output_bytes: int = 0
     storages: int = 0
-    _before: frozenset[int] = frozenset()
+    _before: dict[int, Live] = field(default_factory=dict)
     _left: dict[int, Live] = field(default_factory=dict)
     _at_peak: dict[int, Live] | None = None
     _grown: bool = field(default=False)
@@ -111,7 +111,7 @@ class Ledger:
         return sum(
             live.nbytes
             for key, live in self.live.items()
-            if key not in part._before and part._left.get(key) is not live
+            if part._before.get(key) is not live and part._left.get(key) is not live
         )
 
     def clear(self) -> None:
@@ -149,7 +149,7 @@ class Ledger:
         With `since`, its start and what was there before are those of the other phase.
         """
         held = self._machine.allocator.allocated_bytes
-        before = since._before if since else frozenset(self.live)
+        before = since._before if since else dict(self.live)
         phase = LedgerPhase(name, since.start_bytes if since else held, held, _before=before)
         phase._grown = since is not None
         self._phases.append(phase)
@@ -164,7 +164,7 @@ class Ledger:
             new = [
                 live
                 for key, live in at_peak.items()
-                if key not in phase._before and live.nbytes >= _WORTH_NAMING_BYTES
+                if phase._before.get(key) is not live and live.nbytes >= _WORTH_NAMING_BYTES
             ]
             phase.largest = tuple(sorted(new, key=lambda one: -one.nbytes)[:largest])
             phase._at_peak = None
