@@ -62,7 +62,10 @@ def each(
         for geometry in bundled()
         for case in cases(geometry)
     ]
-    return pytest.mark.parametrize(("subject", *names), params, indirect=["subject"])
+    # Where some are not indirect, pytest takes a fixture for the test's own unless it is told.
+    return pytest.mark.parametrize(
+        ("subject", *names), params, indirect=["subject"], scope="session"
+    )
 
 
 @each(Line.OPENS, whole)

@@ -54,7 +54,10 @@ def cases() -> Iterator[object]:
         yield pytest.param(gpu, model_id, configuration, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("theatre", "model_id", "configuration"), cases(), indirect=["theatre"])
+# Where some are not indirect, pytest takes a fixture for the test's own unless it is told.
+@pytest.mark.parametrize(
+    ("theatre", "model_id", "configuration"), cases(), indirect=["theatre"], scope="session"
+)
 def test_it_starts_where_it_was_found_to(
     theatre: Theatre, model_id: str, configuration: str
 ) -> None:
@@ -74,7 +77,8 @@ def test_it_starts_where_it_was_found_to(
         # Buffers of a step's tokens differ by GPU, and so does how a kernel wants its weights.
         assert found.weights_bytes == pytest.approx(figures.weights_bytes, rel=0.02)
     else:
-        # A tower of a modality that is not served is not loaded.
-        assert 0.9 * figures.weights_bytes < found.weights_bytes < 1.02 * figures.weights_bytes
+        # A tower of a modality that is not served is not loaded: Qwen2.5-Omni-3B's for audio has
+        # 13 % of its bytes.
+        assert 0.86 * figures.weights_bytes < found.weights_bytes < 1.02 * figures.weights_bytes
     assert starts == (found.kv_cache_tokens is not None)
     assert starts or "memory" in found.problem
