@@ -27,3 +27,7 @@ class AskBudget(Request[BudgetFound]):
     engine_args: dict[str, Any]
     build_dummy: bool
     only_profiled: bool = False
+
+    @property
+    def repeatable(self) -> bool:
+        return True

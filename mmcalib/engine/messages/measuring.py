@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from mmcalib.domain.cost import Cost, RefusedBy
 from mmcalib.domain.model import ModelInfo
@@ -28,10 +28,16 @@ class OpenModel(Request[ModelOpened]):
     knobs are looked for, and nothing is said of tiles.
     """
 
+    sets_state: ClassVar[bool] = True
+
     path: str
     max_model_len: int | None = None
     tries: bool = True
     engine_args: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def repeatable(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,11 @@ class Measure(Request[Done]):
 
     setting: Setting
     subjects: tuple[Blank | File, ...]
+
+    @property
+    def repeatable(self) -> bool:
+        """A file may be another one by then."""
+        return all(isinstance(subject, Blank) for subject in self.subjects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +100,7 @@ class CountEmbeds(Request[Counted]):
 
     setting: Setting
     subjects: tuple[Blank, ...]
+
+    @property
+    def repeatable(self) -> bool:
+        return True

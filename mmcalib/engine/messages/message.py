@@ -30,7 +30,14 @@ R = TypeVar("R", bound=Reply)
 
 
 class Request(Message, Generic[R]):
-    """Is closed by one R."""
+    """Is closed by one R. `sets_state`: it changes what the child makes of others."""
+
+    sets_state: ClassVar[bool] = False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether vLLM has one answer for it, whenever it is asked."""
+        return False
 
     @classmethod
     def reply(cls) -> type[R]:

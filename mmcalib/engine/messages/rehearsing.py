@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.engine.messages.closing import Done
@@ -15,7 +15,13 @@ from mmcalib.gpus.gpu import Gpu
 class Imagine(Request[Done]):
     """Put the child on an imaginary GPU for good. Must come before anything else is asked."""
 
+    sets_state: ClassVar[bool] = True
+
     gpu: Gpu
+
+    @property
+    def repeatable(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +42,7 @@ class Rehearse(Request[RehearsalFound]):
     engine_args: dict[str, Any]
     gpu: Gpu
     steps: tuple[EncoderStep, ...] = ()
+
+    @property
+    def repeatable(self) -> bool:
+        return True

@@ -41,6 +41,10 @@ class CountTexts(Request[TextsCounted]):
 
     requests: tuple[BareRequest, ...]
 
+    @property
+    def repeatable(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class TextsBound(Reply):
@@ -54,6 +58,10 @@ class BoundTexts(Request[TextsBound]):
     """Find what bounds the text of any request."""
 
     modalities: tuple[Modality, ...]
+
+    @property
+    def repeatable(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +79,7 @@ class FindRecipe(Request[RecipeFound]):
     """Find how texts can be counted without vLLM."""
 
     modalities: tuple[Modality, ...]
+
+    @property
+    def repeatable(self) -> bool:
+        return True

@@ -30,6 +30,10 @@ class ServeTraffic(Request[TrafficServed]):
     arrivals: Arrivals
     gpu: Gpu | None
 
+    @property
+    def repeatable(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class WorstOrderFound(Reply):
@@ -50,3 +54,7 @@ class FindWorstOrder(Request[WorstOrderFound]):
     gpu: Gpu
     trials: int
     seed: int
+
+    @property
+    def repeatable(self) -> bool:
+        return True

@@ -46,7 +46,8 @@ def serve(session: Session, sources: Sources) -> Served:
     """Raises CorpusError where nothing is left to measure."""
     job, started, resolved = session.job, time.monotonic(), sources.resolved
     opened = _open(session, resolved)
-    session.progress.note(ahead(job, time.monotonic() - started))
+    if to_go := ahead(job, time.monotonic() - started):
+        session.progress.note(to_go)
     taken, refused = taken_in(sources.corpus, opened.server)
     corpus, left_out = served_modalities(taken, opened, job.policy)
     texts = _texts(session, opened, resolved, corpus)

@@ -10,15 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmcalib.engine.answers import Answers
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.remembering import RememberingHost
+from mmcalib.gpus.gpu import Gpu
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
 from mmcalib.workflows.calibration.given import said_by_flags
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
-from mmcalib.workflows.spec import Job
+from mmcalib.workflows.spec import Job, cache_dir
 from mmcalib.workflows.traffic.beside import ServingProcess
+
+# Below the cache folder.
+ANSWERS = "answers"
+_REMEMBERED = (
+    "what vLLM answered an earlier run is taken from there, where code, model and question are the "
+    "same; --no-cache asks again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +60,21 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
     """With a GPU, vLLM's defaults are rehearsed from the start, beside all else."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
+        answers = _answers_of_earlier_runs(job, progress)
         rehearsals = prediction = serving = None
         if job.gpu is not None:
-            rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
+            rehearsals = stack.enter_context(_rehearsals(job.gpu, answers, progress))
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": model_path})
             stack.enter_context(prediction)
             serving = ServingProcess(rehearsals, prediction.after, apart=False)
             if _has_a_core_to_spare(job):
-                own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
+                own = stack.enter_context(_rehearsals(job.gpu, answers, progress))
                 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
                 serving = ServingProcess(own, thread.submit, apart=True)
-        host = stack.enter_context(EngineHost(on_said=progress.note, on_log=progress.log))
+        host = stack.enter_context(
+            RememberingHost(answers, on_said=progress.note, on_log=progress.log)
+        )
 
         def parse(words: Sequence[str]) -> ServeConfig:
             """On the GPU that will serve, where one is named: options have its defaults."""
@@ -74,6 +87,16 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
         if prediction is not None:
             prediction.begin(session.default_args)
         yield session
+
+
+def _answers_of_earlier_runs(job: Job, progress: Progress) -> Answers | None:
+    if job.probe.no_cache:
+        return None
+    return Answers((job.cache_dir or cache_dir()) / ANSWERS, lambda: progress.note(_REMEMBERED))
+
+
+def _rehearsals(gpu: Gpu, answers: Answers | None, progress: Progress) -> Rehearsals:
+    return Rehearsals(gpu, answers=answers, on_log=progress.log)
 
 
 def _has_a_core_to_spare(job: Job) -> bool:

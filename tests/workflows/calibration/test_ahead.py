@@ -25,3 +25,7 @@ def test_it_goes_by_what_opening_took_and_what_is_proven(
     job = Job(model="m", data=["d"], validate=validate, gpu=gpu and find(gpu))  # type: ignore[arg-type]
     assert ahead(job, opening_s).startswith(says)
     assert ahead(job, opening_s).endswith(f"opening took {opening_s:.0f} s")
+
+
+def test_it_does_not_go_by_an_answer_of_an_earlier_run() -> None:
+    assert ahead(Job(model="m", data=["d"]), 0.05) == ""
