@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py [--model ID] [--grid 2000x1,2000x2000] [--gpu L4] [--out FILE]
 
-Each corpus is made anew of one-colour JPEGs and calibrated by `mmcalib run --validate budget`, in a
+Each corpus is made anew of one-colour PNGs and calibrated by `mmcalib run --validate budget`, in a
 process of its own. Needs vLLM and no GPU; the model is a bundled geometry without weights. Beside
 it stand the limits of what it is made of: Pillow's headers, vLLM's processor, vLLM's import.
 """
@@ -123,9 +123,10 @@ def make(folder: Path, items: int, shapes: int) -> None:
     for number, size in zip(range(items), itertools.cycle(sizes), strict=False):
         within = folder / f"{number // _PER_FOLDER:04d}"
         within.mkdir(parents=True, exist_ok=True)
+        # Whole pictures, of which a million fits on a disk: one bit for each pixel.
         written = io.BytesIO()
-        Image.new("L", size, 128).save(written, "JPEG", quality=30)
-        (within / f"{number:07d}.jpg").write_bytes(written.getvalue())
+        Image.new("1", size, 1).save(written, "PNG", compress_level=1)
+        (within / f"{number:07d}.png").write_bytes(written.getvalue())
 
 
 def _calibrated(folder: Path, items: int, shapes: int, asked: argparse.Namespace) -> Row:
@@ -179,7 +180,7 @@ def _longest(said: str) -> str:
 
 
 def _headers(folder: Path) -> Floor:
-    paths = sorted(folder.rglob("*.jpg"))
+    paths = sorted(folder.rglob("*.png"))
     began = time.monotonic()
     for path in paths:
         with Image.open(path) as image:
@@ -239,7 +240,7 @@ def _page(rows: Sequence[Row], floors: Sequence[Floor], asked: argparse.Namespac
         "",
         f"All measured, on {os.cpu_count()} CPUs, Python {platform.python_version()}. `CPU s` are "
         "those of the parent and its children that had ended; on a machine that others share they "
-        "say more than `wall s`. Images are one-colour JPEGs with sides of "
+        "say more than `wall s`. Images are one-colour PNGs with sides of "
         f"{_LEAST_PX} to {_MOST_PX} pixels.",
         "",
     ]
