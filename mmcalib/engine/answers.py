@@ -20,11 +20,12 @@ _END = ".answer"
 
 class Answers:
     """By the digest of the question. Several processes may use one folder; a file that nobody could
-    have written is as good as none. `on_found` hears of the first that is known.
+    have written is as good as none. `on_found` hears of the first that others wrote.
     """
 
     def __init__(self, folder: Path, on_found: Callable[[], None] = lambda: None) -> None:
         self._folder, self._on_found = folder, on_found
+        self._own: set[str] = set()
         self._forget_oldest()
 
     def find(self, question: str) -> list[Message] | None:
@@ -38,14 +39,16 @@ class Answers:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
-        said, self._on_found = self._on_found, lambda: None
-        said()
+        if question not in self._own:
+            said, self._on_found = self._on_found, lambda: None
+            said()
         return found
 
     def keep(self, question: str, answer: Iterable[Message]) -> None:
         """Written at once, so that a run that is killed has it. A folder that cannot be written
         remembers nothing.
         """
+        self._own.add(question)
         content = zlib.compress(b"".join(map(_framed, answer)), 1)
         with (
             contextlib.suppress(OutputError),

@@ -41,7 +41,7 @@ class RememberingHost(EngineHost):
             self._catch_up(doing)
             yield from super()._converse(request, doing, silence_s)
             return
-        question = digest(request, self._state)
+        question = digest(request, "" if request.sets_state else self._state)
         if request.sets_state:
             self._state, self._waiting = question, None
         known = self._answers.find(question)

@@ -174,6 +174,15 @@ def test_the_first_that_is_known_is_said_once(
     assert said == ["known"]
 
 
+def test_what_this_run_has_asked_itself_is_not_said_to_be_of_another(
+    model: Path, tmp_path: Path, with_vllm: None
+) -> None:
+    said: list[str] = []
+    with RememberingHost(Answers(tmp_path, lambda: said.append("known"))) as host:
+        assert asked(host, model) == asked(host, model)
+    assert not said
+
+
 def test_a_folder_that_cannot_be_written_remembers_nothing(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with RememberingHost(Answers(tmp_path / "file" / "answers")) as host:
