@@ -1,16 +1,17 @@
 """What a calibration costs as a corpus grows in items and in distinct sizes.
 
-    python benchmarks/scale.py [--model ID] [--grid 2000x1,2000x2000] [--gpu L4] [--out FILE]
+    python benchmarks/scale.py [--model ID,ID] [--grid 2000x1,2000x2000] [--gpu L4] [--out FILE]
+        [--modalities image,video,audio]
 
-Each corpus is made anew of one-colour PNGs and calibrated by `mmcalib run --validate budget`, in a
-process of its own. Needs vLLM and no GPU; the model is a bundled geometry without weights. Beside
-it stand the limits of what it is made of: Pillow's headers, vLLM's processor, vLLM's import.
+Each corpus is made anew of files without content, as many of each modality, and calibrated by
+`mmcalib run --validate budget`, in a process of its own. Needs vLLM and no GPU; models are bundled
+geometries without weights. Beside it stand the limits of what it is made of: Pillow's headers,
+vLLM's processor, vLLM's import.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import itertools
 import json
 import os
@@ -21,9 +22,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
+import av
+import numpy as np
+import soundfile
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,8 +66,9 @@ print("USAGE", json.dumps({"code": code, "peak_kib": own.ru_maxrss, "cpu_s": cpu
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One corpus, calibrated: all measured. `witnesses` is None where every shape was processed."""
+    """One corpus, calibrated: all measured. `processed` is in words, of each modality."""
 
+    model: str
     items: int
     shapes: int
     wall_s: float
@@ -68,7 +76,7 @@ class Row:
     parent_bytes: int
     document_bytes: int
     report_bytes: int
-    witnesses: int | None
+    processed: str
     longest_step: str
 
 
@@ -85,24 +93,28 @@ def main() -> None:
     asked = _asked()
     with tempfile.TemporaryDirectory(prefix="mmcalib-scale-") as scratch:
         rows: list[Row] = []
-        floors = list(_vllm(asked.model))
+        models = asked.model.split(",")
+        floors = list(_vllm(models[0]))
         for items, shapes in _grid(asked.grid):
             folder = Path(scratch) / f"{items}x{shapes}"
-            make(folder, items, shapes)
+            for modality in asked.modalities.split(","):
+                make(folder / modality, items, shapes, modality)
             if not rows:
                 floors.append(_headers(folder))
-            rows.append(_calibrated(folder, items, shapes, asked))
-            # Hours may follow: what is known is kept.
-            text = _page(rows, floors, asked)
-            if asked.out:
-                Path(asked.out).write_text(text, encoding="utf-8")
-            print(rows[-1], file=sys.stderr, flush=True)
+            for model in models:
+                rows.append(_calibrated(folder, model, asked))
+                # Hours may follow: what is known is kept.
+                text = _page(rows, floors, asked)
+                if asked.out:
+                    Path(asked.out).write_text(text, encoding="utf-8")
+                print(rows[-1], file=sys.stderr, flush=True)
     print(text)
 
 
 def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=QWEN)
+    parser.add_argument("--model", default=QWEN, help="one or more, comma between")
+    parser.add_argument("--modalities", default="image", help="items of each; comma between")
     parser.add_argument("--grid", default=_GRID, help="items x distinct sizes, comma between")
     parser.add_argument("--gpu", default="", help="rehearse memory and traffic on it too")
     parser.add_argument("--out", default="")
@@ -114,24 +126,71 @@ def _grid(text: str) -> list[tuple[int, int]]:
     return [(int(items), int(shapes)) for items, shapes in pairs]
 
 
-def make(folder: Path, items: int, shapes: int) -> None:
+def make(folder: Path, items: int, shapes: int, modality: str) -> None:
     """So many files of so many sizes, in folders of a thousand."""
     chance = random.Random(_SEED)
-    sizes: dict[tuple[int, int], None] = {}
+    sizes: dict[tuple[int, ...], None] = {}
     while len(sizes) < shapes:
-        sizes[chance.randint(_LEAST_PX, _MOST_PX), chance.randint(_LEAST_PX, _MOST_PX)] = None
-    for number, size in zip(range(items), itertools.cycle(sizes), strict=False):
-        within = folder / f"{number // _PER_FOLDER:04d}"
-        within.mkdir(parents=True, exist_ok=True)
-        # Whole pictures, of which a million fits on a disk: one bit for each pixel.
-        written = io.BytesIO()
-        Image.new("1", size, 1).save(written, "PNG", compress_level=1)
-        (within / f"{number:07d}.png").write_bytes(written.getvalue())
+        sizes[_size(modality, chance)] = None
+    of_each = list(sizes)
+    parts = [
+        (modality, folder, start, [of_each[n % shapes] for n in range(start, min(items, end))])
+        for start, end in itertools.pairwise(range(0, items + _PER_FOLDER, _PER_FOLDER))
+    ]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        list(pool.map(_written, parts))
 
 
-def _calibrated(folder: Path, items: int, shapes: int, asked: argparse.Namespace) -> Row:
-    out = folder.parent / f"{folder.name}.out"
-    words = ["run", "--model", asked.model, "--data", str(folder), "--out", str(out), "--force"]
+def _size(modality: str, chance: random.Random) -> tuple[int, ...]:
+    match modality:
+        case "image":
+            return chance.randint(_LEAST_PX, _MOST_PX), chance.randint(_LEAST_PX, _MOST_PX)
+        case "video":
+            # Encoders want even sides.
+            return chance.randint(2, 40), *(2 * chance.randint(32, 240) for _ in range(2))
+        case "audio":
+            return (chance.randint(1_600, 16_000 * 60),)
+    raise SystemExit(f"--modalities {modality}: image, video or audio")
+
+
+def _written(part: tuple[str, Path, int, list[tuple[int, ...]]]) -> None:
+    modality, folder, start, sizes = part
+    within = folder / f"{start // _PER_FOLDER:04d}"
+    within.mkdir(parents=True)
+    for number, size in enumerate(sizes, start):
+        path = within / f"{number:07d}"
+        match modality, size:
+            case "image", (width, height):
+                _image(path, width, height)
+            case "video", (frames, width, height):
+                _video(path, frames, width, height)
+            case "audio", (samples,):
+                _audio(path, samples)
+
+
+def _image(path: Path, width: int, height: int) -> None:
+    """One bit for each pixel: a million whole pictures fit on a disk."""
+    Image.new("1", (width, height), 1).save(path.with_suffix(".png"), compress_level=1)
+
+
+def _video(path: Path, frames: int, width: int, height: int) -> None:
+    with av.open(str(path.with_suffix(".mp4")), "w") as container:
+        stream = container.add_stream("mpeg4", rate=8)
+        stream.width, stream.height = width, height
+        grey = av.VideoFrame(width, height, "yuv420p")
+        for number in range(frames):
+            grey.pts = number
+            container.mux(stream.encode(grey))
+        container.mux(stream.encode())
+
+
+def _audio(path: Path, samples: int) -> None:
+    soundfile.write(path.with_suffix(".flac"), np.zeros(samples, np.int16), 16_000)
+
+
+def _calibrated(folder: Path, model: str, asked: argparse.Namespace) -> Row:
+    out = folder.parent / f"{folder.name}.{model.rpartition('/')[2]}.out"
+    words = ["run", "--model", model, "--data", str(folder), "--out", str(out), "--force"]
     words += ["--validate", "budget", *(["--gpu", asked.gpu] if asked.gpu else [])]
     environment = {
         **os.environ,
@@ -153,18 +212,26 @@ def _calibrated(folder: Path, items: int, shapes: int, asked: argparse.Namespace
     if usage["code"]:
         raise SystemExit(f"mmcalib run ended with {usage['code']}:\n{done.stderr[-3000:]}")
     document = out / "calibration.json"
-    found = json.loads(document.read_text("utf-8"))["corpus"]["modalities"]["image"]
+    found = json.loads(document.read_text("utf-8"))["corpus"]["modalities"]
     return Row(
-        items,
-        found["unique_shapes"],
+        model,
+        sum(one["items"] for one in found.values()),
+        sum(one["unique_shapes"] for one in found.values()),
         wall,
         usage["cpu_s"],
         usage["peak_kib"] * 1024,
         document.stat().st_size,
         (out / "report.html").stat().st_size,
-        found["witnesses"],
+        ", ".join(f"{name} {_processed(one)}" for name, one in found.items()),
         _longest(done.stderr),
     )
+
+
+def _processed(found: dict[str, Any]) -> str:
+    """Who counted the others."""
+    if found["witnesses"] is None:
+        return "all"
+    return f"{found['witnesses']:,}, vLLM's count the rest"
 
 
 def _longest(said: str) -> str:
@@ -214,22 +281,23 @@ def _vllm(model: str) -> Iterator[Floor]:
 
 def _page(rows: Sequence[Row], floors: Sequence[Floor], asked: argparse.Namespace) -> str:
     gpu = f" --gpu {asked.gpu}" if asked.gpu else ""
+    if asked.modalities != "image":
+        gpu += f" --modalities {asked.modalities}"
     lines = [
         "# What a calibration costs as the corpus grows",
         "",
         f"`python benchmarks/scale.py --model {asked.model} --grid {asked.grid}{gpu}`",
         "",
-        "| items | distinct sizes | wall s | CPU s | parent's peak MB | calibration.json kB "
-        "| report.html kB | processed, of the sizes | longest step |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|---|",
+        "| model | items | distinct sizes | wall s | CPU s | parent's peak MB "
+        "| calibration.json kB | report.html kB | processed, of the sizes | longest step |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
     ]
-    for row in rows:
-        witnesses = "all" if row.witnesses is None else f"{row.witnesses:,}"
-        lines.append(
-            f"| {row.items:,} | {row.shapes:,} | {row.wall_s:.0f} | {row.cpu_s:.0f} "
-            f"| {row.parent_bytes / 1e6:.0f} | {row.document_bytes / 1e3:.0f} "
-            f"| {row.report_bytes / 1e3:.0f} | {witnesses} | {row.longest_step} |"
-        )
+    lines += [
+        f"| {row.model} | {row.items:,} | {row.shapes:,} | {row.wall_s:.0f} | {row.cpu_s:.0f} "
+        f"| {row.parent_bytes / 1e6:.0f} | {row.document_bytes / 1e3:.0f} "
+        f"| {row.report_bytes / 1e3:.0f} | {row.processed} | {row.longest_step} |"
+        for row in rows
+    ]
     lines += ["", "What it is made of, by itself:", "", "| | s | each |", "|---|--:|--:|"]
     for floor in floors:
         each = floor.seconds / floor.of
@@ -240,8 +308,9 @@ def _page(rows: Sequence[Row], floors: Sequence[Floor], asked: argparse.Namespac
         "",
         f"All measured, on {os.cpu_count()} CPUs, Python {platform.python_version()}. `CPU s` are "
         "those of the parent and its children that had ended; on a machine that others share they "
-        "say more than `wall s`. Images are one-colour PNGs with sides of "
-        f"{_LEAST_PX} to {_MOST_PX} pixels.",
+        "say more than `wall s`. Images have sides of "
+        f"{_LEAST_PX} to {_MOST_PX} pixels, videos 2 to 40 frames of 64 to 480, sounds a minute at "
+        "most.",
         "",
     ]
     return "\n".join(lines)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from PIL import Image
+import pytest
 
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.workflows.scan import scan
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -12,16 +14,18 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import scale
 
 
-def sizes(folder: Path) -> list[tuple[int, int]]:
-    return [Image.open(path).size for path in sorted(folder.rglob("*.jpg"))]
-
-
-def test_a_corpus_has_as_many_items_and_sizes_as_it_should(tmp_path: Path) -> None:
-    scale.make(tmp_path / "few", 12, 5)
-    found = sizes(tmp_path / "few")
-    assert (len(found), len(set(found))) == (12, 5)
-    scale.make(tmp_path / "again", 12, 5)
-    assert sizes(tmp_path / "again") == found
+@pytest.mark.parametrize("modality", MODALITIES)
+def test_a_corpus_has_as_many_items_and_sizes_as_it_should(
+    tmp_path: Path, modality: Modality
+) -> None:
+    scale.make(tmp_path / "few", 12, 5, modality)
+    scale.make(tmp_path / "again", 12, 5, modality)
+    few, again = (
+        [(one.shape, one.count) for one in scan([tmp_path / name]).survey.census.shapes(modality)]
+        for name in ("few", "again")
+    )
+    assert sorted(count for _, count in few) == [2, 2, 2, 3, 3]
+    assert few == again
 
 
 def test_the_longest_step_is_read_from_what_was_said() -> None:
