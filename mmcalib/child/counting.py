@@ -11,10 +11,11 @@ from mmcalib.child.model import OpenedModel
 from mmcalib.child.processor import Processor
 from mmcalib.domain.shapes import ImageShape, Modality
 from mmcalib.engine.messages import Blank, Counted, CountEmbeds
+from mmcalib.releases import processors
 
 
 def count(model: OpenedModel, request: CountEmbeds) -> Counted:
-    """Embeds of every blank in order; None where the model's code has no count of it."""
+    """Embeds and tiles of every blank in order; None where the model's code has no count of it."""
     under = model.under(request.setting)
     counters = {m: counter(m, under) for m in {blank.modality for blank in request.subjects}}
     sampled = [_sampled(blank, under) for blank in request.subjects]
@@ -22,7 +23,17 @@ def count(model: OpenedModel, request: CountEmbeds) -> Counted:
         _number(counters[blank.modality], size)
         for blank, size in zip(request.subjects, sampled, strict=True)
     ]
-    return Counted(tuple(found), tuple(sampled))
+    tiles = processors.tiles_counter(under.processor)
+    if tiles is None:
+        return Counted(tuple(found), tuple(sampled))
+    return Counted(
+        tuple(found),
+        tuple(sampled),
+        tuple(
+            tiles(*size) if isinstance(blank.shape, ImageShape) else None
+            for blank, size in zip(request.subjects, sampled, strict=True)
+        ),
+    )
 
 
 def _sampled(blank: Blank, under: Processor) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
-"""What an item costs by its embeds alone: a rule that every processed item has to bear out."""
+"""What an item costs by its count alone: a rule that every processed item has to bear out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from mmcalib.derive.counted import VllmCount
 from mmcalib.domain.cost import Cost
 
 # A number by the embeds of an item, None where nothing says what it is.
@@ -13,32 +14,41 @@ Follows = Callable[[int], int | None]
 
 @dataclass(frozen=True, slots=True)
 class CostRule:
-    """`text` are the tokens beside the embeds, `nbytes` those of the processed tensors; both as
-    every witness has them. Seconds are in proportion to the embeds.
+    """`text` are the tokens beside the embeds, `nbytes` those of the processed tensors, by the
+    embeds or, where `by_tiles`, by the tiles; both as every witness has them. Seconds are in
+    proportion to the embeds.
     """
 
     text: Follows
     nbytes: Follows
     seconds_per_embed: float
+    by_tiles: bool = False
 
-    def cost(self, embeds: int, sampled: tuple[int, ...]) -> Cost | None:
+    def cost(self, counted: VllmCount) -> Cost | None:
         """None where the witnesses do not tell."""
-        text, nbytes = self.text(embeds), self.nbytes(embeds)
+        embeds = counted.embeds
+        key = counted.tiles if self.by_tiles else embeds
+        text, nbytes = self.text(embeds), None if key is None else self.nbytes(key)
         if text is None or nbytes is None:
             return None
         seconds = self.seconds_per_embed * embeds
-        return Cost(embeds + text, embeds, nbytes, 0.0, seconds, sampled)
+        return Cost(embeds + text, embeds, nbytes, 0.0, seconds, counted.sampled)
 
 
-def cost_rule(witnesses: Sequence[Cost]) -> CostRule | None:
+def cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | None:
     """The rule of all these; None where one contradicts another."""
-    text = follows((c.embeds, c.tokens - c.embeds) for c in witnesses)
-    nbytes = follows((c.embeds, c.tensor_bytes) for c in witnesses)
-    embeds = sum(c.embeds for c in witnesses)
-    if text is None or nbytes is None or not embeds:
+    costs = [cost for _, cost in witnesses]
+    embeds = sum(cost.embeds for cost in costs)
+    text = follows((cost.embeds, cost.tokens - cost.embeds) for cost in costs)
+    if text is None or not embeds:
         return None
-    seconds = sum(c.load_s + c.process_s for c in witnesses)
-    return CostRule(text, nbytes, seconds / embeds)
+    each = sum(cost.load_s + cost.process_s for cost in costs) / embeds
+    if nbytes := follows((cost.embeds, cost.tensor_bytes) for cost in costs):
+        return CostRule(text, nbytes, each)
+    cut = [(c.tiles, cost.tensor_bytes) for c, cost in witnesses if c.tiles is not None]
+    if len(cut) < len(witnesses) or not (nbytes := follows(cut)):
+        return None
+    return CostRule(text, nbytes, each, by_tiles=True)
 
 
 def follows(pairs: Iterable[tuple[int, int]]) -> Follows | None:

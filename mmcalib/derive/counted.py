@@ -20,10 +20,13 @@ _MOST_LEVELS = 16
 
 @dataclass(frozen=True, slots=True)
 class VllmCount:
-    """Embeds by vLLM's own count, and what its loader would sample."""
+    """Embeds by vLLM's own count, what its loader would sample, and the tiles of an image, where a
+    list of resolutions says into how many it is cut.
+    """
 
     embeds: int
     sampled: tuple[int, ...]
+    tiles: int | None = None
 
 
 Counts = Mapping[Shape, VllmCount]

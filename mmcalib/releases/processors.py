@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,6 +65,24 @@ def device_transport() -> dict[str, str]:
     host (`_postprocess_output`, vllm/multimodal/processing/context.py).
     """
     return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_28.reached else {}
+
+
+def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
+    """Into how many tiles a model with a list of resolutions cuts an image of this width and
+    height, the whole among them; None of a model without such a list.
+    """
+    config = processor.info.get_hf_config()
+    pinpoints = getattr(config, "image_grid_pinpoints", None)
+    tile = getattr(getattr(config, "vision_config", None), "image_size", None)
+    if not pinpoints or not isinstance(tile, int):
+        return None
+    from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+
+    def tiles(width: int, height: int) -> int:
+        rows, columns = get_anyres_image_grid_shape((height, width), pinpoints, tile)
+        return int(rows * columns) + 1
+
+    return tiles
 
 
 def item_bytes(kwargs: Any) -> int:

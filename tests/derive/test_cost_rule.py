@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.cost_rule import cost_rule, follows
+from mmcalib.derive.cost_rule import CostRule, cost_rule, follows
+from mmcalib.derive.counted import VllmCount
 from mmcalib.domain.cost import Cost
 
 EMBEDS = st.sets(st.integers(0, 20_000), min_size=3, max_size=40)
@@ -12,6 +13,12 @@ EMBEDS = st.sets(st.integers(0, 20_000), min_size=3, max_size=40)
 
 def item(embeds: int, text: int = 2, nbytes: int | None = None) -> Cost:
     return Cost(embeds + text, embeds, 24 + 4704 * embeds if nbytes is None else nbytes, 0, 0.1, ())
+
+
+def rule_of(*costs: Cost, tiles: tuple[int | None, ...] = ()) -> CostRule | None:
+    cut = tiles or (None,) * len(costs)
+    pairs = zip(costs, cut, strict=True)
+    return cost_rule([(VllmCount(cost.embeds, (), into), cost) for cost, into in pairs])
 
 
 @given(EMBEDS, st.integers(-9, 9), st.integers(0, 10**6))
@@ -32,7 +39,7 @@ def test_what_is_no_line_is_known_of_witnessed_numbers_alone() -> None:
 
 def test_equal_numbers_with_unequal_ones_beside_them_make_no_rule() -> None:
     assert follows([(1, 1), (2, 2), (2, 3)]) is None
-    assert cost_rule([item(5), item(6), item(7), item(7, nbytes=1)]) is None
+    assert rule_of(item(5), item(6), item(7), item(7, nbytes=1)) is None
 
 
 def test_a_line_never_gives_a_fraction_of_a_byte() -> None:
@@ -42,9 +49,9 @@ def test_a_line_never_gives_a_fraction_of_a_byte() -> None:
 
 
 def test_an_item_costs_what_the_witnesses_say() -> None:
-    rule = cost_rule([item(10), item(20), item(40)])
+    rule = rule_of(item(10), item(20), item(40))
     assert rule is not None
-    cost = rule.cost(30, (5, 6))
+    cost = rule.cost(VllmCount(30, (5, 6)))
     assert cost is not None
     assert (cost.tokens, cost.embeds, cost.tensor_bytes, cost.sampled) == (
         *(32, 30, 24 + 4704 * 30),
@@ -55,4 +62,16 @@ def test_an_item_costs_what_the_witnesses_say() -> None:
 
 def test_nothing_proves_nothing() -> None:
     assert cost_rule([]) is None
-    assert cost_rule([item(0), item(0)]) is None
+    assert rule_of(item(0), item(0)) is None
+
+
+def test_bytes_may_follow_from_the_tiles_where_they_do_not_from_the_embeds() -> None:
+    """LLaVA-OneVision: the padding of a tile is in its tensor, and no embed of the image."""
+    witnesses = item(700, nbytes=216), item(701, nbytes=216), item(701, nbytes=316)
+    assert rule_of(*witnesses) is None
+    assert rule_of(*witnesses, tiles=(2, 2, None)) is None
+    assert rule_of(*witnesses, tiles=(2, 2, 2)) is None
+    rule = rule_of(*witnesses, tiles=(2, 2, 3))
+    assert rule is not None
+    found = [rule.cost(VllmCount(701, (), tiles)) for tiles in (2, 3, 4, None)]
+    assert [cost and cost.tensor_bytes for cost in found] == [216, 316, None, None]

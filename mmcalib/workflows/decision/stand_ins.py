@@ -80,19 +80,19 @@ def _by_count(
     answers = [(shape, found.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
     proof = [(s, a.cost) for s, a in answers if a.refused_by != "host_memory"]
-    costs = [cost for shape, cost in proof if cost and _as_counted(cost, counts[shape])]
-    rule = cost_rule(costs) if len(costs) == len(proof) else None
+    borne_out = [(counts[s], cost) for s, cost in proof if cost and _as_counted(cost, counts[s])]
+    rule = cost_rule(borne_out) if len(borne_out) == len(proof) else None
     if rule is None:
         return
     for shape, counted in counts.items():
         if shape in found.answers or (too_large and weight(shape) >= min(too_large)):
             continue
-        cost = rule.cost(counted.embeds, counted.sampled)
+        cost = rule.cost(counted)
         if cost is not None:
             found.answers[shape] = Measured(len(found.answers), cost)
             found.counted.add(shape)
             task.advance()
-    found.witnesses[chosen[0].modality] = len(costs)
+    found.witnesses[chosen[0].modality] = len(borne_out)
 
 
 def _as_counted(cost: Cost, counted: VllmCount) -> bool:
@@ -121,9 +121,11 @@ def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts
             answer = host.ask(CountEmbeds(setting, blanks), "counting")
         except (VllmMoved, VllmRefused):
             return {}
-        for shape, embeds, sampled in zip(some, answer.embeds, answer.sampled, strict=True):
+        tiles = answer.tiles or (None,) * len(some)
+        counted = zip(answer.embeds, answer.sampled, tiles, strict=True)
+        for shape, (embeds, sampled, into) in zip(some, counted, strict=True):
             if embeds is not None:
-                found[shape] = VllmCount(embeds, sampled)
+                found[shape] = VllmCount(embeds, sampled, into)
         if not found:
             return {}
     return found
