@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _READ_BYTES = 1 << 25
 
 def digest(request: Message, before: str) -> str:
     """Of the request to a child that was brought into its state by what has the digest `before`.
-    Files and folders that it names count by what they hold.
+    Files and checkpoints that it names count by what they hold.
     """
     asked = encode(request)
     for path in sorted(_paths(request), key=len, reverse=True):
@@ -35,7 +35,12 @@ def digest(request: Message, before: str) -> str:
 
 def _paths(request: Message) -> set[str]:
     named = [getattr(request, "path", None), getattr(request, "engine_args", None)]
-    return {text for text in _texts(named) if os.path.isabs(text) and os.path.exists(text)}
+    return {text for text in _texts(named) if os.path.isabs(text) and _is_read(Path(text))}
+
+
+def _is_read(path: Path) -> bool:
+    """A folder may also be one of media, which is nothing to be read through."""
+    return path.is_file() or (path / "config.json").is_file()
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -51,7 +56,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _content(path: Path) -> str:
-    """Of a file, or of all files of a folder."""
+    """Of a file, or of all files of a checkpoint."""
     if path.is_file():
         return _file(path)
     inside = sorted(one for one in path.rglob("*") if one.is_file())
@@ -62,6 +67,11 @@ def _file(path: Path) -> str:
     status = path.stat()
     if status.st_size > _READ_BYTES:
         return version_of(status)
+    return _read(path, version_of(status))
+
+
+@lru_cache(maxsize=1024)
+def _read(path: Path, _version: str) -> str:
     return blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 

@@ -222,6 +222,16 @@ def test_other_code_or_another_environment_is_another_question(
     question._made_by.cache_clear()
 
 
+def test_a_folder_of_media_that_the_server_may_read_is_not_read_through(
+    model: Path, tmp_path: Path
+) -> None:
+    """By no question, however many files it holds; a pipe would keep it waiting for ever."""
+    args = {"model": str(model), "allowed_local_media_path": str(tmp_path)}
+    before = question.digest(AskBudget(args, build_dummy=False), "")
+    os.mkfifo(tmp_path / "pipe")
+    assert question.digest(AskBudget(args, build_dummy=False), "") == before
+
+
 def test_of_too_many_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmcalib.engine.answers._MOST", 5)
     monkeypatch.setattr("mmcalib.engine.answers._LEFT", 3)
