@@ -26,6 +26,9 @@ class Answers:
     def __init__(self, folder: Path, on_found: Callable[[], None] = lambda: None) -> None:
         self._folder, self._on_found = folder, on_found
         self._own: set[str] = set()
+        with contextlib.suppress(OSError):  # then nothing is kept
+            # Answers may name files of the corpus: for this user alone.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._forget_oldest()
 
     def find(self, question: str) -> list[Message] | None:

@@ -232,6 +232,11 @@ def test_a_folder_of_media_that_the_server_may_read_is_not_read_through(
     assert question.digest(AskBudget(args, build_dummy=False), "") == before
 
 
+def test_nobody_else_reads_them(tmp_path: Path) -> None:
+    Answers(tmp_path / "cache" / "answers")
+    assert (tmp_path / "cache" / "answers").stat().st_mode & 0o777 == 0o700
+
+
 def test_of_too_many_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmcalib.engine.answers._MOST", 5)
     monkeypatch.setattr("mmcalib.engine.answers._LEFT", 3)
