@@ -65,13 +65,10 @@ def answers(cache: Path) -> Iterator[tuple[str, int]]:
 
 
 def found(out: Path) -> list[Any]:
-    """The configuration, and what was found, but for how long that took."""
+    """The configuration, and all that was found, but for when and in how many seconds."""
     document = json.loads((out / "calibration.json").read_text("utf-8"))
-    served = yaml.safe_load((out / "engine.yaml").read_text("utf-8"))
-    return [
-        served,
-        *(untimed(document[part]) for part in ("corpus", "evidence", "frontier", "memory")),
-    ]
+    del document["created_at"]
+    return [yaml.safe_load((out / "engine.yaml").read_text("utf-8")), untimed(document)]
 
 
 def untimed(value: Any) -> Any:
