@@ -12,7 +12,6 @@ vLLM's processor, vLLM's import.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import platform
@@ -22,19 +21,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
-import soundfile
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from empty_media import LEAST_PX, MOST_PX, SEED, make  # noqa: E402
 
 from mmcalib.domain.setting import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import ImageShape  # noqa: E402
@@ -44,9 +40,6 @@ from mmcalib.models import find, materialise  # noqa: E402
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 _GRID = "2000x1,2000x2000,10000x100,10000x10000"
-_LEAST_PX, _MOST_PX = 64, 2_600
-_SEED = 7
-_PER_FOLDER = 1_000
 # Of what is timed by itself.
 _PROCESSED, _COUNTED = 100, 20_000
 
@@ -129,68 +122,6 @@ def _grid(text: str) -> list[tuple[int, int]]:
     return [(int(items), int(shapes)) for items, shapes in pairs]
 
 
-def make(folder: Path, items: int, shapes: int, modality: str) -> None:
-    """So many files of so many sizes, in folders of a thousand."""
-    chance = random.Random(_SEED)
-    sizes: dict[tuple[int, ...], None] = {}
-    while len(sizes) < shapes:
-        sizes[_size(modality, chance)] = None
-    of_each = list(sizes)
-    parts = [
-        (modality, folder, start, [of_each[n % shapes] for n in range(start, min(items, end))])
-        for start, end in itertools.pairwise(range(0, items + _PER_FOLDER, _PER_FOLDER))
-    ]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        list(pool.map(_written, parts))
-
-
-def _size(modality: str, chance: random.Random) -> tuple[int, ...]:
-    match modality:
-        case "image":
-            return chance.randint(_LEAST_PX, _MOST_PX), chance.randint(_LEAST_PX, _MOST_PX)
-        case "video":
-            # Encoders want even sides.
-            return chance.randint(2, 40), *(2 * chance.randint(32, 240) for _ in range(2))
-        case "audio":
-            return (chance.randint(1_600, 16_000 * 60),)
-    raise SystemExit(f"--modalities {modality}: image, video or audio")
-
-
-def _written(part: tuple[str, Path, int, list[tuple[int, ...]]]) -> None:
-    modality, folder, start, sizes = part
-    within = folder / f"{start // _PER_FOLDER:04d}"
-    within.mkdir(parents=True)
-    for number, size in enumerate(sizes, start):
-        path = within / f"{number:07d}"
-        match modality, size:
-            case "image", (width, height):
-                _image(path, width, height)
-            case "video", (frames, width, height):
-                _video(path, frames, width, height)
-            case "audio", (samples,):
-                _audio(path, samples)
-
-
-def _image(path: Path, width: int, height: int) -> None:
-    """One bit for each pixel: a million whole pictures fit on a disk."""
-    Image.new("1", (width, height), 1).save(path.with_suffix(".png"), compress_level=1)
-
-
-def _video(path: Path, frames: int, width: int, height: int) -> None:
-    with av.open(str(path.with_suffix(".mp4")), "w") as container:
-        stream = container.add_stream("mpeg4", rate=8)
-        stream.width, stream.height = width, height
-        grey = av.VideoFrame(width, height, "yuv420p")
-        for number in range(frames):
-            grey.pts = number
-            container.mux(stream.encode(grey))
-        container.mux(stream.encode())
-
-
-def _audio(path: Path, samples: int) -> None:
-    soundfile.write(path.with_suffix(".flac"), np.zeros(samples, np.int16), 16_000)
-
-
 def _calibrated(folder: Path, model: str, asked: argparse.Namespace) -> Row:
     out = folder.parent / f"{folder.name}.{model.rpartition('/')[2]}.out"
     words = ["run", "--model", model, "--data", str(folder), "--out", str(out), "--force"]
@@ -259,12 +190,12 @@ def _headers(folder: Path) -> Floor:
 
 
 def _vllm(model: str) -> Iterator[Floor]:
-    chance = random.Random(_SEED)
+    chance = random.Random(SEED)
     geometry = find(model)
     if geometry is None:
         raise SystemExit(f"{model} is not bundled")
     shapes = [
-        ImageShape(chance.randint(_LEAST_PX, _MOST_PX), chance.randint(_LEAST_PX, _MOST_PX))
+        ImageShape(chance.randint(LEAST_PX, MOST_PX), chance.randint(LEAST_PX, MOST_PX))
         for _ in range(_COUNTED)
     ]
     blanks = tuple(map(Blank, shapes))
@@ -312,7 +243,7 @@ def _page(rows: Sequence[Row], floors: Sequence[Floor], asked: argparse.Namespac
         f"All measured, on {os.cpu_count()} CPUs, Python {platform.python_version()}. `CPU s` are "
         "those of the parent and its children that had ended; on a machine that others share they "
         "say more than `wall s`. Images have sides of "
-        f"{_LEAST_PX} to {_MOST_PX} pixels, videos 2 to 40 frames of 64 to 480, sounds a minute at "
+        f"{LEAST_PX} to {MOST_PX} pixels, videos 2 to 40 frames of 64 to 480, sounds a minute at "
         "most.",
         "",
     ]

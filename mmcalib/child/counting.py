@@ -24,16 +24,12 @@ def count(model: OpenedModel, request: CountEmbeds) -> Counted:
         for blank, size in zip(request.subjects, sampled, strict=True)
     ]
     tiles = processors.tiles_counter(under.processor)
-    if tiles is None:
-        return Counted(tuple(found), tuple(sampled))
-    return Counted(
-        tuple(found),
-        tuple(sampled),
-        tuple(
-            tiles(*size) if isinstance(blank.shape, ImageShape) else None
-            for blank, size in zip(request.subjects, sampled, strict=True)
-        ),
-    )
+    cut = [
+        tiles(*size) if isinstance(blank.shape, ImageShape) else None
+        for blank, size in zip(request.subjects, sampled, strict=True)
+        if tiles
+    ]
+    return Counted(tuple(found), tuple(sampled), tuple(cut))
 
 
 def _sampled(blank: Blank, under: Processor) -> tuple[int, ...]:

@@ -10,14 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mmcalib.closing import Closing
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.log import ChildLog, LogTail, last_line
 from mmcalib.engine.messages import (
     Failed,
-    File,
     Interim,
     Measure,
     Measured,
@@ -128,14 +127,15 @@ class EngineHost(Closing):
         """Yield one `Measured` per subject, in order, as they come. Of files, of which nobody knows
         what they do to vLLM's decoders, none may take as long as other silence.
         """
-        real = any(isinstance(subject, File) for subject in request.subjects)
-        silence_s = min(self._silence_s, FILE_SILENCE_S) if real else self._silence_s
+        silence_s = self._silence_s
+        if request.of_files:
+            silence_s = min(silence_s, FILE_SILENCE_S)
         for answer in self._converse(request, doing, silence_s):
             if isinstance(answer, Measured):
                 yield answer
 
     def _converse(
-        self, request: Message, doing: str, silence_s: float | None = None
+        self, request: Request[Any], doing: str, silence_s: float | None = None
     ) -> Iterator[Message]:
         silence_s = silence_s or self._silence_s
         if self._pipe.closed:

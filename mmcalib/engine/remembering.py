@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mmcalib.engine.answers import Answers
 from mmcalib.engine.host import EngineHost
@@ -32,12 +33,12 @@ class RememberingHost(EngineHost):
         super().__init__(python=python, log=log, on_said=on_said, on_log=on_log)
         self._answers = answers
         self._state = ""
-        self._waiting: Message | None = None
+        self._waiting: Request[Any] | None = None
 
     def _converse(
-        self, request: Message, doing: str, silence_s: float | None = None
+        self, request: Request[Any], doing: str, silence_s: float | None = None
     ) -> Iterator[Message]:
-        if not isinstance(request, Request) or self._answers is None or not request.repeatable:
+        if self._answers is None or not request.repeatable:
             self._catch_up(doing)
             yield from super()._converse(request, doing, silence_s)
             return

@@ -106,6 +106,11 @@ class Job:
             )
 
     @property
+    def cache(self) -> Path:
+        """The folder in which it keeps what other jobs may use."""
+        return self.cache_dir or cache_dir()
+
+    @property
     def to_come(self) -> list[str]:
         """What is proven once the configuration is known, in words."""
         said = {

@@ -11,6 +11,7 @@ from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import empty_media
 import scale
 
 
@@ -18,8 +19,8 @@ import scale
 def test_a_corpus_has_as_many_items_and_sizes_as_it_should(
     tmp_path: Path, modality: Modality
 ) -> None:
-    scale.make(tmp_path / "few", 12, 5, modality)
-    scale.make(tmp_path / "again", 12, 5, modality)
+    empty_media.make(tmp_path / "few", 12, 5, modality)
+    empty_media.make(tmp_path / "again", 12, 5, modality)
     few, again = (
         [(one.shape, one.count) for one in scan([tmp_path / name]).survey.census.shapes(modality)]
         for name in ("few", "again")

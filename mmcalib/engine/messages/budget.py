@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmcalib.domain.budget import Budget
-from mmcalib.engine.messages.message import Reply, Request
+from mmcalib.engine.messages.message import Repeatable, Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class BudgetFound(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class AskBudget(Request[BudgetFound]):
+class AskBudget(Repeatable, Request[BudgetFound]):
     """vLLM's own MultiModalBudget for these engine arguments (underscored names).
 
     `build_dummy` also builds a dummy item of each modality, which may take gigabytes;
@@ -27,7 +27,3 @@ class AskBudget(Request[BudgetFound]):
     engine_args: dict[str, Any]
     build_dummy: bool
     only_profiled: bool = False
-
-    @property
-    def repeatable(self) -> bool:
-        return True

@@ -10,7 +10,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.messages.closing import Done
-from mmcalib.engine.messages.message import Interim, Reply, Request
+from mmcalib.engine.messages.message import Interim, Repeatable, Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class ModelOpened(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenModel(Request[ModelOpened]):
+class OpenModel(Repeatable, Request[ModelOpened]):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
     `engine_args` are further ones that the server has. Without `tries` nothing is tried out: no
@@ -34,10 +34,6 @@ class OpenModel(Request[ModelOpened]):
     max_model_len: int | None = None
     tries: bool = True
     engine_args: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def repeatable(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,12 @@ class Measure(Request[Done]):
     @property
     def repeatable(self) -> bool:
         """A file may be another one by then."""
-        return all(isinstance(subject, Blank) for subject in self.subjects)
+        return not self.of_files
+
+    @property
+    def of_files(self) -> bool:
+        """Whether any is real."""
+        return any(isinstance(subject, File) for subject in self.subjects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,8 @@ class Counted(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class CountEmbeds(Request[Counted]):
+class CountEmbeds(Repeatable, Request[Counted]):
     """Ask vLLM's own count of each stand-in's embeds, by its size."""
 
     setting: Setting
     subjects: tuple[Blank, ...]
-
-    @property
-    def repeatable(self) -> bool:
-        return True

@@ -29,6 +29,14 @@ class Interim(Message):
 R = TypeVar("R", bound=Reply)
 
 
+class Repeatable:
+    """Before `Request` among the bases: vLLM has one answer for it, whenever it is asked."""
+
+    @property
+    def repeatable(self) -> bool:
+        return True
+
+
 class Request(Message, Generic[R]):
     """Is closed by one R. `sets_state`: it changes what the child makes of others."""
 
@@ -36,7 +44,7 @@ class Request(Message, Generic[R]):
 
     @property
     def repeatable(self) -> bool:
-        """Whether vLLM has one answer for it, whenever it is asked."""
+        """Whether an earlier answer stands."""
         return False
 
     @classmethod

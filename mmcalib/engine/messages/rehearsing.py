@@ -7,21 +7,17 @@ from typing import Any, ClassVar
 
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.engine.messages.closing import Done
-from mmcalib.engine.messages.message import Reply, Request
+from mmcalib.engine.messages.message import Repeatable, Reply, Request
 from mmcalib.gpus.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
-class Imagine(Request[Done]):
+class Imagine(Repeatable, Request[Done]):
     """Put the child on an imaginary GPU for good. Must come before anything else is asked."""
 
     sets_state: ClassVar[bool] = True
 
     gpu: Gpu
-
-    @property
-    def repeatable(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class RehearsalFound(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearse(Request[RehearsalFound]):
+class Rehearse(Repeatable, Request[RehearsalFound]):
     """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache, then `steps`.
 
     The first one imagines the GPU, where `Imagine` has not; the child then answers for no other.
@@ -42,7 +38,3 @@ class Rehearse(Request[RehearsalFound]):
     engine_args: dict[str, Any]
     gpu: Gpu
     steps: tuple[EncoderStep, ...] = ()
-
-    @property
-    def repeatable(self) -> bool:
-        return True

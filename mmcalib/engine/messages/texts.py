@@ -7,7 +7,7 @@ from typing import Any
 
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.text_bound import TextBound
-from mmcalib.engine.messages.message import Reply, Request
+from mmcalib.engine.messages.message import Repeatable, Reply, Request
 from mmcalib.texts.recipe import TextRecipe
 
 
@@ -36,14 +36,10 @@ class TextsCounted(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class CountTexts(Request[TextsCounted]):
+class CountTexts(Repeatable, Request[TextsCounted]):
     """Count what each request takes beside the placeholders of its items."""
 
     requests: tuple[BareRequest, ...]
-
-    @property
-    def repeatable(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +50,10 @@ class TextsBound(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class BoundTexts(Request[TextsBound]):
+class BoundTexts(Repeatable, Request[TextsBound]):
     """Find what bounds the text of any request."""
 
     modalities: tuple[Modality, ...]
-
-    @property
-    def repeatable(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +67,7 @@ class RecipeFound(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class FindRecipe(Request[RecipeFound]):
+class FindRecipe(Repeatable, Request[RecipeFound]):
     """Find how texts can be counted without vLLM."""
 
     modalities: tuple[Modality, ...]
-
-    @property
-    def repeatable(self) -> bool:
-        return True

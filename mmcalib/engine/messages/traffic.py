@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, WorstOrder
-from mmcalib.engine.messages.message import Reply, Request
+from mmcalib.engine.messages.message import Repeatable, Reply, Request
 from mmcalib.gpus.gpu import Gpu
 
 
@@ -18,7 +18,7 @@ class TrafficServed(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class ServeTraffic(Request[TrafficServed]):
+class ServeTraffic(Repeatable, Request[TrafficServed]):
     """Start vLLM's engine core and serve the requests, in their order, until all have answers.
 
     Without a `gpu` it is the engine of this machine, and nothing is known of its memory. Answers
@@ -30,10 +30,6 @@ class ServeTraffic(Request[TrafficServed]):
     arrivals: Arrivals
     gpu: Gpu | None
 
-    @property
-    def repeatable(self) -> bool:
-        return True
-
 
 @dataclass(frozen=True, slots=True)
 class WorstOrderFound(Reply):
@@ -43,7 +39,7 @@ class WorstOrderFound(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class FindWorstOrder(Request[WorstOrderFound]):
+class FindWorstOrder(Repeatable, Request[WorstOrderFound]):
     """Search for the order, batching and repetition of these items that takes most, at most
     `counts` of each modality in a request, and serve it.
     """
@@ -54,7 +50,3 @@ class FindWorstOrder(Request[WorstOrderFound]):
     gpu: Gpu
     trials: int
     seed: int
-
-    @property
-    def repeatable(self) -> bool:
-        return True

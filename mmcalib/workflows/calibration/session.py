@@ -20,7 +20,7 @@ from mmcalib.scratch import Scratch
 from mmcalib.workflows.calibration.given import said_by_flags
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
-from mmcalib.workflows.spec import Job, cache_dir
+from mmcalib.workflows.spec import Job
 from mmcalib.workflows.traffic.beside import ServingProcess
 
 # Below the cache folder.
@@ -92,7 +92,7 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
 def _answers_of_earlier_runs(job: Job, progress: Progress) -> Answers | None:
     if job.probe.no_cache:
         return None
-    return Answers((job.cache_dir or cache_dir()) / ANSWERS, lambda: progress.note(_REMEMBERED))
+    return Answers(job.cache / ANSWERS, lambda: progress.note(_REMEMBERED))
 
 
 def _rehearsals(gpu: Gpu, answers: Answers | None, progress: Progress) -> Rehearsals:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mmcalib.models import ResolvedModel, resolve
 from mmcalib.progress import Progress
 from mmcalib.workflows.read import ReadCorpus, read
-from mmcalib.workflows.spec import Job, cache_dir
+from mmcalib.workflows.spec import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,14 @@ class Sources:
 
 def read_sources(job: Job, progress: Progress) -> Sources:
     """Raises ModelError, CorpusError and UsageError where something named is not there."""
-    cache = job.cache_dir or cache_dir()
     with progress.step("finding the model"):
-        resolved = resolve(job.model, cache_dir=cache)
+        resolved = resolve(job.model, cache_dir=job.cache)
     corpus = read(
         job.data,
         job.requests,
         allowed_root=job.allowed_root,
         allow_url=job.allow_url,
-        cache=cache,
+        cache=job.cache,
         progress=progress,
         how=job.probe,
     )
