@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from mmcalib.census.path_lists import PathLists
+from mmcalib.census.shape_counts import EXEMPLARS, ShapeCount, ShapeCounts, grouped, together
 from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
-from mmcalib.domain.shapes import (
-    MODALITIES,
-    AudioShape,
-    ImageShape,
-    Modality,
-    Shape,
-    VideoShape,
-)
+from mmcalib.domain.shape_columns import Column, Shapes, columns_of
+from mmcalib.domain.shapes import MODALITIES, SHAPES, Modality, Shape
 
-# Enough to look at one, and at another when that is gone.
-EXEMPLARS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeCount:
-    """`count` items have `shape`; `exemplars` are the first of their paths in sorted order."""
-
-    shape: Shape
-    count: int
-    exemplars: tuple[str, ...]
+# Distinct keys that are counted as they come, before they go to the columns.
+_RECENT = 1 << 15
+# Of lists of paths that nobody asks for any more so many may stay.
+_SPARE = 1 << 16
 
 
 @dataclass(slots=True)
@@ -40,6 +30,16 @@ class _Tally:
         self.exemplars = sorted({*self.exemplars, *paths})[:EXEMPLARS]
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Of one modality: a row for each shape and encoding, by both in ascending order."""
+
+    shapes: Shapes
+    encodings: Column
+    counts: Column
+    exemplars: Column
+
+
 Refuses = Callable[[Encoded], object]
 """Whether a server refuses such a file: anything true."""
 
@@ -48,18 +48,25 @@ class Census:
     """The exact histogram of shapes. Adding and merging give the same in any order.
 
     Files of one shape are counted apart by how they hold it, for `encoded` and `without` alone.
+    What came last is counted in a dict, all else in columns: some 80 bytes for each shape.
     """
 
     def __init__(self, counts: Iterable[ShapeCount] = ()) -> None:
-        self._counts: dict[tuple[Shape, Encoding], _Tally] = {}
+        self._recent: dict[tuple[Shape, Encoding], _Tally] = {}
+        # Parts of the columns, each half as long as the one before or shorter.
+        self._parts: dict[Modality, list[_Rows]] = {}
+        self._paths = PathLists()
+        self._encodings: list[Encoding] = []
+        self._numbers: dict[Encoding, int] = {}
+        self._whole: dict[Modality, ShapeCounts] = {}
         for entry in counts:
             self._take((entry.shape, PLAIN), entry.count, entry.exemplars)
 
     def add(self, shape: Shape, path: str, count: int = 1, encoding: Encoding = PLAIN) -> None:
         """Count an item, `count` times; `path` may become an exemplar."""
-        tally = self._counts.get((shape, encoding))
+        tally = self._recent.get((shape, encoding))
         if tally is None:
-            self._counts[shape, encoding] = _Tally(count, [path])
+            self._take((shape, encoding), count, (path,))
             return
         tally.count += count
         if len(tally.exemplars) < EXEMPLARS or path < tally.exemplars[-1]:
@@ -69,49 +76,72 @@ class Census:
         """census(A) and census(B) give census(A∪B); neither is changed."""
         merged = Census()
         for one in (self, other):
-            for key, tally in one._counts.items():
-                merged._take(key, tally.count, tally.exemplars)
+            for file, found in one.encoded():
+                merged._take((file.shape, file.encoding), found.count, found.exemplars)
         return merged
 
     def encoded(self) -> Iterator[tuple[Encoded, ShapeCount]]:
         """The distinct ways in which files hold their shapes, in a fixed order."""
-        for shape, encoding in sorted(self._counts, key=_key_order):
-            tally = self._counts[shape, encoding]
-            found = ShapeCount(shape, tally.count, tuple(tally.exemplars))
-            yield Encoded(shape, encoding), found
+        for modality in self.modalities():
+            rows = self._rows(modality)
+            columns = zip(rows.shapes, rows.encodings, rows.counts, rows.exemplars, strict=True)
+            for shape, number, count, at in columns:
+                encoding = self._encodings[int(number)]
+                yield Encoded(shape, encoding), ShapeCount(shape, int(count), self._paths[at])
 
     def without(self, refuses: Refuses) -> Census:
         """The census of the other files."""
         left = Census()
-        for key, tally in self._counts.items():
-            if not refuses(Encoded(*key)):
-                left._take(key, tally.count, tally.exemplars)
+        for file, found in self.encoded():
+            if not refuses(file):
+                left._take((file.shape, file.encoding), found.count, found.exemplars)
         return left
 
     def modalities(self) -> tuple[Modality, ...]:
         """Those that have items, in the order of `MODALITIES`."""
-        present = {shape.modality for shape, _ in self._counts}
+        present = {shape.modality for shape, _ in self._recent} | set(self._parts)
         return tuple(modality for modality in MODALITIES if modality in present)
 
     def items(self, modality: Modality | None = None) -> int:
         """The number of items, of one modality or of all."""
-        return sum(
-            tally.count
-            for (shape, _), tally in self._counts.items()
-            if modality in (None, shape.modality)
-        )
+        wanted = self.modalities() if modality is None else (modality,)
+        return sum(self.counts(one).items() for one in wanted)
+
+    def counts(self, modality: Modality) -> ShapeCounts:
+        """The distinct shapes of one modality with their counts, in ascending order."""
+        if self._recent:
+            self._fold()
+        if modality not in self._whole:
+            rows = self._rows(modality)
+            order, starts = grouped([*rows.shapes.columns.values()])
+            counts, exemplars = together(order, starts, rows.counts, rows.exemplars, self._paths)
+            shapes = rows.shapes if len(starts) == len(order) else rows.shapes.take(order[starts])
+            self._whole[modality] = ShapeCounts(shapes, counts, exemplars, self._paths)
+        return self._whole[modality]
 
     def shapes(self, modality: Modality | None = None) -> Iterator[ShapeCount]:
         """The distinct shapes with their counts, by modality, then in ascending order."""
-        kept = (key for key in self._counts if modality in (None, key[0].modality))
-        for shape, keys in groupby(sorted(kept, key=_shape_order), key=_shape):
-            tallies = [self._counts[key] for key in keys]
-            paths = {path for tally in tallies for path in tally.exemplars}
-            count = sum(tally.count for tally in tallies)
-            yield ShapeCount(shape, count, tuple(sorted(paths)[:EXEMPLARS]))
+        for one in self.modalities():
+            if modality in (None, one):
+                yield from self.counts(one)
+
+    def only(self, modalities: Iterable[Modality]) -> Census:
+        """Of these modalities alone."""
+        kept = set(modalities)
+        left = Census()
+        for file, found in self.encoded():
+            if file.modality in kept:
+                left._take((file.shape, file.encoding), found.count, found.exemplars)
+        return left
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Census) and list(self.shapes()) == list(other.shapes())
+        if not isinstance(other, Census) or self.modalities() != other.modalities():
+            return False
+        return all(
+            len(self.counts(m)) == len(other.counts(m))
+            and all(a == b for a, b in zip(self.counts(m), other.counts(m), strict=True))
+            for m in self.modalities()
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -120,30 +150,101 @@ class Census:
         return f"Census({', '.join(parts)})"
 
     def _take(self, key: tuple[Shape, Encoding], count: int, paths: Iterable[str]) -> None:
-        tally = self._counts.setdefault(key, _Tally(0, []))
+        if len(self._recent) >= _RECENT:
+            self._fold()
+        self._whole.clear()
+        tally = self._recent.setdefault(key, _Tally(0, []))
         tally.count += count
         tally.offer(paths)
 
+    def _fold(self) -> None:
+        """What was counted last goes to the columns."""
+        for modality in MODALITIES:
+            keys = [key for key in self._recent if key[0].modality == modality]
+            if not keys:
+                continue
+            found = [self._recent[key] for key in keys]
+            parts = self._parts.setdefault(modality, [])
+            parts.append(
+                self._sorted(
+                    modality,
+                    columns_of(modality, [shape for shape, _ in keys]),
+                    np.array([self._number(encoding) for _, encoding in keys], dtype=np.int32),
+                    np.array([tally.count for tally in found], dtype=np.int64),
+                    np.array([self._paths.add(tally.exemplars) for tally in found]),
+                )
+            )
+            while len(parts) > 1 and 2 * len(parts[-1].counts) > len(parts[-2].counts):
+                parts[-2:] = [self._joined(modality, parts[-2:])]
+        self._recent.clear()
+        live = sum(len(part.counts) for parts in self._parts.values() for part in parts)
+        if self._paths.lists > 2 * live + _SPARE:
+            self._repack()
 
-def _shape(key: tuple[Shape, Encoding]) -> Shape:
-    return key[0]
+    def _repack(self) -> None:
+        """Without the paths that other ones took the place of."""
+        kept = PathLists()
+        for modality, parts in self._parts.items():
+            self._parts[modality] = [
+                replace(
+                    part, exemplars=np.array([kept.add(self._paths[at]) for at in part.exemplars])
+                )
+                for part in parts
+            ]
+        self._paths = kept
 
+    def _rows(self, modality: Modality) -> _Rows:
+        if self._recent:
+            self._fold()
+        parts = self._parts.get(modality, [])
+        if not parts:
+            none = np.array([], dtype=np.int64)
+            return _Rows(Shapes(modality, columns_of(modality, [])), none, none, none)
+        if len(parts) > 1:
+            parts[:] = [self._joined(modality, parts)]
+        return parts[0]
 
-def _shape_order(key: tuple[Shape, Encoding]) -> tuple[float, ...]:
-    return shape_order(key[0])
+    def _joined(self, modality: Modality, parts: Sequence[_Rows]) -> _Rows:
+        names = parts[0].shapes.columns
+        return self._sorted(
+            modality,
+            {n: np.concatenate([one.shapes.columns[n] for one in parts]) for n in names},
+            np.concatenate([one.encodings for one in parts]),
+            np.concatenate([one.counts for one in parts]),
+            np.concatenate([one.exemplars for one in parts]),
+        )
 
+    def _sorted(
+        self,
+        modality: Modality,
+        columns: dict[str, Column],
+        encodings: Column,
+        counts: Column,
+        exemplars: Column,
+    ) -> _Rows:
+        ranks = self._ranks()[encodings]
+        order, starts = grouped([*columns.values(), ranks])
+        counts, exemplars = together(order, starts, counts, exemplars, self._paths)
+        first = order[starts]
+        shapes = Shapes(modality, {name: column[first] for name, column in columns.items()})
+        return _Rows(shapes, encodings[first], counts, exemplars)
 
-def _key_order(key: tuple[Shape, Encoding]) -> tuple[tuple[float, ...], Encoding]:
-    return shape_order(key[0]), key[1]
+    def _ranks(self) -> Column:
+        """Where each encoding stands among those that are known, in ascending order."""
+        ranks = np.empty(len(self._encodings), dtype=np.int64)
+        order = sorted(range(len(self._encodings)), key=self._encodings.__getitem__)
+        ranks[order] = np.arange(len(order))
+        return ranks
+
+    def _number(self, encoding: Encoding) -> int:
+        number = self._numbers.get(encoding)
+        if number is None:
+            number = self._numbers[encoding] = len(self._encodings)
+            self._encodings.append(encoding)
+        return number
 
 
 def shape_order(shape: Shape) -> tuple[float, ...]:
     """A sort key for shapes of any modality."""
-    match shape:
-        case ImageShape():
-            return 0, shape.width_px, shape.height_px
-        case VideoShape():
-            frames, size = (shape.num_frames, shape.fps), (shape.width_px, shape.height_px)
-            return 1, *frames, shape.duration_s, *size
-        case AudioShape():
-            return 2, shape.num_samples, shape.sample_rate_hz
+    names = SHAPES[shape.modality].__slots__
+    return MODALITIES.index(shape.modality), *(getattr(shape, name) for name in names)

@@ -20,6 +20,9 @@ from mmcalib.wording import one_line
 # What is known of an item once it was looked at.
 _Known = Encoded | Skipped
 
+# Lines of which it is remembered what they say.
+_KNOWN_LINES = 1 << 14
+
 # Device and inode, equal for all links to a file; the path when it is gone.
 _Identity = tuple[int, int] | str
 
@@ -163,6 +166,8 @@ class CorpusCounter:
             return found
         seen = decode(item.path, line)
         if not isinstance(seen, Skipped):
+            if len(self.encoded) >= _KNOWN_LINES:
+                self.encoded.clear()
             found = self.encoded[line] = encoded(seen)
             return found
         if self._owns(item.path) and hash(item.path) not in self.settled:

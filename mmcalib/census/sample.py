@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.census import Census
+from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, weight
 
 
@@ -18,17 +19,19 @@ def choose(census: Census, per_modality: int, seed: int) -> list[tuple[Shape, st
     """
     chosen: list[tuple[Shape, str]] = []
     for modality in census.modalities():
-        entries = list(census.shapes(modality))
-        picked = _unique(max(entries, key=lambda e: rank(e.shape)) for rank in _RANKS[modality])
-        rest = [entry for entry in entries if entry not in picked]
+        found = census.counts(modality)
+        picked = dict.fromkeys(_foremost(found.shapes, rank) for rank in _RANKS[modality])
+        rest = [row for row in range(len(found)) if row not in picked]
         # Reproducible, not secret.
         random.Random(f"{seed}:{modality}").shuffle(rest)  # noqa: S311
-        chosen += [(e.shape, e.exemplars[0]) for e in (*picked, *rest)[: max(0, per_modality)]]
+        rows = [*picked, *rest][: max(0, per_modality)]
+        chosen += [(found.shapes[row], found.paths_at(row)[0]) for row in rows]
     return chosen
 
 
-def _unique(entries: Iterable[ShapeCount]) -> list[ShapeCount]:
-    return list({entry.shape: entry for entry in entries}.values())
+def _foremost(shapes: Shapes, rank: Rank) -> int:
+    """The place of the first that ranks highest."""
+    return max(enumerate(shapes), key=lambda one: (rank(one[1]), -one[0]))[0]
 
 
 def _area(shape: Shape) -> float:

@@ -49,7 +49,7 @@ def _table(census: Census) -> Table:
         numeric = name in ("items", "shapes")
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for modality in census.modalities():
-        entries = list(census.shapes(modality))
+        entries = census.counts(modality)
         frequent = max(entries, key=lambda entry: entry.count)
         times = f" ({wording.number(frequent.count)} times)" if frequent.count > 1 else ""
         largest = max(entries, key=lambda entry: _size(entry.shape))

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import FailFast, Field, model_validator
 
-from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.census.shape_counts import ShapeCount
 from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.shard import Shard
 from mmcalib.domain.asked import Asked
@@ -175,7 +176,7 @@ def totals(
     """Items, prompts, and what there is of each modality."""
     modalities = {
         modality: ScannedModality(
-            items=census.items(modality), unique_shapes=sum(1 for _ in census.shapes(modality))
+            items=census.items(modality), unique_shapes=len(census.counts(modality))
         )
         for modality in census.modalities()
     }

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.census.shape_counts import ShapeCount
 from mmcalib.corpus.shard import Shard
 from mmcalib.domain.shape_codec import to_fields
 from mmcalib.domain.shapes import Shape

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.census import Census
 from mmcalib.census.count_corpus import count_corpus
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.census.shape_counts import ShapeCount
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
@@ -55,7 +56,7 @@ class ReadCorpus:
         """Without items of other modalities, and without the requests that carry one."""
         return replace(
             self,
-            census=Census(e for e in self.census.shapes() if e.shape.modality in modalities),
+            census=self.census.only(modalities),
             prompts=PromptCensus(
                 entry
                 for entry in self.prompts.signatures()

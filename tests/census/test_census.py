@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.census.census import EXEMPLARS, Census, ShapeCount
+from mmcalib.census.census import Census
+from mmcalib.census.shape_counts import EXEMPLARS, ShapeCount
 from mmcalib.domain.encoding import Encoded, Encoding
 from mmcalib.domain.seen import decode, encode, is_sound
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mmcalib.census.census import Census, ShapeCount
+from mmcalib.census.census import Census
+from mmcalib.census.shape_counts import ShapeCount
 from mmcalib.derive.costs import Basis, CostTable, ItemCost, Mismatch, Refusal
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Skipped

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Final, TypeVar
 
+import numpy as np
+
 from mmcalib.census.accesses import Access, Accesses
+from mmcalib.census.census import Census
 from mmcalib.corpus.asking import digest
+from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import weight
 from mmcalib.domain.traffic import TrafficItem, TrafficRequest
 from mmcalib.engine.messages import BareRequest
@@ -92,24 +98,46 @@ def trace(
 
 
 def _alone(corpus: ReadCorpus, answer_tokens: int, most: int, seed: int) -> Trace:
-    every = [
-        (entry.shape, f"{entry.exemplars[0]}#{copy}" if copy else entry.exemplars[0])
-        for entry in corpus.census.shapes()
-        for copy in range(entry.count)
-    ]
+    items = corpus.census.items()
+    chosen = list(_items(corpus.census, most, seed))
     # A folder's order says nothing of that in which its files are asked about.
-    random.Random(seed).shuffle(every)  # noqa: S311
-    chosen = _sample(every, [weight(shape) for shape, _ in every], most, seed)
+    random.Random(seed).shuffle(chosen)  # noqa: S311
     requests = tuple(
-        TrafficRequest(path, TEXT_TOKENS, answer_tokens, (TrafficItem(shape, path),))
-        for shape, path in chosen
+        TrafficRequest(item.content, TEXT_TOKENS, answer_tokens, (item,)) for item in chosen
     )
     said = (
         "each item in a request of its own, in an order by chance",
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
-    sampled = _sampled(len(chosen), len(every), "items", _MIXTURE)
-    return Trace(requests, len(every), (*sampled, *said), len(requests))
+    sampled = _sampled(len(chosen), items, "items", _MIXTURE)
+    return Trace(requests, items, (*sampled, *said), len(requests))
+
+
+def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
+    """At most so many, of one shape one after the other: the heaviest, and others by chance."""
+    every = [census.counts(modality) for modality in census.modalities()]
+    ends = np.cumsum(np.concatenate([one.counts for one in every]))
+    weights = np.concatenate([one.shapes.weights() for one in every])
+    places: Collection[int] = range(ends[-1])
+    if ends[-1] > most:
+        heaviest = dict.fromkeys(islice(_heaviest(ends, weights), round(most * _HEAVIEST)))
+        some = random.Random(seed).sample(range(ends[-1]), most)  # noqa: S311
+        others = [place for place in some if place not in heaviest]
+        places = sorted([*heaviest, *others[: most - len(heaviest)]])
+    firsts = list(accumulate((len(one) for one in every), initial=0))
+    for place in places:
+        row = int(ends.searchsorted(place, side="right"))
+        part = bisect_right(firsts, row) - 1
+        entry = every[part][row - firsts[part]]
+        copy = place - int(ends[row]) + entry.count
+        path = entry.exemplars[0]
+        yield TrafficItem(entry.shape, f"{path}#{copy}" if copy else path)
+
+
+def _heaviest(ends: Column, weights: Column) -> Iterator[int]:
+    """Places of items, those of the heaviest row first."""
+    for row in np.argsort(-weights, kind="stable"):
+        yield from range(ends[row - 1] if row else 0, ends[row])
 
 
 def _sampled(served: int, of: int, what: str, which: str) -> Iterator[str]:

@@ -1,0 +1,143 @@
+"""Many shapes of one modality in few columns: eight bytes for each of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmcalib.domain.shapes import SHAPES, Modality, Shape
+
+Column = NDArray[Any]
+
+# Rows that are made into objects at a time.
+_AT_A_TIME = 4096
+# Places of shapes that are asked for again and again, such as those that requests name.
+_MOST_KNOWN = 1 << 16
+
+
+class Shapes(Sequence[Shape]):
+    """Distinct shapes of one modality, ascending; each is made when it is asked for.
+
+    `columns` hold their fields by name, one number for each shape.
+    """
+
+    __slots__ = ("_known", "columns", "modality")
+
+    def __init__(self, modality: Modality, columns: Mapping[str, Column]) -> None:
+        self.modality: Modality = modality
+        self.columns = dict(columns)
+        self._known: dict[Shape, int | None] = {}
+
+    @classmethod
+    def of(cls, modality: Modality, shapes: Iterable[Shape]) -> Shapes:
+        """These, in whatever order they come."""
+        ordered = sorted(set(shapes))
+        return cls(modality, columns_of(modality, ordered))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @overload
+    def __getitem__(self, at: int) -> Shape: ...
+    @overload
+    def __getitem__(self, at: slice) -> Shapes: ...
+    def __getitem__(self, at: int | slice) -> Shape | Shapes:
+        if isinstance(at, slice):
+            return Shapes(self.modality, {n: column[at] for n, column in self.columns.items()})
+        return SHAPES[self.modality](*(column[at].item() for column in self.columns.values()))
+
+    def __iter__(self) -> Iterator[Shape]:
+        made = SHAPES[self.modality]
+        for start in range(0, len(self), _AT_A_TIME):
+            some = (c[start : start + _AT_A_TIME].tolist() for c in self.columns.values())
+            yield from map(made, *some)
+
+    def __contains__(self, shape: object) -> bool:
+        return isinstance(shape, SHAPES[self.modality]) and self.place(shape) is not None
+
+    def place(self, shape: Shape) -> int | None:
+        """Where it stands; None where it does not."""
+        if shape in self._known:
+            return self._known[shape]
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        found = self._known[shape] = self._place(shape)
+        return found
+
+    def places(self, others: Sequence[Shape]) -> Column:
+        """Where each of these stands, -1 for one that does not."""
+        if others is self:
+            return np.arange(len(self))
+        if not isinstance(others, Shapes):
+            found = (self.place(shape) for shape in others)
+            return np.array([-1 if at is None else at for at in found], dtype=np.int64)
+        both = [np.concatenate([c, others.columns[n]]) for n, c in self.columns.items()]
+        # Of two equal ones the first is mine: the sort is stable.
+        order = np.lexsort(both[::-1])
+        same = equal_to_next(column[order] for column in both)
+        at = np.full(len(others), -1, dtype=np.int64)
+        at[order[1:][same] - len(self)] = order[:-1][same]
+        return at
+
+    def take(self, rows: Column) -> Shapes:
+        """Some of them: by ascending places, or by a mask."""
+        return Shapes(self.modality, {n: column[rows] for n, column in self.columns.items()})
+
+    def weights(self) -> Column:
+        """`mmcalib.domain.shapes.weight` of each."""
+        c = self.columns
+        match self.modality:
+            case "audio":
+                return c["num_samples"].astype(float)
+            case "image":
+                return c["width_px"].astype(float) * c["height_px"]
+            case "video":
+                return c["num_frames"].astype(float) * c["width_px"] * c["height_px"]
+
+    def slopes(self) -> Column:
+        """How flat each is, 0 for sound."""
+        if self.modality == "audio":
+            return np.zeros(len(self))
+        return self.columns["width_px"] / self.columns["height_px"]
+
+    def _place(self, shape: Shape) -> int | None:
+        low, high = 0, len(self)
+        for name, column in self.columns.items():
+            value, part = getattr(shape, name), column[low:high]
+            low, high = (
+                low + int(part.searchsorted(value)),
+                low + int(part.searchsorted(value, side="right")),
+            )
+            if low == high:
+                return None
+        return low
+
+
+def columns_of(modality: Modality, shapes: Sequence[Shape]) -> dict[str, Column]:
+    """A column for each of their fields, in their order."""
+    kinds = {
+        field.name: float if field.type == "float" else np.int64 for field in _fields(modality)
+    }
+    return {
+        name: np.fromiter((getattr(s, name) for s in shapes), dtype=kind, count=len(shapes))
+        for name, kind in kinds.items()
+    }
+
+
+def _fields(modality: Modality) -> tuple[Any, ...]:
+    return fields(SHAPES[modality])
+
+
+def equal_to_next(columns: Iterable[Column]) -> Column:
+    """Of each row but the last, whether the next is the same in all columns."""
+    found: Column | None = None
+    for column in columns:
+        same = column[1:] == column[:-1]
+        found = same if found is None else found & same
+    if found is None:
+        raise ValueError("no columns")
+    return found
