@@ -52,6 +52,13 @@ class ShapeCounts(Sequence[ShapeCount]):
         for shape, count, at in zip(self.shapes, self.counts, self.exemplars, strict=True):
             yield ShapeCount(shape, int(count), self.paths[at])
 
+    def of(self, shape: Shape) -> ShapeCount:
+        """The row of one that is there."""
+        row = self.shapes.place(shape)
+        if row is None:
+            raise KeyError(shape)
+        return self[row]
+
     def paths_at(self, row: int) -> tuple[str, ...]:
         """The exemplars of one row."""
         return self.paths[self.exemplars[row]]

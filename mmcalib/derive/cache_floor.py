@@ -72,12 +72,13 @@ def largest_item_bytes(
     """
     costs = table.of(modality)
     dummy, most = plain.dummies.get(modality), _most_embeds(modality, plain, limit_tokens)
-    found = [max(1, cost.tensor_bytes) for cost in costs]
+    found = [max(1, int(costs.tensor_bytes.max()))] if costs else []
     rates = [] if dummy is None or not dummy.embeds else [dummy.tensor_bytes / dummy.embeds]
     if dummy is not None:
         found.append(dummy.tensor_bytes)
     if modality == "video":
-        rates += [cost.tensor_bytes / cost.embeds for cost in costs if cost.embeds]
+        some = costs.take(costs.embeds > 0)
+        rates += [float((some.tensor_bytes / some.embeds).max(initial=0))]
     return max([*found, math.ceil(most * max(rates, default=0))], default=0)
 
 

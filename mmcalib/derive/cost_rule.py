@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from mmcalib.derive.counted import VllmCount
+import numpy as np
+
+from mmcalib.derive.vllm_counts import VllmCount, VllmCounts
 from mmcalib.domain.cost import Cost
+from mmcalib.domain.shape_columns import Column
 
 # A number by the embeds of an item, None where nothing says what it is.
 Follows = Callable[[int], int | None]
@@ -34,6 +37,11 @@ class CostRule:
         seconds = self.seconds_per_embed * embeds
         return Cost(embeds + text, embeds, nbytes, 0.0, seconds, counted.sampled)
 
+    def columns(self, counts: VllmCounts) -> tuple[Column, Column]:
+        """Text and bytes of each, as in `cost`; -1 where the witnesses do not tell."""
+        keys = counts.tiles if self.by_tiles else counts.embeds
+        return _each(self.text, counts.embeds), _each(self.nbytes, keys)
+
 
 def cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | None:
     """The rule of all these; None where one contradicts another."""
@@ -49,6 +57,12 @@ def cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | None:
     if len(cut) < len(witnesses) or not (nbytes := follows(cut)):
         return None
     return CostRule(text, nbytes, each, by_tiles=True)
+
+
+def _each(rule: Follows, keys: Column) -> Column:
+    every, rows = np.unique(keys, return_inverse=True)
+    found = (rule(key) for key in every.tolist())
+    return np.array([-1 if one is None else one for one in found], dtype=np.int64)[rows]
 
 
 def follows(pairs: Iterable[tuple[int, int]]) -> Follows | None:

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
+from mmcalib.derive.cost_columns import CostColumns, CostMap
+from mmcalib.derive.item_cost import ItemCost, heaviest
 from mmcalib.domain.cost import RefusedBy
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
-
-# real: the media itself went through vLLM; blank: a stand-in of equal shape did; unchanged: below
-# the cap that distinguishes this setting from the default, and so computed from the default;
-# counted: computed by vLLM's own count of its size, which agreed with all that were processed.
-Basis = Literal["real", "blank", "unchanged", "counted"]
-
-
-@dataclass(frozen=True, slots=True)
-class ItemCost:
-    """Cost of one item of `shape`; `count` items of the corpus have it. `tokens` in the prompt,
-    `embeds` in the encoder cache, `tensor_bytes` of processed tensors, `process_s` seconds to load
-    and process. `sampled` is what vLLM's loader handed over, as in `mmcalib.domain.cost.Cost`;
-    `cpu_s` are a real item's processor seconds, which no stand-in has.
-    """
-
-    shape: Shape
-    count: int
-    exemplar: str
-    tokens: int
-    embeds: int
-    tensor_bytes: int
-    process_s: float
-    sampled: tuple[int, ...]
-    basis: Basis
-    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +36,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """All costs under one setting, by shape.
+    """All costs under one setting, of each modality that has any.
 
     `compared` real items were loaded and held against their stand-ins; `failed` of each modality
     could not be loaded by vLLM, though a stand-in of their shape could. `witnesses`: so many
@@ -68,27 +44,37 @@ class CostTable:
     """
 
     setting: Setting
-    costs: dict[Shape, ItemCost]
+    columns: Mapping[Modality, CostColumns]
     refusals: tuple[Refusal, ...] = ()
     mismatches: tuple[Mismatch, ...] = ()
     compared: int = 0
     failed: dict[Modality, int] = field(default_factory=dict)
     witnesses: dict[Modality, int] = field(default_factory=dict)
 
-    def of(self, modality: Modality) -> list[ItemCost]:
-        """The costs of one modality, by shape order of measurement."""
-        return [cost for cost in self.costs.values() if cost.shape.modality == modality]
+    @property
+    def costs(self) -> CostMap:
+        """By shape."""
+        return CostMap(self.columns)
+
+    def of(self, modality: Modality) -> CostColumns:
+        """The costs of one modality, ascending by shape."""
+        return self.columns.get(modality) or CostColumns.of(modality, ())
 
     def modalities(self) -> tuple[Modality, ...]:
         return tuple(m for m in MODALITIES if self.of(m))
 
+    def every(self) -> Iterator[ItemCost]:
+        """Of all modalities."""
+        for modality in self.modalities():
+            yield from self.of(modality)
+
+    def items(self) -> int:
+        """How many there are of all shapes."""
+        return sum(columns.items() for columns in self.columns.values())
+
     def most_embeds(self) -> dict[Modality, int]:
         """Of the largest item of each modality."""
-        most: dict[Modality, int] = {}
-        for cost in self.costs.values():
-            modality = cost.shape.modality
-            most[modality] = max(cost.embeds, most.get(modality, 0))
-        return most
+        return {m: int(self.of(m).embeds.max()) for m in self.modalities()}
 
     @property
     def largest_embeds(self) -> int:
@@ -97,8 +83,21 @@ class CostTable:
 
     def heaviest(self, modality: Modality) -> ItemCost | None:
         """The item that takes most of the encoder cache; ties by path, so that it is stable."""
-        return heaviest(self.of(modality))
+        return self.of(modality).heaviest
+
+    def largest(self) -> ItemCost | None:
+        """The heaviest of all modalities."""
+        return heaviest(cost for m in self.modalities() if (cost := self.heaviest(m)))
 
 
-def heaviest(costs: Iterable[ItemCost]) -> ItemCost | None:
-    return max(costs, key=lambda cost: (cost.embeds, cost.tokens, cost.exemplar), default=None)
+def table_of(setting: Setting, costs: Mapping[Shape, ItemCost]) -> CostTable:
+    """The table of these alone."""
+    every = list(costs.values())
+    return CostTable(
+        setting,
+        {
+            modality: CostColumns.of(modality, mine)
+            for modality in MODALITIES
+            if (mine := [cost for cost in every if cost.shape.modality == modality])
+        },
+    )

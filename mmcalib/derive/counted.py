@@ -6,11 +6,17 @@ It is used only where it reproduced everything that was processed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.domain.shapes import AudioShape, Shape
+import numpy as np
+
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.sampled import same_rows
+from mmcalib.derive.vllm_counts import VllmCounts
+from mmcalib.domain.shape_columns import Column
+from mmcalib.domain.shapes import Shape
 
 # Shapes that are processed for each value, spread over what it changes.
 SPOTS = 8
@@ -18,115 +24,110 @@ SPOTS = 8
 _MOST_LEVELS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class VllmCount:
-    """Embeds by vLLM's own count, what its loader would sample, and the tiles of an image, where a
-    list of resolutions says into how many it is cut.
-    """
-
-    embeds: int
-    sampled: tuple[int, ...]
-    tiles: int | None = None
-
-
-Counts = Mapping[Shape, VllmCount]
+def as_counted(counts: VllmCounts, costs: CostColumns) -> Column:
+    """Of each cost whether it is as counted."""
+    rows = counts.shapes.places(costs.shapes)
+    found: Column = rows >= 0
+    known = np.flatnonzero(found)
+    rows = rows[known]
+    same = counts.embeds[rows] == costs.embeds[known]
+    found[known] = same & same_rows(counts.sampled[rows], costs.sampled[known])
+    return found
 
 
-def reproduces(counts: Counts, costs: Sequence[ItemCost]) -> bool:
+def reproduces(counts: VllmCounts, costs: CostColumns) -> bool:
     """Whether every one of these measured costs is as counted."""
-    return all(
-        c.shape in counts
-        and (counts[c.shape].embeds, counts[c.shape].sampled) == (c.embeds, c.sampled)
-        for c in costs
-    )
+    return bool(as_counted(counts, costs).all())
 
 
-def changed(counts: Counts, default: Sequence[ItemCost]) -> list[ItemCost]:
-    """Those that are counted otherwise than they cost by default."""
-    return [c for c in default if not reproduces(counts, [c])]
+def of_counted(counts: VllmCounts, costs: CostColumns) -> CostColumns:
+    """The costs of the shapes that are counted; there must be one of each."""
+    return costs.take(costs.shapes.places(counts.shapes))
 
 
-def spots(moved: Sequence[ItemCost], counts: Counts) -> list[Shape]:
+def spots(moved: CostColumns, counts: VllmCounts) -> list[Shape]:
     """Which of the changed shapes to process: the heaviest, lightest, flattest, tallest and others
     between, and of few levels each.
     """
-    by_weight = sorted(moved, key=lambda c: (counts[c.shape].embeds, c.embeds, slope(c.shape)))
-    by_slope = sorted(moved, key=lambda c: slope(c.shape))
-    last = len(by_weight) - 1
+    rows = counts.shapes.places(moved.shapes)
+    embeds, slopes = counts.embeds[rows], moved.shapes.slopes()
+    by_weight = np.lexsort((slopes, moved.embeds, embeds))
+    by_slope = np.argsort(slopes, kind="stable")
+    last = len(rows) - 1
     among = [by_weight[round(last * part / (SPOTS - 3))] for part in range(SPOTS - 2)]
-    picked = [*among, by_slope[0], by_slope[-1]]
-    levels: dict[int, list[ItemCost]] = {}
-    for cost in by_slope:
-        levels.setdefault(counts[cost.shape].embeds, []).append(cost)
-    if len(levels) <= _MOST_LEVELS:
-        picked += [cost for level in levels.values() for cost in (level[0], level[-1])]
-    return list(dict.fromkeys(cost.shape for cost in picked))
+    picked = [*among, by_slope[0], by_slope[-1], *ends_of_levels(embeds, by_slope, _MOST_LEVELS)]
+    return [moved.shapes[row] for row in dict.fromkeys(map(int, picked))]
+
+
+def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
+    """The first and the last row in this order of each level, where there are no more of them."""
+    every, first = np.unique(levels[order], return_index=True)
+    if len(every) > most:
+        return []
+    _, last = np.unique(levels[order[::-1]], return_index=True)
+    pairs = zip(order[first], order[::-1][last], strict=True)
+    return [int(row) for pair in pairs for row in pair]
 
 
 def filled(
-    table: CostTable, default: CostTable, counts: Counts, measured: Sequence[Shape]
+    table: CostTable, default: CostTable, counts: VllmCounts, measured: Sequence[Shape]
 ) -> CostTable | None:
     """The table with every changed shape that was not measured computed from its count; None where
     a measured one is not as counted, or its tokens beside the embeds follow no known rule.
     """
-    seen = [table.costs[shape] for shape in measured if shape in table.costs]
-    if len(seen) < len(measured) or not reproduces(counts, seen):
+    modality = counts.shapes.modality
+    now, usual = table.of(modality), default.of(modality)
+    rows = now.shapes.places(measured)
+    if (rows < 0).any():
         return None
-    known = set(measured)
-    moved = [c for c in changed(counts, [default.costs[s] for s in counts]) if c.shape not in known]
-    beside = _beside(seen, default, counts)
-    slower = _slower(seen, default)
-    costs = dict(table.costs)
-    for before in moved:
-        count = counts[before.shape]
-        text = beside(before)
-        if text is None:
-            return None
-        share = count.embeds / before.embeds if before.embeds else 1.0
-        costs[before.shape] = ItemCost(
-            shape=before.shape,
-            count=before.count,
-            exemplar=before.exemplar,
-            tokens=count.embeds + text,
-            embeds=count.embeds,
-            tensor_bytes=round(before.tensor_bytes * share),
-            process_s=before.process_s * slower,
-            sampled=count.sampled,
-            basis="counted",
-            cpu_s=before.cpu_s,
-        )
-    return replace(table, costs=costs)
+    seen = now.take(np.unique(rows))
+    if not reproduces(counts, seen):
+        return None
+    before = of_counted(counts, usual)
+    left = ~as_counted(counts, before)
+    at = counts.shapes.places(measured)
+    left[at[at >= 0]] = False
+    moved, embeds = before.take(left), counts.embeds[left]
+    beside = _beside(seen, of_shapes(usual, seen), moved, embeds)
+    if beside is None:
+        return None
+    share = np.divide(embeds, moved.embeds, out=np.ones(len(moved)), where=moved.embeds > 0)
+    columns = now.counted(
+        now.shapes.places(moved.shapes),
+        tokens=embeds + beside,
+        embeds=embeds,
+        tensor_bytes=np.rint(moved.tensor_bytes * share),
+        process_s=moved.process_s * _slower(seen, of_shapes(usual, seen)),
+        sampled=counts.sampled[left],
+    )
+    return replace(table, columns={**table.columns, modality: columns})
+
+
+def of_shapes(costs: CostColumns, others: CostColumns) -> CostColumns:
+    """The costs of the same shapes as others; there must be one of each."""
+    return costs.take(costs.shapes.places(others.shapes))
 
 
 def _beside(
-    seen: Sequence[ItemCost], default: CostTable, counts: Counts
-) -> Callable[[ItemCost], int | None]:
+    seen: CostColumns, usual: CostColumns, moved: CostColumns, embeds: Column
+) -> Column | None:
     """The prompt's tokens beside an item's embeds: as many as by default, or as many as every
-    measured item of the same embeds has.
+    measured item of the same embeds has. None where one has neither.
     """
-    if all(_text(cost) == _text(default.costs[cost.shape]) for cost in seen):
-        return _text
+    texts = seen.tokens - seen.embeds
+    if (texts == usual.tokens - usual.embeds).all():
+        return moved.tokens - moved.embeds
     levels: dict[int, set[int]] = {}
-    for cost in seen:
-        levels.setdefault(cost.embeds, set()).add(_text(cost))
-
-    def of_level(before: ItemCost) -> int | None:
-        found = levels.get(counts[before.shape].embeds, set())
-        return next(iter(found)) if len(found) == 1 else None
-
-    return of_level
-
-
-def _text(cost: ItemCost) -> int:
-    return cost.tokens - cost.embeds
+    for level, text in zip(seen.embeds.tolist(), texts.tolist(), strict=True):
+        levels.setdefault(level, set()).add(text)
+    every, rows = np.unique(embeds, return_inverse=True)
+    found = [levels.get(level, set()) for level in every.tolist()]
+    if any(len(texts) != 1 for texts in found):
+        return None
+    return np.array([next(iter(texts)) for texts in found], dtype=np.int64)[rows]
 
 
-def _slower(seen: Sequence[ItemCost], default: CostTable) -> float:
+def _slower(seen: CostColumns, usual: CostColumns) -> float:
     """How much longer the measured items took than by default."""
-    before = sum(default.costs[cost.shape].process_s for cost in seen)
-    return sum(cost.process_s for cost in seen) / before if before else 1.0
-
-
-def slope(shape: Shape) -> float:
-    """How flat it is."""
-    return 0.0 if isinstance(shape, AudioShape) else shape.width_px / shape.height_px
+    before = float(usual.process_s.sum())
+    return float(seen.process_s.sum()) / before if before else 1.0

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from mmcalib.derive.adequacy import ADEQUATE
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
 
@@ -40,13 +43,13 @@ def excesses(
             continue
         at_once = budget.max_num_seqs * count
         profiled_bytes = min(limit / dummy.embeds, at_once) * dummy.tensor_bytes
-        found = [
-            (min(limit // cost.embeds, at_once), cost) for cost in table.of(modality) if cost.embeds
-        ]
-        if not found:
+        costs = table.of(modality)
+        costs = costs.take(costs.embeds > 0)
+        if not costs:
             continue
-        items, worst = max(found, key=lambda one: (one[0] * one[1].tensor_bytes, one[1].exemplar))
-        nbytes = items * worst.tensor_bytes
+        most = np.minimum(limit // costs.embeds, at_once) * costs.tensor_bytes
+        worst = max(costs.take(most == most.max()), key=lambda cost: cost.exemplar)
+        items, nbytes = min(limit // worst.embeds, at_once), int(most.max())
         if profiled_bytes < ADEQUATE * nbytes:
             fitting = int(profiled_bytes / (worst.tensor_bytes * count))
             yield Excess(modality, worst, items, nbytes / profiled_bytes, fitting)

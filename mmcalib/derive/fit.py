@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mmcalib.derive.request import Between, Needs, takes
@@ -96,13 +96,14 @@ class Fit:
         return f"{media} + {at_most}{longest.text.most} of text + {answer}"
 
 
-def item_tokens(shapes: Iterable[Shape], tokens: Mapping[Shape, int]) -> int | None:
+def item_tokens(shapes: Iterable[Shape], tokens_of: Callable[[Shape], int | None]) -> int | None:
     """None where an item has no cost: vLLM refuses it, or the model does not take its modality."""
     total = 0
     for shape in shapes:
-        if shape not in tokens:
+        tokens = tokens_of(shape)
+        if tokens is None:
             return None
-        total += tokens[shape]
+        total += tokens
     return total
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from mmcalib.derive.costs import CostTable, ItemCost
+import numpy as np
+
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.percentiles import quantile
 from mmcalib.domain.knobs import Knob, thinned
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import DEFAULT, Setting, merged
-from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.shape_columns import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,57 +66,52 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
     refuses under it keeps nothing.
     """
     costs, before = table.of(knob.modality), default.of(knob.modality)
-    now = {cost.shape: cost for cost in costs}
-    kept = [(c.count, _retention(now.get(c.shape), c)) for c in before]
-    items, accepted = sum(count for count, _ in kept), sum(c.count for c in costs)
+    now = tokens_of(costs, before)
+    kept = np.where(now < before.tokens, now / np.maximum(before.tokens, 1), 1.0)
+    items, accepted = before.items(), costs.items()
     return Point(
         knob=knob,
         value=value,
         setting=table.setting,
-        max_tokens=max((cost.tokens for cost in costs), default=0),
-        p50_tokens=quantile(costs, 0.50),
+        max_tokens=int(costs.tokens.max(initial=0)),
+        p50_tokens=quantile(costs.tokens, costs.counts, 0.50),
         items=items,
-        items_downscaled=sum(count for count, share in kept if share < 1),
-        worst_retention=min((share for _, share in kept), default=1.0),
-        items_enlarged=sum(
-            c.count for c in before if c.shape in now and now[c.shape].tokens > c.tokens
-        ),
+        items_downscaled=int(before.counts[kept < 1].sum()),
+        worst_retention=float(kept.min(initial=1.0)),
+        items_enlarged=int(before.counts[now > before.tokens].sum()),
         least_pixels=least_pixels(table, default),
         least_frames=least_frames(table),
-        mean_retention=sum(n * share for n, share in kept) / items if items else 1.0,
-        p99_tokens=quantile(costs, 0.99),
-        max_embeds=max((cost.embeds for cost in costs), default=0),
-        process_s=sum(c.count * c.process_s for c in costs) / accepted if accepted else 0.0,
-        counted=any(cost.basis == "counted" for cost in costs),
+        mean_retention=float((before.counts * kept).sum() / items) if items else 1.0,
+        p99_tokens=quantile(costs.tokens, costs.counts, 0.99),
+        max_embeds=int(costs.embeds.max(initial=0)),
+        process_s=float((costs.counts * costs.process_s).sum() / accepted) if accepted else 0.0,
+        counted=bool(costs.has("counted").any()),
     )
 
 
-def _retention(now: ItemCost | None, before: ItemCost) -> float:
-    """The share of its tokens that an item keeps; 1 where it has more than before."""
-    if now is None:
-        return 0.0
-    return now.tokens / before.tokens if now.tokens < before.tokens else 1.0
+def tokens_of(costs: CostColumns, before: CostColumns) -> Column:
+    """The tokens that each item of `before` takes now; 0 where vLLM refuses it."""
+    rows = costs.shapes.places(before.shapes)
+    if not len(costs):
+        return np.zeros(len(before), dtype=np.int64)
+    return np.where(rows >= 0, costs.tokens[rows], 0)
 
 
 def least_pixels(table: CostTable, default: CostTable) -> int | None:
     """The smallest picture that is made of an image by downscaling it, in pixels of the image: its
     own times the share of tokens that it keeps. None where no image is downscaled.
     """
-    left = [
-        before.shape.width_px * before.shape.height_px * _kept(table.costs.get(shape), before)
-        for shape, before in default.costs.items()
-        if isinstance(before.shape, ImageShape)
-    ]
-    return min((math.floor(pixels) for pixels in left if pixels >= 0), default=None)
+    before = default.of("image")
+    now = tokens_of(table.of("image"), before)
+    smaller = now < before.tokens
+    if not smaller.any():
+        return None
+    shares = now[smaller] / before.tokens[smaller]
+    return int(np.floor(before.shapes.weights()[smaller] * shares).min())
 
 
 def least_frames(table: CostTable) -> int | None:
     """The fewest frames that the loader keeps of a video that has more; None without any."""
-    return min((cost.sampled[0] for cost in thinned(table.of("video"))), default=None)
-
-
-def _kept(now: ItemCost | None, before: ItemCost) -> float:
-    """Negative where nothing is taken away."""
-    if now is None:
-        return 0.0
-    return now.tokens / before.tokens if now.tokens < before.tokens else -1.0
+    videos = table.of("video")
+    fewer = thinned(videos)
+    return int(videos.sampled[fewer, 0].min()) if fewer.any() else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.derive.costs import ItemCost
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 

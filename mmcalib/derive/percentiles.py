@@ -5,27 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from mmcalib.derive.costs import ItemCost, heaviest
+import numpy as np
 
-
-class Weighed(Protocol):
-    """Tokens that `count` items take each."""
-
-    @property
-    def tokens(self) -> int: ...
-
-    @property
-    def count(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ItemsOfCost:
-    """Items of which no more is kept than what they cost."""
-
-    tokens: int
-    count: int
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.domain.shape_columns import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +26,31 @@ class Spread:
     exemplar: str
 
 
-def spread(costs: Sequence[ItemCost]) -> Spread:
+def spread(costs: CostColumns) -> Spread:
     """The spread of at least one cost, weighted by how many items have it."""
-    most = heaviest(costs)
+    most = costs.heaviest
     if most is None:
         raise ValueError("no costs to spread")
+    tokens, counts = costs.tokens, costs.counts
     return Spread(
-        items=sum(cost.count for cost in costs),
+        items=costs.items(),
         unique_shapes=len(costs),
-        min=min(cost.tokens for cost in costs),
-        p50=quantile(costs, 0.50),
-        p90=quantile(costs, 0.90),
-        p99=quantile(costs, 0.99),
-        max=max(cost.tokens for cost in costs),
+        min=int(tokens.min()),
+        p50=quantile(tokens, counts, 0.50),
+        p90=quantile(tokens, counts, 0.90),
+        p99=quantile(tokens, counts, 0.99),
+        max=int(tokens.max()),
         exemplar=most.exemplar,
     )
 
 
-def quantile(costs: Sequence[Weighed], share: float) -> int:
-    """The smallest token count that at least `share` of the items do not exceed."""
-    needed = math.ceil(round(share * sum(cost.count for cost in costs), 9))
-    covered = 0
-    for cost in sorted(costs, key=lambda cost: cost.tokens):
-        covered += cost.count
-        if covered >= needed:
-            return cost.tokens
-    return 0
+def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, share: float) -> int:
+    """The smallest token count that at least `share` of the items do not exceed; `counts` items
+    have each. 0 of none.
+    """
+    if not len(tokens):
+        return 0
+    order = np.argsort(tokens, kind="stable")
+    covered = np.cumsum(np.asarray(counts)[order])
+    needed = math.ceil(round(share * int(covered[-1]), 9))
+    return int(np.asarray(tokens)[order][covered.searchsorted(needed)])

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
 
@@ -45,5 +46,6 @@ def residencies(table: CostTable, budget: Budget) -> Iterator[Residency]:
             items = budget.encoder_cache_size // item.embeds
             steps = math.ceil(item.tokens / budget.max_num_batched_tokens)
             half = budget.encoder_cache_size // 2
-            alone = sum(cost.count for cost in table.of(modality) if cost.embeds > half)
+            costs = table.of(modality)
+            alone = int(costs.counts[costs.embeds > half].sum())
             yield Residency(modality, item, items, steps, alone)

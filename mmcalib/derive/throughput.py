@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
-from mmcalib.derive.costs import ItemCost
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.shapes import weight
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
 
-from mmcalib.derive.counted import Counts, slope
-from mmcalib.domain.shapes import Shape, weight
+import numpy as np
+
+from mmcalib.derive.counted import ends_of_levels
+from mmcalib.derive.vllm_counts import VllmCounts
+from mmcalib.domain.shape_columns import Column
+from mmcalib.domain.shapes import Shape
 
 # As many as prove a count, and no fewer: extremes, steps of the count, and some by chance.
 WITNESSES = 320
@@ -20,48 +23,33 @@ _MOST_LEVELS = 64
 _SEED = 0
 
 
-def witnesses(counts: Counts, least: int = WITNESSES) -> list[Shape]:
+def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
     """At least so many of the shapes, or all: the heaviest, lightest, flattest and tallest, both
     sides of steps of the count, of few levels the flattest and tallest, others by chance.
     """
-    if not counts:
+    if not len(counts):
         return []
-    by_count = sorted(counts, key=lambda shape: (counts[shape].embeds, weight(shape)))
-    by_slope = sorted(counts, key=slope)
-    by_weight = sorted(counts, key=weight)
+    weights = counts.shapes.weights()
+    by_count = np.lexsort((weights, counts.embeds))
+    by_slope = np.argsort(counts.shapes.slopes(), kind="stable")
+    by_weight = np.argsort(weights, kind="stable")
     picked = dict.fromkeys(
         [
-            *(order[end] for order in (by_count, by_slope, by_weight) for end in (0, -1)),
-            *_steps(by_count, counts, _STEPS * least // WITNESSES),
-            *_levels(by_slope, counts),
+            *(int(order[end]) for order in (by_count, by_slope, by_weight) for end in (0, -1)),
+            *_steps(by_count, counts.embeds, _STEPS * least // WITNESSES),
+            *ends_of_levels(counts.embeds, by_slope, _MOST_LEVELS),
         ]
     )
-    rest = [shape for shape in by_count if shape not in picked]
-    more = max(0, least - len(picked))
-    by_chance = random.Random(_SEED).sample(rest, min(more, len(rest)))  # noqa: S311
-    return [*picked, *by_chance]
+    rest = by_count[~np.isin(by_count, list(picked))]
+    more = min(max(0, least - len(picked)), len(rest))
+    by_chance = random.Random(_SEED).sample(range(len(rest)), more)  # noqa: S311
+    return [counts.shapes[row] for row in (*picked, *(int(rest[place]) for place in by_chance))]
 
 
-def _steps(by_count: Sequence[Shape], counts: Counts, most: int) -> Iterator[Shape]:
-    """The last shape before and the first after each of so many steps of the count, evenly over
+def _steps(by_count: Column, embeds: Column, most: int) -> list[int]:
+    """The last row before and the first after each of so many steps of the count, evenly over
     all.
     """
-    places = [
-        place
-        for place in range(1, len(by_count))
-        if counts[by_count[place]].embeds != counts[by_count[place - 1]].embeds
-    ]
+    places = np.flatnonzero(np.diff(embeds[by_count])) + 1
     every = -(-len(places) // most) or 1
-    for place in places[::every]:
-        yield by_count[place - 1]
-        yield by_count[place]
-
-
-def _levels(by_slope: Sequence[Shape], counts: Counts) -> Iterator[Shape]:
-    ends: dict[int, tuple[Shape, Shape]] = {}
-    for shape in by_slope:
-        level = counts[shape].embeds
-        ends[level] = (ends[level][0] if level in ends else shape, shape)
-    if len(ends) <= _MOST_LEVELS:
-        for pair in ends.values():
-            yield from pair
+    return [int(row) for at in places[::every] for row in (by_count[at - 1], by_count[at])]

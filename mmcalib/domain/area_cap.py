@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+import numpy as np
+
 from mmcalib.domain.media_option import Loaded, MediaOption, Value, Wanted
 from mmcalib.domain.setting import Setting
-from mmcalib.domain.shapes import AudioShape, Shape, VideoShape
+from mmcalib.domain.shape_columns import Column, Shapes
 
 # Of the corpus' own areas only the largest decide without loss.
 _OWN = 4
@@ -38,14 +40,15 @@ class AreaCap(MediaOption):
     least_name: str
     least_px: int
 
-    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
         """A ladder of tokens, and the areas at which the heaviest items just fit: as single
         pictures, and as the stack of frames that some processors bound instead. In pixels where it
         is not known how many make a token.
         """
         unit = self.token_px or 1
-        areas = {area for item in items for area in _areas(item.shape, unit)}
-        volumes = {volume for item in items for volume in _volumes(item, unit)}
+        nearest, above = _areas(items.shapes, unit)
+        areas = _distinct(nearest, above)
+        volumes = _distinct(*_volumes(items, nearest, above))
         ceiling = max(areas | volumes, default=0)
         rungs = (*_FRAME_TOKENS, *_LADDER_TOKENS) if self.modality == "video" else _LADDER_TOKENS
         ladder = {unit * tokens for tokens in rungs if unit * tokens <= ceiling}
@@ -73,8 +76,10 @@ class AreaCap(MediaOption):
     def companions(self, value: Value) -> dict[str, int]:
         return {self.least_name: int(min(self.least_px, value))}
 
-    def changes(self, shape: Shape, value: Value) -> bool:
-        return min(_areas(shape, self.token_px or 1), default=0) > value
+    def changed(self, shapes: Shapes, value: Value) -> Column:
+        nearest, above = _areas(shapes, self.token_px or 1)
+        found: Column = np.minimum(nearest, above) > value
+        return found
 
     def value_for_tokens(self, tokens: int) -> Value | None:
         return tokens * self.token_px if self.token_px else None
@@ -109,19 +114,29 @@ class AreaCap(MediaOption):
         return found[0], found[1]
 
 
-def _areas(shape: Shape, unit: int) -> tuple[int, ...]:
-    """The area that this shape takes when each edge is rounded to the processor's unit."""
-    if isinstance(shape, AudioShape):
-        return ()
+def _areas(shapes: Shapes, unit: int) -> tuple[Column, Column]:
+    """The areas that each takes when its edges are rounded to the processor's unit: to the nearest
+    multiple, and to the one above. Of sound there are none.
+    """
+    if shapes.modality == "audio":
+        none = np.zeros(len(shapes), dtype=np.int64)
+        return none, none
     edge = math.isqrt(unit)
-    sides = (shape.width_px / edge, shape.height_px / edge)
-    nearest = max(1, round(sides[0])) * max(1, round(sides[1])) * unit
-    above = math.ceil(sides[0]) * math.ceil(sides[1]) * unit
-    return nearest, above
+    sides = [shapes.columns[name] / edge for name in ("width_px", "height_px")]
+    nearest = [np.maximum(1, np.rint(side)).astype(np.int64) for side in sides]
+    above = [np.ceil(side).astype(np.int64) for side in sides]
+    return nearest[0] * nearest[1] * unit, above[0] * above[1] * unit
 
 
-def _volumes(item: Loaded, unit: int) -> tuple[int, ...]:
+def _volumes(items: Loaded, nearest: Column, above: Column) -> tuple[Column, ...]:
     """The same for all frames that the loader keeps of a video."""
-    if not isinstance(item.shape, VideoShape) or not item.sampled:
+    if items.shapes.modality != "video" or not items.sampled.shape[1]:
         return ()
-    return tuple(area * item.sampled[0] for area in _areas(item.shape, unit))
+    frames = items.sampled[:, 0]
+    known = frames >= 0
+    return nearest[known] * frames[known], above[known] * frames[known]
+
+
+def _distinct(*columns: Column) -> set[int]:
+    """Without what has no area."""
+    return {int(area) for column in columns for area in np.unique(column)} - {0}

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar, final, get_args
+from typing import ClassVar, Literal, final, get_args
+
+import numpy as np
 
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.media_option import Argument, Loaded, MediaOption, Value, Wanted
 from mmcalib.domain.setting import Setting
-from mmcalib.domain.shapes import VideoShape
+from mmcalib.domain.shape_columns import Column
 
 # Of the default: how far a fix turns a knob down.
 _SHARES = (2, 4)
 # In which a loader's frames per second are written.
 _FPS_STEPS = 100
-
-AnyLoaded = TypeVar("AnyLoaded", bound=Loaded)
 
 
 @final
@@ -32,7 +32,7 @@ class EdgeCap(MediaOption):
     modality: Literal["image"] = "image"
     steps: tuple[int, ...]
 
-    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
         return list(self.steps)
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -49,7 +49,7 @@ class TileCap(MediaOption):
     kind: Literal["tiles"] = "tiles"
     modality: Literal["image"] = "image"
 
-    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
         return list(range(1, int(self.value) + 1))
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -71,7 +71,7 @@ class CropCap(MediaOption):
     steps: tuple[int, ...]
     switch: str
 
-    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
         return list(self.steps)
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -98,23 +98,22 @@ class FrameSampling(MediaOption):
     modality: Literal["video"] = "video"
     steps: tuple[Value, ...]
 
-    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
         """The steps, and what keeps the frames that are wanted, where the default does not."""
-        return sorted({*self.steps, *self._raised(thinned(items), wanted.min_video_frames)})
+        return sorted({*self.steps, *self._raised(items, wanted.min_video_frames)})
 
-    def _raised(self, thin: Sequence[Loaded], wanted: int) -> Iterator[Value]:
-        if not thin or min(item.sampled[0] for item in thin) >= wanted:
+    def _raised(self, items: Loaded, wanted: int) -> Iterator[Value]:
+        thin = thinned(items)
+        if not thin.any() or items.sampled[thin, 0].min() >= wanted:
             return
         if self.path[-1] == "num_frames":
             yield wanted
             return
-        needed = [
-            min(wanted, item.shape.num_frames) / item.shape.duration_s
-            for item in thin
-            if isinstance(item.shape, VideoShape) and item.shape.duration_s > 0
-        ]
-        if needed:
-            yield math.ceil(max(needed) * _FPS_STEPS) / _FPS_STEPS
+        frames, seconds = (items.shapes.columns[name] for name in ("num_frames", "duration_s"))
+        timed = thin & (seconds > 0)
+        if timed.any():
+            most = (np.minimum(wanted, frames[timed]) / seconds[timed]).max()
+            yield math.ceil(float(most) * _FPS_STEPS) / _FPS_STEPS
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
         """None: how much of a video is looked at is for its owner to say."""
@@ -142,7 +141,7 @@ class TokenCap(MediaOption):
     modality: Literal["image"] = "image"
     steps: tuple[int, ...]
 
-    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
         return list(self.steps)
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -161,15 +160,13 @@ Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling | TokenCap
 KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 
 
-def thinned(items: Iterable[AnyLoaded]) -> list[AnyLoaded]:
-    """The videos of which the loader keeps fewer frames than they have."""
-    return [
-        item
-        for item in items
-        if isinstance(item.shape, VideoShape)
-        and item.sampled
-        and item.sampled[0] < item.shape.num_frames
-    ]
+def thinned(items: Loaded) -> Column:
+    """Of each whether it is a video of which the loader keeps fewer frames than it has."""
+    if items.shapes.modality != "video" or not items.sampled.shape[1]:
+        return np.zeros(len(items.shapes), dtype=bool)
+    kept = items.sampled[:, 0]
+    fewer: Column = (kept >= 0) & (kept < items.shapes.columns["num_frames"])
+    return fewer
 
 
 def _fewer(steps: Sequence[int], value: Value) -> list[int]:

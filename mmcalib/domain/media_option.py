@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
+
 from mmcalib.domain.setting import Setting
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shape_columns import Column, Shapes
+from mmcalib.domain.shapes import Modality
 
 Value = int | float
 Argument = Literal["mm_processor_kwargs", "media_io_kwargs"]
 
 
 class Loaded(Protocol):
-    """An item, and what vLLM's loader hands over of it."""
+    """Items of one modality, and what vLLM's loader hands over of each: a row of numbers."""
 
     @property
-    def shape(self) -> Shape: ...
+    def shapes(self) -> Shapes: ...
     @property
-    def sampled(self) -> tuple[int, ...]: ...
+    def sampled(self) -> Column: ...
 
 
 class Wanted(Protocol):
@@ -60,7 +63,7 @@ class MediaOption(ABC):
         return self.argument == "media_io_kwargs"
 
     @abstractmethod
-    def values(self, items: Sequence[Loaded], wanted: Wanted) -> list[Value]:
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
         """Values to try on these items of its modality, ascending; the default among them."""
 
     @abstractmethod
@@ -97,9 +100,9 @@ class MediaOption(ABC):
         """Whether the user has turned it, or what it depends on."""
         return False
 
-    def changes(self, shape: Shape, value: Value) -> bool:
-        """Whether this value may change what an item of its modality costs."""
-        return True
+    def changed(self, shapes: Shapes, value: Value) -> Column:
+        """Of each of these whether this value may change what it costs."""
+        return np.ones(len(shapes), dtype=bool)
 
     def value_for_tokens(self, tokens: int) -> Value | None:
         """The value that caps each image or frame at so many tokens; None where tokens do not

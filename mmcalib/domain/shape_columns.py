@@ -38,6 +38,13 @@ class Shapes(Sequence[Shape]):
         ordered = sorted(set(shapes))
         return cls(modality, columns_of(modality, ordered))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Shapes]) -> Shapes:
+        """Each part ascending behind the one before."""
+        names = parts[0].columns
+        every = {n: np.concatenate([one.columns[n] for one in parts]) for n in names}
+        return cls(parts[0].modality, every)
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 

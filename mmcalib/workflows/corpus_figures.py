@@ -28,7 +28,7 @@ def corpus_figures(table: CostTable, prompts: int, skipped: int) -> Corpus:
             witnesses=table.witnesses.get(modality),
         )
     return Corpus(
-        items=sum(cost.count for cost in table.costs.values()),
+        items=table.items(),
         prompts=prompts,
         skipped=skipped,
         modalities=modalities,

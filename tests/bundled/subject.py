@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from mmcalib.derive.sampled import sampled_rows
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.engine.messages import Blank, Counted, CountEmbeds
 from mmcalib.models import Geometry
@@ -19,10 +21,10 @@ from tests.engine.conftest import Lab
 
 @dataclass(frozen=True)
 class Tried:
-    """An item as loaded, which is what knobs ask of it."""
+    """Items as loaded, which is what knobs ask of them."""
 
-    shape: Shape
-    sampled: tuple[int, ...]
+    shapes: Shapes
+    sampled: Column
 
 
 class Subject:
@@ -57,12 +59,14 @@ class Subject:
         found = self.lab.costs(*map(Blank, shapes.values()), setting=setting)
         return dict(zip(shapes, found, strict=True))
 
-    def tried(self, modality: Modality) -> list[Tried]:
-        return [
-            Tried(SHAPES[modality][name], cost.sampled)
+    def tried(self, modality: Modality) -> Tried:
+        loaded = {
+            SHAPES[modality][name]: cost.sampled
             for name, cost in self.costs(modality).items()
             if isinstance(cost, Cost)
-        ]
+        }
+        shapes = Shapes.of(modality, loaded)
+        return Tried(shapes, sampled_rows(loaded[shape] for shape in shapes))
 
     @cached_property
     def counted(self) -> dict[Modality, Counted]:

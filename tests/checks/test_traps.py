@@ -14,9 +14,10 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect, flow, line
 from mmcalib.checks.room import Room
 from mmcalib.derive.adequacy import Adequacy
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import table_of
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.fit import Fit, PromptTokens
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.knobs import FrameSampling
@@ -365,7 +366,7 @@ def cost(tokens: int) -> ItemCost:
 
 
 def test_an_item_larger_than_the_encoder_cache() -> None:
-    table = CostTable(DEFAULT, {ImageShape(9, 9): cost(9000)})
+    table = table_of(DEFAULT, {ImageShape(9, 9): cost(9000)})
     check = items.admitted(table, budget({"image": 1280}, cache=8192), (KNOB,), Dialect.LINES)
     assert check is not None
     assert check.status == "fail"
@@ -388,7 +389,7 @@ def test_a_larger_batch_is_not_proposed_for_what_the_context_cannot_hold() -> No
     check = items.probed("a clip", 9000, asked, None)
     assert "the context of 8,192 leaves 7,168: such a request ends with HTTP 400" in check.detail
     assert check.remedy == "--data DIR judges by your own media"
-    table = CostTable(DEFAULT, {ImageShape(9, 9): cost(9000)})
+    table = table_of(DEFAULT, {ImageShape(9, 9): cost(9000)})
     found = items.admitted(
         table, budget({"image": 1280}, cache=8192, max_model_len=8192), (), Dialect.LINES
     )

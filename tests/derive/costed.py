@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import CropCap, FrameSampling, TileCap
 from mmcalib.domain.setting import DEFAULT, Setting
@@ -38,7 +39,7 @@ def cost(shape: Shape, tokens: int, count: int = 1) -> ItemCost:
 
 
 def table(*costs: ItemCost, setting: Setting = DEFAULT) -> CostTable:
-    return CostTable(setting, {c.shape: c for c in costs})
+    return table_of(setting, {c.shape: c for c in costs})
 
 
 def sized(sizes: list[tuple[int, int]]) -> CostTable:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mmcalib.derive.cache_floor import cache_floor, largest_item_bytes, parts, within_context
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
@@ -16,7 +17,7 @@ CLIP = VideoShape(32, 8.0, 4.0, 280, 280)
 
 
 def costs(*found: tuple[Shape, int, int]) -> CostTable:
-    return CostTable(
+    return table_of(
         DEFAULT,
         {s: ItemCost(s, 1, str(s), n, n, nbytes, 0.0, (), "real") for s, n, nbytes in found},
     )

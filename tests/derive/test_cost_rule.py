@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.cost_rule import CostRule, cost_rule, follows
-from mmcalib.derive.counted import VllmCount
+from mmcalib.derive.vllm_counts import VllmCount
 from mmcalib.domain.cost import Cost
 
 EMBEDS = st.sets(st.integers(0, 20_000), min_size=3, max_size=40)

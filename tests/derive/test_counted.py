@@ -5,8 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.counted import SPOTS, VllmCount, changed, filled, reproduces, spots
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.counted import SPOTS, as_counted, filled, reproduces, spots
+from mmcalib.derive.vllm_counts import VllmCount, VllmCounts
 from mmcalib.domain.shapes import ImageShape, Shape
 from tests.derive.costed import sized, table
 
@@ -15,8 +17,15 @@ CORPORA = st.lists(st.tuples(SIDES, SIDES), min_size=SPOTS + 1, max_size=40, uni
 CAPS = st.integers(1, 200)
 
 
-def counts(costs: list[ItemCost], cap: int = 10**9) -> dict[Shape, VllmCount]:
-    return {c.shape: VllmCount(min(c.embeds, cap), c.sampled) for c in costs}
+def counts(costs: CostColumns, cap: int = 10**9) -> VllmCounts:
+    found: dict[Shape, VllmCount] = {
+        c.shape: VllmCount(min(c.embeds, cap), c.sampled) for c in costs
+    }
+    return VllmCounts.of("image", found)
+
+
+def changed(found: VllmCounts, costs: CostColumns) -> CostColumns:
+    return costs.take(~as_counted(found, costs))
 
 
 def measured(default: CostTable, shapes: list[Shape], cap: int, beside: int = 0) -> CostTable:
@@ -27,7 +36,11 @@ def measured(default: CostTable, shapes: list[Shape], cap: int, beside: int = 0)
         costs[shape] = replace(
             default.costs[shape], tokens=embeds + beside, embeds=embeds, process_s=0.1
         )
-    return replace(default, costs=costs)
+    return table_of(default.setting, costs)
+
+
+def without(table: CostTable, shape: Shape) -> CostTable:
+    return table_of(table.setting, {s: c for s, c in table.costs.items() if s != shape})
 
 
 @given(CORPORA, CAPS)
@@ -69,7 +82,7 @@ def test_a_spot_that_is_refused_disproves() -> None:
     found = counts(default.of("image"), 50)
     looked_at = spots(default.of("image"), found)
     refused = measured(default, looked_at, 50)
-    del refused.costs[looked_at[0]]
+    refused = without(refused, looked_at[0])
     assert filled(refused, default, found, looked_at) is None
 
 
@@ -77,19 +90,21 @@ def test_tokens_beside_the_embeds_follow_the_level() -> None:
     """Gemma 3's crops: two sizes of embeds, each with words of its own around it."""
     default = sized([(280, 280 + 28 * n) for n in range(20)])
     costs = default.of("image")
-    found = {c.shape: VllmCount(256 if c.embeds < 150 else 768, ()) for c in costs}
+    embeds = {c.shape: 256 if c.embeds < 150 else 768 for c in costs}
+    found = VllmCounts.of("image", {shape: VllmCount(n, ()) for shape, n in embeds.items()})
     looked_at = spots(costs, found)
-    now = measured(default, looked_at, 10**9)
+    now = dict(measured(default, looked_at, 10**9).costs)
     for shape in looked_at:
-        embeds = found[shape].embeds
-        around = 4 if embeds == 256 else 88
-        now.costs[shape] = replace(now.costs[shape], embeds=embeds, tokens=embeds + around)
-    table_ = filled(now, default, found, looked_at)
+        around = 4 if embeds[shape] == 256 else 88
+        tokens = embeds[shape] + around
+        now[shape] = replace(now[shape], embeds=embeds[shape], tokens=tokens)
+    table_ = filled(table_of(default.setting, now), default, found, looked_at)
     assert table_ is not None
     assert {c.tokens for c in table_.of("image")} == {260, 856}
-    wide = next(s for s in looked_at if found[s].embeds == 768)
-    now.costs[wide] = replace(now.costs[wide], tokens=857)
-    assert filled(now, default, found, looked_at) is None, "one level, two numbers of words"
+    wide = next(s for s in looked_at if embeds[s] == 768)
+    now[wide] = replace(now[wide], tokens=857)
+    odd = table_of(default.setting, now)
+    assert filled(odd, default, found, looked_at) is None, "one level, two numbers of words"
 
 
 def test_bytes_and_seconds_are_scaled() -> None:
@@ -108,8 +123,12 @@ def test_bytes_and_seconds_are_scaled() -> None:
 
 def test_what_was_sampled_is_part_of_the_proof() -> None:
     shape = ImageShape(280, 280)
-    default = sized([(280, 280)])
-    assert reproduces({shape: VllmCount(100, ())}, default.of("image"))
-    assert not reproduces({shape: VllmCount(100, (140, 140))}, default.of("image"))
-    assert not reproduces({shape: VllmCount(99, ())}, default.of("image"))
-    assert not reproduces({}, default.of("image"))
+    costs = sized([(280, 280)]).of("image")
+
+    def says(*counted: VllmCount) -> bool:
+        return reproduces(VllmCounts.of("image", dict.fromkeys([shape], *counted)), costs)
+
+    assert says(VllmCount(100, ()))
+    assert not says(VllmCount(100, (140, 140)))
+    assert not says(VllmCount(99, ()))
+    assert not reproduces(VllmCounts.of("image", {}), costs)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mmcalib.checks.catalogue.encoder_input import excess_check
 from mmcalib.checks.dialect import Dialect
-from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.encoder_input import Excess, excesses
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from tests.derive.costed import table

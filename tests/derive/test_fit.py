@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mmcalib.derive.fit import PromptTokens, fit, item_tokens, unsettled
 from mmcalib.derive.request import UNBOUNDED, Between
-from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape, Shape
 
 A, B = ImageShape(1, 1), ImageShape(2, 2)
 RESERVE = 100
@@ -15,13 +17,17 @@ def prompt(
     return PromptTokens(origin, count, items, words, answer)
 
 
+def costing(tokens: dict[Shape, int]) -> Callable[[Shape], int | None]:
+    return lambda shape: tokens.get(shape)
+
+
 def test_items_cost_what_their_shapes_cost() -> None:
-    assert item_tokens([A, A, B], {A: 10, B: 5}) == 25
-    assert item_tokens([], {}) == 0
+    assert item_tokens([A, A, B], costing({A: 10, B: 5})) == 25
+    assert item_tokens([], costing({})) == 0
 
 
 def test_a_prompt_with_an_item_that_has_no_cost_is_not_counted() -> None:
-    assert item_tokens([A, B], {A: 10}) is None
+    assert item_tokens([A, B], costing({A: 10})) is None
 
 
 def test_items_without_a_request_leave_the_reserve_for_text_and_answer() -> None:

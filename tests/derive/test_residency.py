@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.residency import Residency, residencies
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.setting import DEFAULT
@@ -18,7 +19,7 @@ PAGE, CLIP = ImageShape(280, 280), VideoShape(8, 8.0, 1.0, 280, 280)
 
 def table(costs: dict[Shape, tuple[int, int]]) -> CostTable:
     """Of each shape its embeds and how many items have it."""
-    return CostTable(
+    return table_of(
         DEFAULT,
         {
             shape: ItemCost(shape, count, f"/{shape}", embeds + 2, embeds, 1, 0.0, (), "real")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import Basis, ItemCost
+from mmcalib.derive.item_cost import Basis, ItemCost
 from mmcalib.derive.throughput import Batch, EncoderCost, cpu_cost, cpu_line, encoder_cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 

@@ -3,32 +3,41 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from mmcalib.derive.counted import Counts, VllmCount, slope
+from mmcalib.derive.vllm_counts import VllmCount, VllmCounts
 from mmcalib.derive.witnesses import WITNESSES, witnesses
-from mmcalib.domain.shapes import ImageShape, weight
+from mmcalib.domain.shapes import ImageShape, Shape, weight
 from tests.derive.costed import UNIT
 
 
-def corpus(shapes: int, seed: int = 1) -> Counts:
+def picked_of(counts: dict[Shape, VllmCount]) -> list[Shape]:
+    return witnesses(VllmCounts.of("image", counts))
+
+
+def slope(shape: Shape) -> float:
+    assert isinstance(shape, ImageShape)
+    return shape.width_px / shape.height_px
+
+
+def corpus(shapes: int, seed: int = 1) -> dict[Shape, VllmCount]:
     chance = random.Random(seed)
     sizes = {(chance.randint(56, 4000), chance.randint(56, 4000)) for _ in range(shapes)}
     return {ImageShape(w, h): VllmCount(max(1, w * h // UNIT), (w, h)) for w, h in sizes}
 
 
 def test_enough_are_picked_and_no_more_of_a_large_corpus() -> None:
-    few, many = witnesses(corpus(2_000)), witnesses(corpus(40_000))
+    few, many = picked_of(corpus(2_000)), picked_of(corpus(40_000))
     assert len(set(few)) == len(few) == WITNESSES
     assert len(set(many)) == len(many) == WITNESSES
 
 
 def test_all_of_a_small_corpus() -> None:
     found = corpus(50)
-    assert set(witnesses(found)) == set(found)
+    assert set(picked_of(found)) == set(found)
 
 
 def test_the_extremes_are_among_them_and_both_sides_of_steps() -> None:
     found = corpus(5_000)
-    picked = set(witnesses(found))
+    picked = set(picked_of(found))
     assert max(found, key=lambda s: found[s].embeds) in picked
     assert min(found, key=slope) in picked
     assert max(found, key=weight) in picked
@@ -40,10 +49,10 @@ def test_the_extremes_are_among_them_and_both_sides_of_steps() -> None:
 
 def test_of_few_levels_the_flattest_and_the_tallest_of_each() -> None:
     """Tiles: whether a picture is flat decides which layout it gets."""
-    found: Counts = {
+    found: dict[Shape, VllmCount] = {
         shape: VllmCount(256 * (1 + int(weight(shape)) % 13), (1, 1)) for shape in corpus(3_000)
     }
-    picked = set(witnesses(found))
+    picked = set(picked_of(found))
     for level in {count.embeds for count in found.values()}:
         mine = [shape for shape, count in found.items() if count.embeds == level]
         assert max(mine, key=slope) in picked
@@ -53,4 +62,4 @@ def test_of_few_levels_the_flattest_and_the_tallest_of_each() -> None:
 def test_the_same_corpus_gives_the_same_in_any_order() -> None:
     found = corpus(3_000)
     turned = dict(sorted(found.items(), key=lambda entry: str(entry[0])))
-    assert set(witnesses(found)) == set(witnesses(turned))
+    assert set(picked_of(found)) == set(picked_of(turned))

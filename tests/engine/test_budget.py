@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmcalib.derive.adequacy import adequacy
-from mmcalib.derive.costs import ItemCost
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import hint_is_honest
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Blank

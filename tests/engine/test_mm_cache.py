@@ -17,7 +17,8 @@ import pytest
 
 from mmcalib.census.sample import choose as choose_sample
 from mmcalib.derive.cache_floor import CacheFloor
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import table_of
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.derive.mm_cache import GIB, choose, hit_curve
 from mmcalib.derive.policy import Policy
@@ -407,7 +408,7 @@ def test_vllms_encoder_cache_holds_as_many_as_is_said() -> None:
     page = ImageShape(280, 280)
     cost = ItemCost(page, 9, "/page", 402, 400, 1, 0.0, (), "real")
     budget = Budget(1000, 1000, {}, {}, {}, None, 0, {}, 4096, 256, 8)
-    (found,) = residencies(CostTable(DEFAULT, {page: cost}), budget)
+    (found,) = residencies(table_of(DEFAULT, {page: cost}), budget)
     items = [("a", 400), ("b", 400), ("c", 400), ("a", 400)]
     held = in_vllm(ENCODER_CACHE, {"size": 1000, "items": items})
     assert held == [True, True, False, True]

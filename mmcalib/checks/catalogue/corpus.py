@@ -75,7 +75,7 @@ def _loaded(facts: CheckFacts) -> Iterator[Check]:
 
 def _fails_to_load(table: CostTable, modality: Modality) -> Iterator[Check]:
     failed = table.failed.get(modality, 0)
-    loaded = sum(cost.basis == "real" for cost in table.of(modality))
+    loaded = int(table.of(modality).has("real").sum())
     if failed > loaded:
         yield Check(
             MODALITY_LOADS.of(modality),
@@ -102,7 +102,7 @@ def _refused(table: CostTable, modality: Modality, dialect: Dialect) -> Iterator
     refused = [r for r in table.refusals if r.shape.modality == modality]
     if not refused:
         return
-    items, taken = sum(r.count for r in refused), sum(c.count for c in table.of(modality))
+    items, taken = sum(r.count for r in refused), table.of(modality).items()
     first, number = refused[0], dialect.number
     whatever = dialect.say(flags=" whatever the limits", lines="")
     yield Check(

@@ -9,13 +9,15 @@ from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import Dialect, line, line_of
 from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
-from mmcalib.derive.costs import CostTable, ItemCost, heaviest
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.nested import merged
-from mmcalib.domain.shapes import weight
+from mmcalib.domain.shapes import Modality, weight
 
 ADMITTED = CheckId("items admitted")
 STILL_ACCEPTED = CheckId("items still accepted")
@@ -30,11 +32,14 @@ def admitted(
     """The encoder cache must hold each item of the corpus whole, or its request ends with HTTP
     400.
     """
-    largest = heaviest(table.costs.values())
+    largest = table.largest()
     if largest is None:
         return None
     limit, number = budget.encoder_budget_tokens, dialect.number
-    over = [cost for cost in table.costs.values() if cost.embeds > limit]
+    over = 0
+    for modality in table.modalities():
+        costs = table.of(modality)
+        over += int(costs.counts[costs.embeds > limit].sum())
     if not over:
         detail = f"largest item {number(largest.embeds)} tokens, encoder cache {number(limit)}"
         return Check(ADMITTED, "pass", f"{detail}: {largest.exemplar}")
@@ -42,7 +47,7 @@ def admitted(
     return Check(
         ADMITTED,
         "fail",
-        f"{number(sum(cost.count for cost in over))} items exceed the encoder cache of "
+        f"{number(over)} items exceed the encoder cache of "
         f"{number(limit)} tokens{ends}; {largest.exemplar} takes {number(largest.embeds)}",
         dialect.say(
             flags=f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more",
@@ -140,13 +145,16 @@ def _cap_held(facts: CheckFacts) -> Iterator[Check]:
 def _still_accepted(facts: CheckFacts) -> Iterator[Check]:
     """Items that vLLM takes by default and refuses under the chosen setting."""
     default, table = facts.decision.default_table, facts.configuration.table
-    gone = [c for s, c in default.costs.items() if s not in table.costs]
-    if gone:
+    gone = [
+        mine.take(table.of(mine.modality).shapes.places(mine.shapes) < 0)
+        for mine in map(default.of, default.modalities())
+    ]
+    if items := sum(costs.items() for costs in gone):
+        first = next(costs[0] for costs in gone if costs)
         yield Check(
             STILL_ACCEPTED,
             "fail",
-            f"{sum(c.count for c in gone)} items are refused under the chosen setting, such as "
-            f"{gone[0].exemplar}",
+            f"{items} items are refused under the chosen setting, such as {first.exemplar}",
             "--max-tokens-per-item larger",
         )
 
@@ -162,20 +170,30 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
         remedy = "a larger --gpu or --max-model-len, or what `mmcalib plan` finds"
         yield Check(KEPT_WHOLE, "warn", detail, remedy)
         return
-    before, after = decision.default_table.costs, facts.configuration.table.costs
-    smaller = [c for s, c in after.items() if s in before and c.tokens < before[s].tokens]
+    before, after = decision.default_table, facts.configuration.table
+    smaller = [
+        cost for modality in after.modalities() for cost in _smaller(before, after, modality)
+    ]
     if smaller:
-        worst = min(smaller, key=lambda cost: cost.tokens / before[cost.shape].tokens)
+        tokens = {cost.shape: before.costs[cost.shape].tokens for cost in smaller}
+        worst = min(smaller, key=lambda cost: cost.tokens / tokens[cost.shape])
         yield Check(
             KEPT_WHOLE,
             "fail",
             f"{sum(c.count for c in smaller)} items are downscaled, such as {worst.exemplar}: "
-            f"{worst.tokens} of {before[worst.shape].tokens} tokens",
+            f"{worst.tokens} of {tokens[worst.shape]} tokens",
             "--prefer throughput allows it; else report this as a bug of mmcalib",
         )
     elif decision.setting != decision.default_table.setting:
         detail = "under the chosen setting every item costs what it costs by default"
         yield Check(KEPT_WHOLE, "pass", detail)
+
+
+def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostColumns:
+    """Those that take fewer tokens than before."""
+    usual, now = before.of(modality), after.of(modality)
+    rows = usual.shapes.places(now.shapes)
+    return now.take((rows >= 0) & (now.tokens < usual.tokens[rows]))
 
 
 def _shrunk(facts: CheckFacts) -> Iterator[Check]:
@@ -186,13 +204,13 @@ def _shrunk(facts: CheckFacts) -> Iterator[Check]:
     if cap is None:
         return
     images = facts.decision.default_table.of("image")
-    over = [cost for cost in images if cap.changes(cost.shape, cap.value)]
-    largest = max(over, key=lambda cost: weight(cost.shape), default=None)
-    if largest is None:
+    over = images.take(cap.changed(images.shapes, cap.value))
+    if not over:
         detail = f"none has more than the {cap.value:,} pixels that {cap.name} allows"
         yield Check(SHRUNK, "pass", detail)
         return
-    count = sum(cost.count for cost in over)
+    largest = over[int(over.shapes.weights().argmax())]
+    count = over.items()
     which = "One image is" if count == 1 else f"{count:,} images are"
     pixels = weight(largest.shape) / 1e6
     yield Check(

@@ -10,7 +10,7 @@ from typing import Final
 from mmcalib.derive.admission import Admission, Gate, admit_beside
 from mmcalib.derive.drift.calibrated import CalibratedTraffic
 from mmcalib.derive.drift.figure import DriftFigure, alike, items_per_request, no_more, shown
-from mmcalib.derive.percentiles import ItemsOfCost, quantile
+from mmcalib.derive.percentiles import quantile
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 
 QUANTILES: Final = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
@@ -67,9 +67,8 @@ def requests_drift(
         spread, counted = known.spreads.get(modality), seen.tokens[modality]
         if spread is None and not counted:
             continue
-        costs = [ItemsOfCost(tokens, count) for tokens, count in counted.items()]
         for name, share in QUANTILES.items():
-            today = quantile(costs, share) if costs else None
+            today = quantile(list(counted), list(counted.values()), share) if counted else None
             was = getattr(spread, name) if spread else None
             yield alike(f"{modality} tokens {name}", "tokens", today, was, counted.total(), _TOKENS)
         most = max(counted, default=None)

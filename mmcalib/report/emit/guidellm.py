@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from mmcalib import wording
 from mmcalib.derive.load_buckets import SizedItems
-from mmcalib.derive.percentiles import ItemsOfCost, quantile
+from mmcalib.derive.percentiles import quantile
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.errors import OutputError
 from mmcalib.report.configuration_format import ConfigurationFormat
@@ -43,10 +43,10 @@ def _of(
     kind: type[ImageShape] | type[VideoShape],
 ) -> Iterator[str]:
     mine = [one for one in found if isinstance(one.shape, kind)]
-    costs = [ItemsOfCost(one.tokens, one.items) for one in mine]
+    tokens_of, items = [one.tokens for one in mine], [one.items for one in mine]
     said: set[str] = set()
     for name, share in _QUANTILES.items() if mine else ():
-        tokens = quantile(costs, share)
+        tokens = quantile(tokens_of, items, share)
         shape = next(one.shape for one in mine if one.tokens == tokens)
         data = _data(calibration, shape)
         if data not in said:

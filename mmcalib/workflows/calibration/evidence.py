@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from mmcalib.derive.costs import heaviest
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import FIT, Policy
@@ -152,7 +151,7 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
     value = decision.engine_args["max_num_batched_tokens"]
     budget = decision.budget
     most = max(budget.max_tokens_per_item.values(), default=0)
-    largest = heaviest(decision.table.costs.values())
+    largest = decision.table.largest()
     base = opened.serve_defaults["max_num_batched_tokens"]
     if policy.max_num_batched_tokens is not None:
         label, reason, exemplar = "given", "given: --max-num-batched-tokens", ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from mmcalib.derive.costs import ItemCost
+from mmcalib.derive.frontier import tokens_of
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import Shape
 from mmcalib.result.what_if import WhatIf, WhatIfGroup, WhatIfPool, WhatIfRejected, WhatIfState
@@ -36,7 +37,7 @@ def what_if(decided: Decided, pools: Sequence[GridPool], base: Setting, reserve:
 def _group(group: Group, decision: Decision) -> WhatIfGroup:
     return WhatIfGroup(
         modalities=list(group.modalities),
-        items=sum(c.count for m in group.modalities for c in decision.default_table.of(m)),
+        items=sum(decision.default_table.of(m).items() for m in group.modalities),
         chosen={knob.name: chosen_value(decision, knob) for knob in group.knobs},
         states=[_state(state, group, decision) for state in group.states],
     )
@@ -57,9 +58,12 @@ def _state(state: State, group: Group, decision: Decision) -> WhatIfState:
 
 
 def _downscaled(group: Group, decision: Decision) -> int:
-    now = {shape: cost.tokens for shape, cost in decision.table.costs.items()}
-    costs = (cost for m in group.modalities for cost in decision.default_table.of(m))
-    return sum(cost.count for cost in costs if now.get(cost.shape, 0) < cost.tokens)
+    found = 0
+    for modality in group.modalities:
+        before = decision.default_table.of(modality)
+        now = tokens_of(decision.table.of(modality), before)
+        found += int(before.counts[now < before.tokens].sum())
+    return found
 
 
 def _pool(found: GridPool) -> WhatIfPool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import numpy as np
+
 from mmcalib.derive import counted
-from mmcalib.derive.costs import CostTable, heaviest
-from mmcalib.derive.counted import SPOTS, Counts
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.counted import SPOTS
+from mmcalib.derive.vllm_counts import VllmCounts
 from mmcalib.domain.setting import Setting
+from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
 from mmcalib.workflows.decision.measure import remeasure
@@ -21,11 +24,13 @@ _SURE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class EmbedCounter:
-    """vLLM's count of one modality's items, which reproduced all that the default processed."""
+    """vLLM's count of one modality's items, which reproduced all that the default processed.
+    `usual` are their costs by default.
+    """
 
     host: EngineHost
     default: CostTable
-    shapes: tuple[Shape, ...]
+    usual: CostColumns
 
     @classmethod
     def proven(
@@ -34,50 +39,49 @@ class EmbedCounter:
         """None where there is no count, it is wrong, or so few shapes that none is needed. Items
         that are not what their headers say are neither proof nor disproof.
         """
-        odd = {mismatch.shape for mismatch in default.mismatches}
-        costs = [cost for cost in default.of(modality) if cost.shape not in odd]
+        costs = default.of(modality)
+        costs = costs.but({one.shape: None for one in default.mismatches})
         if len(costs) <= SPOTS:
             return None
         if modality not in default.witnesses:
-            found = count(host, default.setting, [cost.shape for cost in costs])
-            if not counted.reproduces(found, costs):
+            found = count(host, default.setting, costs.shapes)
+            if found is None or not counted.reproduces(found, costs):
                 return None
-        return cls(host, default, tuple(cost.shape for cost in costs))
+        return cls(host, default, costs)
 
-    def under(self, setting: Setting, changes: Callable[[Shape], bool]) -> CostTable | None:
-        """The costs under the setting, which `changes` these shapes; None where the spot checks do
-        not bear the count out.
+    def under(self, setting: Setting, touched: Column) -> CostTable | None:
+        """The costs under the setting, which may have `touched` these; None where the spot checks
+        do not bear the count out.
         """
-        touched = {shape for shape in self.shapes if changes(shape)}
         counts = self._counts(setting, touched)
-        if not counts:
+        if counts is None:
             return None
-        before = [self.default.costs[shape] for shape in counts]
-        moved = counted.changed(counts, before)
-        spots = counted.spots(moved, counts) if len(moved) > SPOTS else [c.shape for c in moved]
-        elsewhere = {cost.shape for cost in moved}
-        same = heaviest(cost for cost in before if cost.shape not in elsewhere)
-        measured = [*spots, *([same.shape] if same else []), *self._uncounted(counts, touched)]
+        before = counted.of_counted(counts, self.usual)
+        same = counted.as_counted(counts, before)
+        moved, unmoved = before.take(~same), before.take(same).heaviest
+        spots = counted.spots(moved, counts) if len(moved) > SPOTS else list(moved.shapes)
+        checked = [*spots, *([unmoved.shape] if unmoved else [])]
+        measured = [*checked, *self._uncounted(counts, touched)]
         table = remeasure(self.host, self.default, setting, measured)
-        checked = [shape for shape in measured if shape in counts]
         return counted.filled(table, self.default, counts, checked)
 
-    def _counts(self, setting: Setting, touched: Collection[Shape]) -> Counts:
+    def _counts(self, setting: Setting, touched: Column) -> VllmCounts | None:
         """Of what may change, and of the heaviest that should not; of all, if one of these does."""
-        others = (self.default.costs[shape] for shape in self.shapes if shape not in touched)
-        surest = heapq.nlargest(_SURE, others, key=lambda cost: (cost.embeds, cost.exemplar))
-        if len(touched) + len(surest) < len(self.shapes):
-            first = [shape for shape in self.shapes if shape in touched]
-            counts = count(self.host, setting, [*first, *(cost.shape for cost in surest)])
-            if counts and counted.reproduces(counts, surest):
+        others = np.flatnonzero(~touched)
+        heaviest = np.argsort(-self.usual.embeds[others], kind="stable")[:_SURE]
+        surest = np.sort(others[heaviest])
+        if touched.sum() + len(surest) < len(self.usual):
+            asked = touched.copy()
+            asked[surest] = True
+            counts = count(self.host, setting, self.usual.shapes.take(asked))
+            if counts and counted.reproduces(counts, self.usual.take(surest)):
                 return counts
-        return count(self.host, setting, self.shapes)
+        return count(self.host, setting, self.usual.shapes)
 
-    def _uncounted(self, counts: Counts, touched: Collection[Shape]) -> list[Shape]:
+    def _uncounted(self, counts: VllmCounts, touched: Column) -> list[Shape]:
         """Shapes of the modality for which only processing tells."""
-        known = set(self.shapes)
-        return [
-            cost.shape
-            for cost in self.default.of(self.shapes[0].modality)
-            if cost.shape not in counts and (cost.shape not in known or cost.shape in touched)
-        ]
+        shapes = self.usual.shapes
+        left = touched & (counts.shapes.places(shapes) < 0)
+        every = self.default.of(self.usual.modality).shapes
+        odd = every.take(shapes.places(every) < 0)
+        return [*shapes.take(left), *(s for s in odd if s not in counts.shapes)]

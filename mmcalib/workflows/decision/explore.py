@@ -8,8 +8,9 @@ from typing import Any
 
 from mmcalib.derive import frontier
 from mmcalib.derive.affected import affected, witness
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Point
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
@@ -85,7 +86,7 @@ def _under(
     setting = frontier.at(knob, value, default.setting)
     if setting == default.setting:
         return default
-    if counter and (counted := counter.under(setting, lambda shape: knob.changes(shape, value))):
+    if counter and (counted := counter.under(setting, knob.changed(counter.usual.shapes, value))):
         return counted
     every = [
         cost.shape for modality in (knob.modality, *knob.bleeds) for cost in default.of(modality)

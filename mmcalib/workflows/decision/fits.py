@@ -35,7 +35,6 @@ def longest_prompt(
     that the corpus lacks vLLM's own largest. Items of an encoder-decoder model are no part of its
     context; None where it does not chat.
     """
-    tokens = {s: 0 if encoder_decoder else cost.tokens for s, cost in table.costs.items()}
     alone: list[PromptTokens] = []
     if not encoder_decoder:
         if not prompts.prompts():
@@ -51,9 +50,9 @@ def longest_prompt(
         """Anew each time: a list of a million would be larger than their census."""
         for entry in prompts.signatures():
             if entry.signature.within(admitted):
-                items = item_tokens(entry.signature.shapes, tokens)
+                items = item_tokens(entry.signature.shapes, table.costs.tokens)
                 if items is not None:
-                    yield entry, _prompt(entry, items, texts)
+                    yield entry, _prompt(entry, 0 if encoder_decoder else items, texts)
 
     # The longest may settle that none of the others sets the context; a file is not read again for
     # a few each time.

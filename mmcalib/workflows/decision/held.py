@@ -93,7 +93,7 @@ def _anew(
     if not beside or not (binding or grows):
         return row
     setting = together(turned(decision, {knob.name: knob.value}), budgets.policy.loading)
-    shapes = [cost.shape for cost in decision.default_table.of(knob.modality)]
+    shapes = decision.default_table.of(knob.modality).shapes
     base = remeasure(budgets.host, decision.default_table, setting, shapes)
     plain = limit_mm_per_prompt(decision.counts, {})
     watched = {shape for explored in row for shape in explored.costs}

@@ -8,8 +8,9 @@ from itertools import islice
 from typing import Final
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import PromptTokens, fit
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality, Shape

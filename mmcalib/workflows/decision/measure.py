@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mmcalib.census.census import Census
-from mmcalib.census.shape_counts import ShapeCount
-from mmcalib.derive.costs import Basis, CostTable, ItemCost, Mismatch, Refusal
+from mmcalib.census.census import Census, shape_order
+from mmcalib.census.shape_counts import ShapeCount, ShapeCounts
+from mmcalib.derive.cost_columns import CostColumns, CostMap
+from mmcalib.derive.costs import CostTable, Mismatch, Refusal
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.setting import Setting
@@ -16,9 +18,8 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, File, Measure, Measured
 from mmcalib.errors import EngineDied
 from mmcalib.progress import Progress, Task
-from mmcalib.workflows.decision.stand_ins import StandIns, stand_ins
+from mmcalib.workflows.decision.stand_ins import StandIns, item_cost, stand_ins
 from mmcalib.workflows.media_files import Files, files
-from mmcalib.workflows.read import shapes_of
 
 Sample = Sequence[tuple[Shape, str]]
 
@@ -42,18 +43,19 @@ def measure(
     which `files` has none, or that the server cannot load, though it takes a blank of its shape,
     is returned as skipped.
     """
-    counts = shapes_of(census)
-    with progress.step("measuring costs", len(counts) + len(sample)) as task:
-        blanks = stand_ins(host, setting, counts, task, before)
-        by_shape = blanks.answers
-        safe = [(shape, path) for shape, path in sample if not _too_large(by_shape[shape])]
-        chosen = [*safe, *_costliest(counts, by_shape, {shape for shape, _ in safe})]
+    counts = {modality: census.counts(modality) for modality in census.modalities()}
+    known = {m: before.of(m) for m in before.witnesses} if before is not None else {}
+    shapes = sum(map(len, counts.values()))
+    with progress.step("measuring costs", shapes + len(sample)) as task:
+        blanks = stand_ins(host, setting, counts, task, known)
+        safe = [one for one in sample if not _too_large(blanks, one[0])]
+        chosen = [*safe, *_costliest(blanks, {shape for shape, _ in safe})]
         found = files([(shape.modality, path) for shape, path in chosen])
         given = dict(zip(chosen, found, strict=True))
         good = {one: file for one, file in given.items() if isinstance(file, str)}
         bad = {one: file for one, file in given.items() if isinstance(file, Skipped)}
         first = _lightest(list(good))
-        task.total(len(counts) + len(first) + len(good))
+        task.total(shapes + len(first) + len(good))
         subjects = [File(one[0].modality, good[one]) for one in (*first, *good)]
         answers = _ask_of_files(host, setting, subjects, task)[len(first) :]
         real: list[tuple[tuple[Shape, str], Measured | Skipped]] = [
@@ -103,47 +105,46 @@ def _lightest(chosen: Sample) -> Sample:
     return list(lightest.values())
 
 
-def _costliest(
-    counts: dict[Shape, ShapeCount], by_shape: dict[Shape, Measured], known: set[Shape]
-) -> list[tuple[Shape, str]]:
+def _costliest(blanks: StandIns, known: set[Shape]) -> list[tuple[Shape, str]]:
     """Per modality the shape that takes most of the encoder cache, where it is not `known`."""
-    heaviest: dict[Modality, Shape] = {}
-    for shape, answer in by_shape.items():
-        best = heaviest.get(shape.modality)
-        if answer.cost and (best is None or answer.cost.embeds > _embeds(by_shape[best])):
-            heaviest[shape.modality] = shape
-    return [(s, counts[s].exemplars[0]) for s in heaviest.values() if s not in known]
+    found = [costs[int(costs.embeds.argmax())] for costs in blanks.costs.values() if costs]
+    return [(cost.shape, cost.exemplar) for cost in found if cost.shape not in known]
 
 
-def _too_large(answer: Measured) -> bool:
+def _too_large(blanks: StandIns, shape: Shape) -> bool:
     """Whether the stand-in was refused for want of memory: the real one would take as much."""
-    return answer.refused_by == "host_memory"
-
-
-def _embeds(answer: Measured) -> int:
-    return answer.cost.embeds if answer.cost else 0
+    answer = blanks.answers.get(shape)
+    return answer is not None and answer.refused_by == "host_memory"
 
 
 def remeasure(
-    host: EngineHost, default: CostTable, setting: Setting, changed: Collection[Shape]
+    host: EngineHost, default: CostTable, setting: Setting, changed: Iterable[Shape]
 ) -> CostTable:
     """The default's table with the shapes that a cap may change measured anew, by stand-ins."""
-    anew = set(changed)
-    shapes = [shape for shape in default.costs if shape in anew]
-    subjects = tuple(Blank(shape) for shape in shapes)
-    answers = host.measure(Measure(setting, subjects), "measuring a setting") if shapes else ()
-    costs = {
-        shape: cost if cost.basis == "counted" else replace(cost, basis="unchanged")
-        for shape, cost in default.costs.items()
-    }
+    asked = set(changed)
+    anew = [s for m in default.modalities() for s in _in_order(default.of(m), asked)]
+    subjects = tuple(Blank(shape) for shape in anew)
+    answers = host.measure(Measure(setting, subjects), "measuring a setting") if anew else ()
+    usual, found = default.costs, dict[Shape, ItemCost | None]()
     refusals = list(default.refusals)
-    for shape, answer in zip(shapes, answers, strict=True):
-        before = costs.pop(shape)
+    for shape, answer in zip(anew, answers, strict=True):
+        before, found[shape] = usual[shape], None
         if answer.cost is None:
             refusals.append(_refusal(shape, before.count, before.exemplar, answer))
         else:
-            costs[shape] = _cost(shape, before.count, before.exemplar, answer.cost, "blank")
-    return CostTable(setting, costs, tuple(refusals))
+            cost = item_cost(shape, before.count, before.exemplar, answer.cost, "blank")
+            found[shape] = cost
+    columns = {m: _but(default.of(m).unchanged(), found) for m in default.modalities()}
+    return CostTable(setting, columns, tuple(refusals))
+
+
+def _in_order(costs: CostColumns, asked: Collection[Shape]) -> list[Shape]:
+    return sorted(shape for shape in asked if shape in costs.shapes)
+
+
+def _but(costs: CostColumns, found: Mapping[Shape, ItemCost | None]) -> CostColumns:
+    mine = {s: cost for s, cost in found.items() if s.modality == costs.modality}
+    return costs.but(mine)
 
 
 def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refusal:
@@ -152,48 +153,45 @@ def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refus
 
 def _table(
     setting: Setting,
-    counts: dict[Shape, ShapeCount],
+    counts: Mapping[Modality, ShapeCounts],
     blanks: StandIns,
     real: Iterable[tuple[tuple[Shape, str], Measured | Skipped]],
 ) -> tuple[CostTable, list[Skipped]]:
-    costs: dict[Shape, ItemCost] = {}
-    refusals: list[Refusal] = []
     mismatches: list[Mismatch] = []
     unreadable: list[Skipped] = []
     failed: dict[Modality, int] = {}
-    for shape, entry in counts.items():
-        answer = blanks.answers[shape]
-        if answer.cost is None:
-            refusals.append(_refusal(shape, entry.count, entry.exemplars[0], answer))
-        else:
-            basis: Basis = "counted" if shape in blanks.counted else "blank"
-            costs[shape] = _cost(shape, entry.count, entry.exemplars[0], answer.cost, basis)
+    costs, changed = CostMap(blanks.costs), dict[Shape, ItemCost | None]()
     compared = 0
     for (shape, path), found in real:
-        blank = costs.get(shape)
+        blank = changed.get(shape, costs.get(shape))
         if isinstance(found, Skipped):
             unreadable.append(found)
             if blank is not None:
-                _forget(costs, blank, path, counts[shape])
+                changed[shape] = _one_fewer(blank, path, _entry(counts, shape))
             continue
         if found.cost is None:
             if blank is not None:
                 failed[shape.modality] = failed.get(shape.modality, 0) + 1
                 unreadable.append(Skipped(path, f"vLLM cannot load it: {found.refusal}"))
-                _forget(costs, blank, path, counts[shape])
+                changed[shape] = _one_fewer(blank, path, _entry(counts, shape))
             continue
-        count = counts[shape].count
-        costs[shape] = _cost(shape, count, path, found.cost, "real")
+        changed[shape] = item_cost(shape, _entry(counts, shape).count, path, found.cost, "real")
         compared += 1
         if blank is None or (blank.tokens, blank.embeds) != (
             found.cost.tokens,
             found.cost.embeds,
         ):
-            refusals = [refusal for refusal in refusals if refusal.shape != shape]
             mismatches.append(_mismatch(shape, path, found.cost, blank))
+    taken = {shape for shape, cost in changed.items() if cost is not None}
+    refusals = []
+    for shape, answer in blanks.answers.items():
+        if answer.cost is None and shape not in taken:
+            entry = _entry(counts, shape)
+            refusals.append(_refusal(shape, entry.count, entry.exemplars[0], answer))
+    refusals.sort(key=lambda refusal: shape_order(refusal.shape))
     table = CostTable(
         setting,
-        costs,
+        {modality: _but(mine, changed) for modality, mine in blanks.costs.items()},
         tuple(refusals),
         tuple(mismatches),
         compared,
@@ -203,29 +201,16 @@ def _table(
     return table, unreadable
 
 
-def _forget(costs: dict[Shape, ItemCost], blank: ItemCost, path: str, entry: ShapeCount) -> None:
+def _entry(counts: Mapping[Modality, ShapeCounts], shape: Shape) -> ShapeCount:
+    return counts[shape.modality].of(shape)
+
+
+def _one_fewer(blank: ItemCost, path: str, entry: ShapeCount) -> ItemCost | None:
     """One file fewer of this shape; the shape goes when it was the only one."""
     others = [exemplar for exemplar in entry.exemplars if exemplar != path]
     if blank.count <= 1 or not others:
-        del costs[blank.shape]
-        return
-    costs[blank.shape] = replace(blank, count=blank.count - 1, exemplar=others[0])
-
-
-def _cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis) -> ItemCost:
-    seconds = cost.load_s + cost.process_s
-    return ItemCost(
-        shape,
-        count,
-        exemplar,
-        cost.tokens,
-        cost.embeds,
-        cost.tensor_bytes,
-        seconds,
-        cost.sampled,
-        basis,
-        cost.cpu_s if basis == "real" else 0.0,
-    )
+        return None
+    return replace(blank, count=blank.count - 1, exemplar=others[0])
 
 
 def _mismatch(shape: Shape, path: str, real: Cost, blank: ItemCost | None) -> Mismatch:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from mmcalib.census.shape_counts import ShapeCounts
+from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.derive.cost_rule import cost_rule
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.counted import Counts, VllmCount, changed
+from mmcalib.derive.counted import as_counted
+from mmcalib.derive.item_cost import Basis, ItemCost
+from mmcalib.derive.sampled import sampled_rows
+from mmcalib.derive.vllm_counts import VllmCounts
 from mmcalib.derive.witnesses import WITNESSES, WITNESSES_AGAIN, witnesses
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import Setting
-from mmcalib.domain.shapes import MODALITIES, Modality, Shape, weight
+from mmcalib.domain.shape_columns import Column, Shapes
+from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds, Measure, Measured
 from mmcalib.errors import VllmMoved, VllmRefused
@@ -25,78 +32,125 @@ _AT_A_TIME = 20_000
 
 @dataclass(slots=True)
 class StandIns:
-    """An answer of each shape. Those that are `counted` were not processed: `witnesses` of their
-    modality were, and cost what vLLM counts.
+    """What each shape costs, without those that are refused. Those with an answer were processed;
+    the others cost what vLLM counts, as so many `witnesses` of their modality do.
     """
 
+    costs: dict[Modality, CostColumns] = field(default_factory=dict)
     answers: dict[Shape, Measured] = field(default_factory=dict)
-    counted: set[Shape] = field(default_factory=set)
     witnesses: dict[Modality, int] = field(default_factory=dict)
 
 
 def stand_ins(
     host: EngineHost,
     setting: Setting,
-    shapes: Iterable[Shape],
+    shapes: Mapping[Modality, ShapeCounts],
     task: Task,
-    before: CostTable | None = None,
+    before: Mapping[Modality, CostColumns],
 ) -> StandIns:
-    """What each shape costs under the setting; `before` is what they cost under another."""
-    every, found = list(shapes), StandIns()
-    for modality in MODALITIES:
-        mine = [shape for shape in every if shape.modality == modality]
-        if len(mine) > _WORTH_COUNTING and (counts := count(host, setting, mine)):
-            _by_count(host, setting, counts, found, task, _proven(before, modality))
-        _process(host, setting, [s for s in mine if s not in found.answers], found, task)
-    # In the order of the corpus.
-    found.answers = {shape: found.answers[shape] for shape in every}
+    """What each shape costs under the setting; `before` is what they cost under another where the
+    count was proven.
+    """
+    found = StandIns()
+    for modality, mine in shapes.items():
+        costs, left = CostColumns.waiting(mine), np.ones(len(mine), dtype=bool)
+        if len(mine) > _WORTH_COUNTING and (counts := count(host, setting, mine.shapes)):
+            usual = before.get(modality)
+            costs, left = _by_count(host, setting, costs, counts, found, task, usual)
+        rest = [s for s in mine.shapes.take(left) if s not in found.answers]
+        _process(host, setting, rest, found, task)
+        found.costs[modality] = costs.but(_answered(found.answers, mine))
     return found
 
 
-def _proven(before: CostTable | None, modality: Modality) -> CostTable | None:
-    return before if before is not None and modality in before.witnesses else None
+def _answered(
+    answers: Mapping[Shape, Measured], entries: ShapeCounts
+) -> dict[Shape, ItemCost | None]:
+    """What was processed of these."""
+    found: dict[Shape, ItemCost | None] = {}
+    for shape, answer in answers.items():
+        if shape.modality != entries.shapes.modality:
+            continue
+        entry = entries.of(shape)
+        found[shape] = (
+            item_cost(shape, entry.count, entry.exemplars[0], answer.cost, "blank")
+            if answer.cost
+            else None
+        )
+    return found
+
+
+def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis) -> ItemCost:
+    """The cost of each of `count` items."""
+    return ItemCost(
+        shape,
+        count,
+        exemplar,
+        cost.tokens,
+        cost.embeds,
+        cost.tensor_bytes,
+        cost.load_s + cost.process_s,
+        cost.sampled,
+        basis,
+        cost.cpu_s if basis == "real" else 0.0,
+    )
 
 
 def _by_count(
     host: EngineHost,
     setting: Setting,
-    counts: Counts,
+    costs: CostColumns,
+    counts: VllmCounts,
     found: StandIns,
     task: Task,
-    before: CostTable | None,
-) -> None:
-    """The witnesses are processed, all else is counted; nothing is where one witness is not as
+    before: CostColumns | None,
+) -> tuple[CostColumns, Column]:
+    """The costs by count, and which rows are still to be processed.
+
+    The witnesses are processed, all else is counted; nothing is where one witness is not as
     counted. What this machine has no memory for, and what is as large, proves nothing. Where the
     count was proven `before`, few are needed of what this setting leaves alone.
     """
-    same: Counts = {}
+    same = np.zeros(len(counts), dtype=bool)
     if before is not None:
-        kept = [before.costs[shape] for shape in counts if shape in before.costs]
-        moved = {one.shape for one in changed(counts, kept)}
-        same = {one.shape: counts[one.shape] for one in kept if one.shape not in moved}
-    others = {shape: counted for shape, counted in counts.items() if shape not in same}
-    chosen = [*witnesses(others), *witnesses(same, WITNESSES_AGAIN)]
+        kept = counts.shapes.places(before.take(as_counted(counts, before)).shapes)
+        same[kept] = True
+    chosen = [*witnesses(counts.take(~same)), *witnesses(counts.take(same), WITNESSES_AGAIN)]
     _process(host, setting, chosen, found, task)
     answers = [(shape, found.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
-    proof = [(s, a.cost) for s, a in answers if a.refused_by != "host_memory"]
-    borne_out = [(counts[s], cost) for s, cost in proof if cost and _as_counted(cost, counts[s])]
+    rows = counts.shapes.places(chosen).tolist()
+    proof = [
+        (counts[row], answer.cost)
+        for row, (_, answer) in zip(rows, answers, strict=True)
+        if answer.refused_by != "host_memory"
+    ]
+    borne_out = [(c, cost) for c, cost in proof if cost and _as_counted(cost, c.embeds, c.sampled)]
     rule = cost_rule(borne_out) if len(borne_out) == len(proof) else None
+    left = np.ones(len(costs), dtype=bool)
     if rule is None:
-        return
-    for shape, counted in counts.items():
-        if shape in found.answers or (too_large and weight(shape) >= min(too_large)):
-            continue
-        cost = rule.cost(counted)
-        if cost is not None:
-            found.answers[shape] = Measured(len(found.answers), cost)
-            found.counted.add(shape)
-            task.advance()
-    found.witnesses[chosen[0].modality] = len(borne_out)
+        return costs, left
+    text, nbytes = rule.columns(counts)
+    known = (text >= 0) & (nbytes >= 0) & ~np.isin(np.arange(len(counts)), rows)
+    if too_large:
+        known &= counts.shapes.weights() < min(too_large)
+    embeds, places = counts.embeds[known], costs.shapes.places(counts.shapes)[known]
+    left[places] = False
+    task.advance(len(places))
+    found.witnesses[costs.modality] = len(borne_out)
+    counted = costs.counted(
+        places,
+        tokens=embeds + text[known],
+        embeds=embeds,
+        tensor_bytes=nbytes[known],
+        process_s=rule.seconds_per_embed * embeds,
+        sampled=counts.sampled[known],
+    )
+    return counted, left
 
 
-def _as_counted(cost: Cost, counted: VllmCount) -> bool:
-    return (cost.embeds, cost.sampled) == (counted.embeds, counted.sampled)
+def _as_counted(cost: Cost, embeds: int, sampled: tuple[int, ...]) -> bool:
+    return (cost.embeds, cost.sampled) == (embeds, sampled)
 
 
 def _process(
@@ -111,21 +165,22 @@ def _process(
         task.advance()
 
 
-def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts:
-    """By vLLM's code, of the shapes that it counts; none where it has no count of the modality."""
-    found: dict[Shape, VllmCount] = {}
+def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | None:
+    """By vLLM's code, of the shapes that it counts; None where it has no count of them."""
+    parts = []
     for start in range(0, len(shapes), _AT_A_TIME):
         some = shapes[start : start + _AT_A_TIME]
-        blanks = tuple(Blank(shape) for shape in some)
         try:
-            answer = host.ask(CountEmbeds(setting, blanks), "counting")
+            answer = host.ask(CountEmbeds(setting, tuple(map(Blank, some))), "counting")
         except (VllmMoved, VllmRefused):
-            return {}
-        tiles = answer.tiles or (None,) * len(some)
-        counted = zip(answer.embeds, answer.sampled, tiles, strict=True)
-        for shape, (embeds, sampled, into) in zip(some, counted, strict=True):
-            if embeds is not None:
-                found[shape] = VllmCount(embeds, sampled, into)
-        if not found:
-            return {}
-    return found
+            return None
+        embeds = np.array([-1 if one is None else one for one in answer.embeds], dtype=np.int64)
+        tiles = np.full(len(some), -1, dtype=np.int64)
+        if answer.tiles:
+            tiles[:] = [-1 if one is None else one for one in answer.tiles]
+        known = embeds >= 0
+        sampled = sampled_rows(answer.sampled)
+        parts.append(VllmCounts(some, embeds, sampled, tiles).take(known))
+        if not any(map(len, parts)):
+            return None
+    return VllmCounts.joined(parts) if parts else None

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 
 from mmcalib.derive.bins import size_cells, token_bins
-from mmcalib.derive.costs import ItemCost, Mismatch
+from mmcalib.derive.costs import Mismatch
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.domain.text_bound import TextBound

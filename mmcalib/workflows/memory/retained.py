@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, repeat
+from itertools import repeat
+
+import numpy as np
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.memory import CACHED_KEEP
@@ -78,7 +80,9 @@ def _again(accesses: Accesses, decision: Configuration) -> Iterator[int]:
 
 def _any(decision: Configuration, cache: int) -> Iterator[int]:
     """No more of a size than the cache holds."""
-    costs = [cost for cost in decision.table.costs.values() if cost.embeds]
-    return chain.from_iterable(
-        repeat(cost.embeds, min(cost.count, cache // cost.embeds + 1)) for cost in costs
-    )
+    for modality in decision.table.modalities():
+        costs = decision.table.of(modality)
+        embeds, rows = np.unique(costs.embeds[costs.embeds > 0], return_inverse=True)
+        counts = np.bincount(rows, costs.counts[costs.embeds > 0])
+        for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
+            yield from repeat(size, min(int(count), cache // size + 1))

@@ -7,9 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.content_parts import text_part, url_part
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import ReplayPrompt
@@ -92,7 +95,8 @@ def _candidates(
 
 
 def _top(table: CostTable, modality: Modality) -> list[ItemCost]:
-    return sorted(table.of(modality), key=lambda cost: -cost.embeds)[:_TOP]
+    costs = table.of(modality)
+    return [costs[int(row)] for row in np.argsort(-costs.embeds, kind="stable")[:_TOP]]
 
 
 def _of_request(

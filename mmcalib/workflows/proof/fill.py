@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.engine.messages import ReplayPrompt

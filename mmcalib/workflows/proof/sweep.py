@@ -13,6 +13,7 @@ from mmcalib.derive.encoder_curve import costlier_together
 from mmcalib.derive.encoder_sizes import EncoderBatch, Sized, batches, candidates, sizes
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import BatchEncoded, Blank, Encode, Measure
@@ -141,15 +142,19 @@ def _planned(
         rate, tiled = opened.audio_rate_hz, opened.tiles_images
         shapes = candidates(modality, size, audio_rate_hz=rate, tiled=tiled)
         # Of equal tokens, what vLLM itself makes is preferred.
-        tried += _sized(host, decision, shapes)
+        tried += _sized(host, decision, modality, shapes)
     return batches(sizes(tried, cap), decision.budget.encoder_budget_tokens)
 
 
-def _sized(host: EngineHost, decision: Decision, shapes: Sequence[Shape]) -> list[Sized]:
+def _sized(
+    host: EngineHost, decision: Decision, modality: Modality, shapes: Sequence[Shape]
+) -> list[Sized]:
     """By vLLM's own count, and processed where it has none; what is refused is left out."""
-    counts = count(host, decision.setting, shapes)
-    if len(counts) == len(shapes):
-        return [Sized(shape, one.embeds) for shape, one in counts.items() if one.embeds]
+    every = Shapes.of(modality, shapes)
+    counts = count(host, decision.setting, every)
+    if counts and len(counts) == len(every):
+        embeds = dict(zip(every, counts.embeds.tolist(), strict=True))
+        return [Sized(shape, embeds[shape]) for shape in shapes if embeds[shape]]
     blanks = tuple(Blank(shape) for shape in shapes)
     answers = host.measure(Measure(decision.setting, blanks), "measuring sizes")
     found = zip(shapes, answers, strict=True)

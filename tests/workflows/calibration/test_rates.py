@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostTable, table_of
 from mmcalib.derive.encoder_sizes import EncoderBatch, Sized
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.domain.shapes import ImageShape, Shape
@@ -25,7 +25,7 @@ def table() -> CostTable:
     """One page, by its real file."""
     found = decide(corpus([PAGE])).table
     real = {s: replace(c, basis="real", cpu_s=CPU_S) for s, c in found.costs.items()}
-    return replace(found, costs=real)
+    return table_of(found.setting, real)
 
 
 def swept(shape: Shape = PAGE) -> Sweep:

@@ -14,9 +14,10 @@ from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
 from mmcalib.checks.catalogue.reserve import RESERVED, embeddings_alone
 from mmcalib.checks.check import Check, verdict
 from mmcalib.derive.adequacy import Adequacy
-from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.costs import CostTable, table_of
 from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import LanguageStep, Merge, PromptsStep, WorstStep
+from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
@@ -52,7 +53,7 @@ SECOND = AudioShape(16_000, 16_000)
 class Config:
     budget: Budget
     plain: Budget
-    table: CostTable = field(default_factory=lambda: CostTable(DEFAULT, {}))
+    table: CostTable = field(default_factory=lambda: table_of(DEFAULT, {}))
     modality: Modality = "image"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     adequacy: Adequacy = field(default_factory=lambda: Adequacy(1, 1))
@@ -231,7 +232,7 @@ def test_what_would_not_start_is_no_cure() -> None:
 
 CLIP = ItemCost(SECOND, 12, "/c.wav", 27, 25, 1_536_000, 0.0, (), "real")
 LISTENING = limits(2250, 256, 750, "audio")
-CLIPS = Config(LISTENING, LISTENING, CostTable(DEFAULT, {SECOND: CLIP}), "audio")
+CLIPS = Config(LISTENING, LISTENING, table_of(DEFAULT, {SECOND: CLIP}), "audio")
 
 
 def listening(step_bytes: int | None) -> Rehearsed:
@@ -299,7 +300,7 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
         page: ItemCost(page, 90, "/p.png", 324, 324, 1, 0.0, (), "real"),
     }
     full = limits(324 * 50, 64)
-    config = Config(full, full, CostTable(DEFAULT, costs))
+    config = Config(full, full, table_of(DEFAULT, costs))
     at = predicted(config, deepstack(full))
     possible = views_check(at, config, Accesses())
     assert possible is not None

@@ -1,0 +1,73 @@
+"""vLLM's own count of many items of one modality, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmcalib.derive.sampled import sampled_rows, sampled_tuples, widened
+from mmcalib.domain.shape_columns import Column, Shapes
+from mmcalib.domain.shapes import Modality, Shape
+
+# Stands for no tiles.
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class VllmCount:
+    """Embeds by vLLM's own count, what its loader would sample, and the tiles of an image, where a
+    list of resolutions says into how many it is cut.
+    """
+
+    embeds: int
+    sampled: tuple[int, ...]
+    tiles: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class VllmCounts:
+    """A row for each shape that vLLM counts, ascending. `tiles` is -1 where there are none."""
+
+    shapes: Shapes
+    embeds: Column
+    sampled: Column
+    tiles: Column
+
+    @classmethod
+    def of(cls, modality: Modality, counts: Mapping[Shape, VllmCount]) -> VllmCounts:
+        """These, in whatever order they come."""
+        shapes = Shapes.of(modality, counts)
+        rows = [counts[shape] for shape in shapes]
+        return cls(
+            shapes,
+            np.array([one.embeds for one in rows], dtype=np.int64),
+            sampled_rows(one.sampled for one in rows),
+            np.array([_NONE if c.tiles is None else c.tiles for c in rows], dtype=np.int64),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[VllmCounts]) -> VllmCounts:
+        """Each part ascending behind the one before."""
+        width = max(part.sampled.shape[1] for part in parts)
+        return cls(
+            Shapes.joined([part.shapes for part in parts]),
+            np.concatenate([part.embeds for part in parts]),
+            np.concatenate([widened(part.sampled, width) for part in parts]),
+            np.concatenate([part.tiles for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.embeds)
+
+    def __getitem__(self, row: int) -> VllmCount:
+        (sampled,) = sampled_tuples(self.sampled[row : row + 1])
+        tiles = int(self.tiles[row])
+        return VllmCount(int(self.embeds[row]), sampled, None if tiles == _NONE else tiles)
+
+    def take(self, rows: Column) -> VllmCounts:
+        """These rows, by ascending places or by a mask."""
+        return VllmCounts(
+            self.shapes.take(rows), self.embeds[rows], self.sampled[rows], self.tiles[rows]
+        )
