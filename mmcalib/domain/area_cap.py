@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from mmcalib.domain.media_option import Loaded, MediaOption, Value, Wanted
 from mmcalib.domain.setting import Setting
-from mmcalib.domain.shape_columns import Column, Shapes
+
+if TYPE_CHECKING:
+    from mmcalib.domain.shape_columns import Column, Shapes
 
 # Of the corpus' own areas only the largest decide without loss.
 _OWN = 4
@@ -46,7 +45,7 @@ class AreaCap(MediaOption):
         is not known how many make a token.
         """
         unit = self.token_px or 1
-        nearest, above = _areas(items.shapes, unit)
+        nearest, above = items.shapes.areas(unit)
         areas = _distinct(nearest, above)
         volumes = _distinct(*_volumes(items, nearest, above))
         ceiling = max(areas | volumes, default=0)
@@ -77,9 +76,8 @@ class AreaCap(MediaOption):
         return {self.least_name: int(min(self.least_px, value))}
 
     def changed(self, shapes: Shapes, value: Value) -> Column:
-        nearest, above = _areas(shapes, self.token_px or 1)
-        found: Column = np.minimum(nearest, above) > value
-        return found
+        nearest, above = shapes.areas(self.token_px or 1)
+        return (nearest > value) & (above > value)
 
     def value_for_tokens(self, tokens: int) -> Value | None:
         return tokens * self.token_px if self.token_px else None
@@ -114,20 +112,6 @@ class AreaCap(MediaOption):
         return found[0], found[1]
 
 
-def _areas(shapes: Shapes, unit: int) -> tuple[Column, Column]:
-    """The areas that each takes when its edges are rounded to the processor's unit: to the nearest
-    multiple, and to the one above. Of sound there are none.
-    """
-    if shapes.modality == "audio":
-        none = np.zeros(len(shapes), dtype=np.int64)
-        return none, none
-    edge = math.isqrt(unit)
-    sides = [shapes.columns[name] / edge for name in ("width_px", "height_px")]
-    nearest = [np.maximum(1, np.rint(side)).astype(np.int64) for side in sides]
-    above = [np.ceil(side).astype(np.int64) for side in sides]
-    return nearest[0] * nearest[1] * unit, above[0] * above[1] * unit
-
-
 def _volumes(items: Loaded, nearest: Column, above: Column) -> tuple[Column, ...]:
     """The same for all frames that the loader keeps of a video."""
     if items.shapes.modality != "video" or not items.sampled.shape[1]:
@@ -139,4 +123,4 @@ def _volumes(items: Loaded, nearest: Column, above: Column) -> tuple[Column, ...
 
 def _distinct(*columns: Column) -> set[int]:
     """Without what has no area."""
-    return {int(area) for column in columns for area in np.unique(column)} - {0}
+    return {area for column in columns for area in column.tolist()} - {0}

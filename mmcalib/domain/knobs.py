@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final, get_args
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
 
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.media_option import Argument, Loaded, MediaOption, Value, Wanted
 from mmcalib.domain.setting import Setting
-from mmcalib.domain.shape_columns import Column
+
+if TYPE_CHECKING:
+    from mmcalib.domain.shape_columns import Column
 
 # Of the default: how far a fix turns a knob down.
 _SHARES = (2, 4)
@@ -112,7 +112,7 @@ class FrameSampling(MediaOption):
         frames, seconds = (items.shapes.columns[name] for name in ("num_frames", "duration_s"))
         timed = thin & (seconds > 0)
         if timed.any():
-            most = (np.minimum(wanted, frames[timed]) / seconds[timed]).max()
+            most = (frames[timed].clip(max=wanted) / seconds[timed]).max()
             yield math.ceil(float(most) * _FPS_STEPS) / _FPS_STEPS
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -163,7 +163,7 @@ KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 def thinned(items: Loaded) -> Column:
     """Of each whether it is a video of which the loader keeps fewer frames than it has."""
     if items.shapes.modality != "video" or not items.sampled.shape[1]:
-        return np.zeros(len(items.shapes), dtype=bool)
+        return items.shapes.mask(False)
     kept = items.sampled[:, 0]
     fewer: Column = (kept >= 0) & (kept < items.shapes.columns["num_frames"])
     return fewer

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from mmcalib.domain.setting import Setting
-from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Modality
+
+if TYPE_CHECKING:
+    from mmcalib.domain.shape_columns import Column, Shapes
 
 Value = int | float
 Argument = Literal["mm_processor_kwargs", "media_io_kwargs"]
@@ -102,7 +102,7 @@ class MediaOption(ABC):
 
     def changed(self, shapes: Shapes, value: Value) -> Column:
         """Of each of these whether this value may change what it costs."""
-        return np.ones(len(shapes), dtype=bool)
+        return shapes.mask(True)
 
     def value_for_tokens(self, tokens: int) -> Value | None:
         """The value that caps each image or frame at so many tokens; None where tokens do not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, overload
@@ -110,6 +111,23 @@ class Shapes(Sequence[Shape]):
         if self.modality == "audio":
             return np.zeros(len(self))
         return self.columns["width_px"] / self.columns["height_px"]
+
+    def areas(self, unit: int) -> tuple[Column, Column]:
+        """The pixels that each takes when its edges are rounded to multiples of √`unit`: to the
+        nearest, and to the one above. 0 for sound.
+        """
+        if self.modality == "audio":
+            none = np.zeros(len(self), dtype=np.int64)
+            return none, none
+        edge = math.isqrt(unit)
+        sides = [self.columns[name] / edge for name in ("width_px", "height_px")]
+        nearest = [np.maximum(1, np.rint(side)).astype(np.int64) for side in sides]
+        above = [np.ceil(side).astype(np.int64) for side in sides]
+        return nearest[0] * nearest[1] * unit, above[0] * above[1] * unit
+
+    def mask(self, value: bool) -> Column:
+        """The same of each."""
+        return np.full(len(self), value)
 
     def _place(self, shape: Shape) -> int | None:
         low, high = 0, len(self)
