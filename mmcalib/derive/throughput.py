@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
+import numpy as np
+
+from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.shapes import weight
 
@@ -40,19 +43,20 @@ class EncoderCost:
     least_s: float
 
 
-def cpu_cost(costs: Sequence[ItemCost]) -> CpuCost | None:
+def cpu_cost(costs: CostColumns) -> CpuCost | None:
     """Of items of one modality. A shape that was measured counts as measured, each other one by the
     line through the measured over what is decoded (`weight`). None without measured files.
     """
-    real = [cost for cost in costs if cost.basis == "real" and cost.cpu_s > 0]
-    if not real:
+    rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if row in costs.cpu_s]
+    if not rows:
         return None
+    real = [costs[row] for row in rows]
     line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
-    measured = {cost.shape: cost.cpu_s for cost in real}
-    items = sum(cost.count for cost in costs)
-    total = sum(c.count * measured.get(c.shape, line(weight(c.shape))) for c in costs)
+    each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
+    each[rows] = [cost.cpu_s for cost in real]
     costliest = max(real, key=lambda cost: (cost.cpu_s, cost.exemplar))
-    return CpuCost(items, len(real), total / items, costliest)
+    mean_s = float((costs.counts * each).sum()) / costs.items()
+    return CpuCost(costs.items(), len(real), mean_s, costliest)
 
 
 def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
@@ -71,7 +75,7 @@ def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
     return lambda of: start + slope * of
 
 
-def encoder_cost(costs: Sequence[ItemCost], batches: Iterable[Batch]) -> EncoderCost | None:
+def encoder_cost(costs: CostColumns, batches: Iterable[Batch]) -> EncoderCost | None:
     """Of items of one modality; None where no single item was encoded.
 
     Alone: between two encoded sizes seconds go straight from one to the other; items below the
@@ -79,22 +83,25 @@ def encoder_cost(costs: Sequence[ItemCost], batches: Iterable[Batch]) -> Encoder
     items smaller than the batch with the fewest seconds per token fill such batches, unless the
     batches of several show that items take seconds each, whatever their tokens (padding).
     """
-    every = [b for b in batches if b.tokens]
-    single = sorted({b.tokens: b.seconds for b in every if b.items == 1}.items())
-    items = sum(cost.count for cost in costs)
+    tried = [b for b in batches if b.tokens]
+    single = sorted({b.tokens: b.seconds for b in tried if b.items == 1}.items())
+    items = costs.items()
     if not single or not items:
         return None
-    best = min(every, key=lambda b: b.seconds / b.tokens)
+    best = min(tried, key=lambda b: b.seconds / b.tokens)
     rate = best.seconds / best.tokens
-    seen = [b.seconds / (b.tokens * rate) for b in every if b.items > 1] if rate else []
+    seen = [b.seconds / (b.tokens * rate) for b in tried if b.items > 1] if rate else []
     each = min(seen, default=1.0)
 
     def least(tokens: int) -> float:
         alone = _between(single, tokens)
         return alone if tokens >= best.tokens else min(alone, each * rate * tokens)
 
-    total = sum(cost.count * _between(single, cost.embeds) for cost in costs)
-    return EncoderCost(total / items, sum(c.count * least(c.embeds) for c in costs) / items)
+    embeds, rows = np.unique(costs.embeds, return_inverse=True)
+    counts = np.bincount(rows, costs.counts).tolist()
+    every = list(zip(embeds.tolist(), counts, strict=True))
+    total = sum(count * _between(single, tokens) for tokens, count in every)
+    return EncoderCost(total / items, sum(n * least(tokens) for tokens, n in every) / items)
 
 
 def _between(points: Sequence[tuple[int, float]], tokens: float) -> float:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.derive.item_cost import Basis, ItemCost
-from mmcalib.derive.throughput import Batch, EncoderCost, cpu_cost, cpu_line, encoder_cost
+from mmcalib.derive.throughput import Batch, CpuCost, EncoderCost, cpu_cost, cpu_line, encoder_cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 
 SECONDS = st.floats(1e-4, 100)
@@ -17,13 +18,21 @@ def item(shape: Shape, cpu_s: float = 0.0, count: int = 1, embeds: int = 0) -> I
     return ItemCost(shape, count, str(shape), embeds, embeds, 0, 9.0, (), basis, cpu_s)
 
 
+def cpu(costs: list[ItemCost]) -> CpuCost | None:
+    return cpu_cost(CostColumns.of("image", costs))
+
+
+def encoder(costs: list[ItemCost], swept: list[Batch]) -> EncoderCost | None:
+    return encoder_cost(CostColumns.of("image", costs), swept)
+
+
 def images(*sides: int) -> list[ImageShape]:
     return [ImageShape(side, 100) for side in sides]
 
 
 def test_where_all_was_measured_the_mean_is_that_of_the_items() -> None:
     first, second = images(10, 20)
-    found = cpu_cost([item(first, 0.1, count=3), item(second, 0.5)])
+    found = cpu([item(first, 0.1, count=3), item(second, 0.5)])
     assert found is not None
     assert (found.items, found.measured) == (4, 2)
     assert found.mean_s == pytest.approx((3 * 0.1 + 0.5) / 4)
@@ -38,7 +47,7 @@ def test_shapes_that_were_not_measured_are_on_the_line(
         return start + slope * weight(shape)
 
     measured, others = images(100, 900, 2500), images(*sides - {100, 900, 2500})
-    found = cpu_cost([*(item(s, true(s)) for s in measured), *(item(s, count=7) for s in others)])
+    found = cpu([*(item(s, true(s)) for s in measured), *(item(s, count=7) for s in others)])
     assert found is not None
     total = sum(map(true, measured)) + 7 * sum(map(true, others))
     assert found.mean_s * found.items == pytest.approx(total, rel=1e-6)
@@ -57,13 +66,13 @@ def test_no_item_costs_less_than_nothing_or_less_for_being_larger(
 
 
 def test_of_one_measured_file_others_cost_in_proportion() -> None:
-    found = cpu_cost([item(ImageShape(200, 100), 0.4), item(ImageShape(100, 100))])
+    found = cpu([item(ImageShape(200, 100), 0.4), item(ImageShape(100, 100))])
     assert found is not None
     assert found.mean_s == pytest.approx(0.3)
 
 
 def test_stand_ins_alone_say_nothing_of_seconds() -> None:
-    assert cpu_cost([item(ImageShape(200, 100))]) is None
+    assert cpu([item(ImageShape(200, 100))]) is None
 
 
 def test_frames_and_samples_are_what_is_decoded() -> None:
@@ -81,7 +90,7 @@ def singles(*points: tuple[int, float]) -> list[Batch]:
 )
 def test_seconds_go_straight_from_one_size_to_the_next(tokens: int, seconds: float) -> None:
     swept = singles((100, 0.2), (400, 1.4), (200, 0.4))
-    found = encoder_cost([item(ImageShape(1, 1), embeds=tokens)], swept)
+    found = encoder([item(ImageShape(1, 1), embeds=tokens)], swept)
     assert found is not None
     assert found.mean_s == pytest.approx(seconds)
 
@@ -92,7 +101,7 @@ def encoded(swept: list[Batch], **counts: int) -> EncoderCost:
         item(ImageShape(place, 1), embeds=int(name[1:]), count=count)
         for place, (name, count) in enumerate(counts.items(), 1)
     ]
-    found = encoder_cost(costs, swept)
+    found = encoder(costs, swept)
     assert found is not None
     return found
 
@@ -122,8 +131,8 @@ def test_padded_items_are_no_faster_in_a_batch() -> None:
 
 
 def test_without_a_single_item_or_any_item_there_is_no_mean() -> None:
-    assert encoder_cost([item(ImageShape(1, 1), embeds=100)], [Batch(2, 200, 0.1)]) is None
-    assert encoder_cost([], singles((100, 0.1))) is None
+    assert encoder([item(ImageShape(1, 1), embeds=100)], [Batch(2, 200, 0.1)]) is None
+    assert encoder([], singles((100, 0.1))) is None
 
 
 @given(
@@ -134,7 +143,7 @@ def test_up_to_the_largest_size_seconds_stay_among_those_that_were_measured(
     sizes: list[tuple[int, float]], tokens: int
 ) -> None:
     most = max(size for size, _ in sizes)
-    found = encoder_cost([item(ImageShape(1, 1), embeds=min(tokens, most))], singles(*sizes))
+    found = encoder([item(ImageShape(1, 1), embeds=min(tokens, most))], singles(*sizes))
     assert found is not None
     seconds = [s for _, s in sizes]
     assert min(seconds) * (1 - 1e-9) <= found.mean_s <= max(seconds) * (1 + 1e-9)
@@ -149,6 +158,6 @@ def test_no_batch_makes_an_item_slower_than_it_is_alone(
     sizes: list[tuple[int, float]], batches: list[tuple[int, int, float]], tokens: int
 ) -> None:
     swept = [*singles(*sizes), *(Batch(n, n * each, seconds) for n, each, seconds in batches)]
-    found = encoder_cost([item(ImageShape(1, 1), embeds=tokens)], swept)
+    found = encoder([item(ImageShape(1, 1), embeds=tokens)], swept)
     assert found is not None
     assert 0 < found.least_s <= found.mean_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from mmcalib.derive import frontier
@@ -88,9 +89,9 @@ def _under(
         return default
     if counter and (counted := counter.under(setting, knob.changed(counter.usual.shapes, value))):
         return counted
-    every = [
-        cost.shape for modality in (knob.modality, *knob.bleeds) for cost in default.of(modality)
-    ]
+    every = chain.from_iterable(
+        default.of(modality).shapes for modality in (knob.modality, *knob.bleeds)
+    )
     changed = affected(knob, value, default)
     unchanged = witness(knob, default, changed)
     if unchanged is None or knob.bleeds:

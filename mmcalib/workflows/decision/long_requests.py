@@ -76,8 +76,9 @@ def _long(
 ) -> Iterator[LongRequest]:
     admitted = {modality: count.value for modality, count in counts.items()}
     if not prompts.prompts():
-        for cost in default.costs.values():
-            if cost.tokens > LONG_TOKENS and admitted.get(cost.shape.modality):
+        for modality in default.modalities():
+            costs = default.of(modality)
+            for cost in costs.take(costs.tokens > LONG_TOKENS) if admitted.get(modality) else ():
                 yield LongRequest((cost.shape,), cost.count)
         return
     for entry in prompts.signatures():

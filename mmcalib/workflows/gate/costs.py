@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+
+import numpy as np
 
 from mmcalib.derive.bins import size_cells, token_bins
+from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.derive.costs import Mismatch
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.policy import Policy
@@ -41,10 +44,8 @@ def costs(
     reasons = {r.shape: r.reason for r in reversed(refused) if r.shape not in table.costs}
     modalities = {}
     for modality in decision.counts:
-        mine = list(table.of(modality))
         proven = rules.get(modality)
-        said = _unlisted(mine, odd, proven)
-        mine = [cost for cost in mine if cost.shape not in said]
+        mine, said = _listed(table.of(modality), odd, proven)
         most = heapq.nlargest(_EXEMPLARS, mine, key=lambda cost: cost.tokens)
         named = {cost.shape: cost.exemplar for cost in most}
         known = [_known(cost, odd.get(cost.shape), named.get(cost.shape, "")) for cost in mine]
@@ -56,7 +57,7 @@ def costs(
             refused=[c.RefusedShape(shape=s, reason=why) for s, why in no.items()],
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
-            unlisted=_summary(said.values()) if said else None,
+            unlisted=_summary(said) if said else None,
         )
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,
@@ -68,21 +69,24 @@ def costs(
     )
 
 
-def _unlisted(
-    every: Sequence[ItemCost], odd: Mapping[Shape, Mismatch], proven: ProvenRule | None
-) -> dict[Shape, ItemCost]:
-    """Shapes that need no entry, because the rule was held against each and says what it costs."""
-    if proven is None or not proven.exact or len(every) <= _LISTED:
-        return {}
-    most = heapq.nlargest(_LISTED, every, key=lambda cost: (cost.tokens, cost.exemplar))
-    listed = {cost.shape for cost in most}
-    return {c.shape: c for c in every if c.shape not in listed and c.shape not in odd}
+def _listed(
+    every: CostColumns, odd: Mapping[Shape, Mismatch], proven: ProvenRule | None
+) -> tuple[CostColumns, CostColumns]:
+    """Those that have an entry, and those that need none, because the rule was held against each
+    and says what it costs.
+    """
+    listed = np.ones(len(every), dtype=bool)
+    if proven is not None and proven.exact and len(every) > _LISTED:
+        listed[np.argsort(-every.tokens, kind="stable")[_LISTED:]] = False
+        rows = every.shapes.places(list(odd))
+        listed[rows[rows >= 0]] = True
+    return every.take(listed), every.take(~listed)
 
 
-def _summary(costs: Collection[ItemCost]) -> c.Unlisted:
+def _summary(costs: CostColumns) -> c.Unlisted:
     return c.Unlisted(
         shapes=len(costs),
-        items=sum(cost.count for cost in costs),
+        items=costs.items(),
         tokens=[c.TokensBetween.showing(found) for found in token_bins(costs)],
         sizes=[c.SizesAbout.showing(found) for found in size_cells(costs)],
     )

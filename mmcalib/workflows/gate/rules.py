@@ -7,7 +7,7 @@ what vLLM made of every measured shape: those of the corpus, and probes at the r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.derive.bounds import (
@@ -21,7 +21,6 @@ from mmcalib.derive.bounds import (
     Rung,
     Sampling,
 )
-from mmcalib.derive.costs import CostTable
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.model import ModelInfo
@@ -55,7 +54,8 @@ class ProvenRule:
 
 
 # What vLLM made of a shape, or its words where it refused.
-Observed = Mapping[Shape, Cost | str]
+Made = Cost | str
+Observed = Mapping[Shape, Made]
 
 
 def prove_rules(
@@ -97,7 +97,7 @@ class _Seeker:
     def setting(self) -> Setting:
         return self.decision.setting
 
-    def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Cost | str]:
+    def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Made]:
         """Blank items of these shapes. What only this machine's memory forbids is left out."""
         subjects = tuple(Blank(shape) for shape in shapes)
         answers = self.host.measure(Measure(self.setting, subjects), "bounding unseen shapes")
@@ -110,10 +110,10 @@ class _Seeker:
     def _image(self) -> ProvenRule | None:
         area = self._area()
         if area is not None:
-            seen = self._seen(self.observe(probes.pictures(area)))
-            around = {c.tokens - c.embeds for c in seen.values() if isinstance(c, Cost)}
-            rule = replace(area, around_tokens=max(around, default=0))
-            return _kept(rule, seen, exact=True)
+            probed = self.observe(probes.pictures(area))
+            seen = (c.tokens - c.embeds for _, c in self._seen(probed) if isinstance(c, Cost))
+            rule = replace(area, around_tokens=max(seen, default=0))
+            return _kept(rule, self._seen(probed), exact=True)
         return self._ceiling()
 
     def _ceiling(self) -> ProvenRule | None:
@@ -121,10 +121,10 @@ class _Seeker:
         and one of the probes has.
         """
         tried = self.observe(probes.layouts())
-        costs = [cost for cost in self._seen(tried).values() if isinstance(cost, Cost)]
-        most = max((cost.embeds for cost in costs), default=0)
+        sizes = {(c.tokens, c.embeds) for _, c in self._seen(tried) if isinstance(c, Cost)}
+        most = max((embeds for _, embeds in sizes), default=0)
         largest = self.decision.unhinted.max_tokens_per_item.get("image", 0)
-        one_size = len({(cost.tokens, cost.embeds) for cost in costs}) == 1
+        one_size = len(sizes) == 1
         if not one_size and not (self.opened.tiles_images and most == largest):
             return None
         for side_px, aspect in probes.DOMAINS:
@@ -132,8 +132,8 @@ class _Seeker:
             edge = self.observe(corners)
             seen = [edge.get(s) for s in corners]
             if all(isinstance(cost, Cost) and cost.embeds <= most for cost in seen):
-                rule = Ceiling(max(cost.tokens for cost in costs), most, side_px, aspect)
-                return _kept(rule, {**self._seen(tried), **edge}, exact=False)
+                rule = Ceiling(max(tokens for tokens, _ in sizes), most, side_px, aspect)
+                return _kept(rule, self._seen({**tried, **edge}), exact=False)
         return None
 
     def _video(self) -> ProvenRule | None:
@@ -170,7 +170,8 @@ class _Seeker:
         rate = self.opened.audio_rate_hz
         if rate is None:
             return None
-        longest = max(s.duration_s for s in self.decision.table.costs if s.modality == "audio")
+        sounds = self.decision.table.of("audio").shapes.columns
+        longest = float((sounds["num_samples"] / sounds["sample_rate_hz"]).max())
         rungs: list[Rung] = []
         for shape in probes.sounds(rate, longest):
             cost = self.observe([shape]).get(shape)
@@ -203,30 +204,35 @@ class _Seeker:
         frames = options.get("num_frames", VIDEO_FRAMES)
         return Sampling(loader, frames, fps)
 
-    def _seen(self, probed: Observed) -> dict[Shape, Cost | str]:
-        """The probes and the corpus; items that are not what their header says prove nothing."""
+    def _seen(self, probed: Observed) -> Iterator[tuple[Shape, Made]]:
+        """The corpus and the probes; items that are not what their header says prove nothing."""
         table = self.decision.table
-        odd = {mismatch.shape for mismatch in table.mismatches}
-        corpus = {s: v for s, v in _of_table(table).items() if s not in odd}
-        mine = {s: v for s, v in corpus.items() if s.modality == self.modality}
-        return {**mine, **probed}
+        passed = {mismatch.shape for mismatch in table.mismatches} | set(probed)
+        for one in table.of(self.modality):
+            if one.shape not in passed:
+                seconds = one.process_s
+                yield (
+                    one.shape,
+                    Cost(one.tokens, one.embeds, one.tensor_bytes, 0.0, seconds, one.sampled),
+                )
+        for refusal in table.refusals:
+            mine = refusal.shape.modality == self.modality and refusal.by == "vllm"
+            if mine and refusal.shape not in passed:
+                yield refusal.shape, refusal.reason
+        yield from probed.items()
 
 
-def _of_table(table: CostTable) -> dict[Shape, Cost | str]:
-    costs: dict[Shape, Cost | str] = {
-        s: Cost(c.tokens, c.embeds, c.tensor_bytes, 0.0, c.process_s, c.sampled)
-        for s, c in table.costs.items()
-    }
-    return costs | {r.shape: r.reason for r in table.refusals if r.by == "vllm"}
-
-
-def _kept(rule: Rule, seen: Observed, *, exact: bool) -> ProvenRule | None:
+def _kept(rule: Rule, seen: Iterable[tuple[Shape, Made]], *, exact: bool) -> ProvenRule | None:
     """The rule, if everything that was seen is as it says."""
-    agrees = all(_agrees(rule, shape, found, exact=exact) for shape, found in seen.items())
-    return ProvenRule(rule, len(seen), exact) if agrees and seen else None
+    compared = 0
+    for shape, found in seen:
+        if not _agrees(rule, shape, found, exact=exact):
+            return None
+        compared += 1
+    return ProvenRule(rule, compared, exact) if compared else None
 
 
-def _agrees(rule: Rule, shape: Shape, found: Cost | str, *, exact: bool) -> bool:
+def _agrees(rule: Rule, shape: Shape, found: Made, *, exact: bool) -> bool:
     bound = rule.bound(shape)
     if isinstance(found, str):
         # What vLLM refuses must not look admissible.

@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
-from mmcalib.domain.shapes import Modality, VideoShape
+from mmcalib.domain.shape_columns import Column, Shapes
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import ReplayPrompt
 from mmcalib.media.blank import write_blank
 from mmcalib.workflows.proof.burst import Burst, prompt_of
@@ -53,19 +56,21 @@ def filled(
 
 def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCost]:
     """One cost of each size whose blank costs what the real item does and can be written."""
-    odd = {mismatch.shape for mismatch in table.mismatches}
-    by_size = {
-        cost.embeds: cost
-        for modality in table.modalities()
-        for cost in table.of(modality)
-        if counts[modality].value and cost.shape not in odd and _can_be_written(cost)
-    }
+    by_size: dict[int, ItemCost] = {}
+    for modality in table.modalities():
+        if counts[modality].value:
+            costs = table.of(modality)
+            costs = costs.take(_can_be_written(costs.shapes))
+            costs = costs.but({mismatch.shape: None for mismatch in table.mismatches})
+            _, first = np.unique(costs.embeds, return_index=True)
+            by_size |= {cost.embeds: cost for cost in costs.take(np.sort(first))}
     return [by_size[embeds] for embeds in sorted(by_size, reverse=True)]
 
 
-def _can_be_written(cost: ItemCost) -> bool:
-    shape = cost.shape
-    if not isinstance(shape, VideoShape):
-        return True
-    even = shape.width_px % 2 == 0 and shape.height_px % 2 == 0
-    return even and shape.fps > 0 and shape.num_frames <= _MOST_FRAMES
+def _can_be_written(shapes: Shapes) -> Column:
+    if shapes.modality != "video":
+        return shapes.mask(True)
+    sides = shapes.columns["width_px"] | shapes.columns["height_px"]
+    timed, frames = shapes.columns["fps"] > 0, shapes.columns["num_frames"]
+    found: Column = (sides % 2 == 0) & timed & (frames <= _MOST_FRAMES)
+    return found
