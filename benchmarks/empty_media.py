@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import struct
+import zlib
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -11,7 +13,6 @@ from pathlib import Path
 import av
 import numpy as np
 import soundfile
-from PIL import Image
 
 LEAST_PX, MOST_PX = 64, 2_600
 SEED = 7
@@ -61,8 +62,17 @@ def _written(part: tuple[str, Path, int, list[tuple[int, ...]]]) -> None:
 
 
 def _image(path: Path, width: int, height: int) -> None:
-    """One bit for each pixel: a million whole pictures fit on a disk."""
-    Image.new("1", (width, height), 1).save(path.with_suffix(".png"), compress_level=1)
+    """One bit for each pixel, all white: a million whole pictures fit on a disk. Pillow writes the
+    same and takes four times as long.
+    """
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    row = b"\0" + b"\xff" * -(-width // 8)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(row * height, 1)), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    path.with_suffix(".png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
 
 
 def _video(path: Path, frames: int, width: int, height: int) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ SHAPES: st.SearchStrategy[Shape] = st.one_of(
     st.builds(VideoShape, SMALL, st.floats(1, 60), st.floats(0.1, 9), SMALL, SMALL),
     st.builds(AudioShape, SMALL, st.sampled_from([8000, 16000])),
 )
+ENCODINGS = st.builds(Encoding, file_mib=SMALL, cut_short=st.booleans())
 ITEMS = st.lists(st.tuples(SHAPES, st.text(max_size=3)), max_size=12)
 
 
@@ -55,6 +58,47 @@ def test_counts_add_up(items) -> None:
     assert [entry.shape for entry in taken.shapes()] == [
         entry.shape for modality in taken.modalities() for entry in taken.shapes(modality)
     ]
+
+
+@given(st.lists(st.tuples(SHAPES, ENCODINGS, st.text(max_size=3), st.booleans()), max_size=20))
+def test_what_is_read_in_between_changes_nothing(items) -> None:
+    """To be read is to go to the columns; what comes later is joined with what is there."""
+    read, unread = Census(), Census()
+    for shape, encoding, path, looks in items:
+        read.add(shape, path, encoding=encoding)
+        unread.add(shape, path, encoding=encoding)
+        if looks:
+            read.items()
+    assert list(read.encoded()) == list(unread.encoded())
+    expected = Counter(Encoded(shape, encoding) for shape, encoding, _, _ in items)
+    assert {file: found.count for file, found in read.encoded()} == expected
+    for file, found in read.encoded():
+        mine = {path for shape, how, path, _ in items if Encoded(shape, how) == file}
+        assert found.exemplars == tuple(sorted(mine)[:EXEMPLARS])
+
+
+def test_a_census_of_more_shapes_than_are_kept_apart_is_exact() -> None:
+    """Twice over, so that parts of the columns hold the same shapes."""
+    sizes = [(width, height) for width in range(1, 301) for height in range(1, 201)]
+    taken = Census()
+    for turn in range(2):
+        for width, height in sizes:
+            taken.add(ImageShape(width, height), f"/media/{turn}/{width}/{height}.png")
+    found = taken.counts("image")
+    assert (len(found), taken.items()) == (len(sizes), 2 * len(sizes))
+    assert found.of(ImageShape(7, 9)).exemplars == ("/media/0/7/9.png", "/media/1/7/9.png")
+    assert list(found.shapes) == sorted(ImageShape(*size) for size in sizes)
+
+
+def test_paths_that_others_took_the_place_of_are_let_go() -> None:
+    taken = Census()
+    for turn in range(5):
+        for width in range(1, 30_001):
+            taken.add(ImageShape(width, 1), f"/{9 - turn}/{width}")
+        taken.items()
+    found = taken.counts("image")
+    assert found.paths.lists < 4 * len(found), "150,000 were made"
+    assert found.of(ImageShape(5, 1)).exemplars == ("/5/5", "/6/5", "/7/5")
 
 
 def test_exemplars_are_the_first_paths_whatever_the_order() -> None:
