@@ -68,7 +68,7 @@ def test_others_take_the_place_of_equal_shapes(
     for cost in costs:
         if data.draw(st.booleans()):
             asked[cost.shape] = data.draw(st.sampled_from([None, replace(cost, tokens=99)]))
-    expected: dict[Shape, ItemCost | None] = {cost.shape: cost for cost in costs} | asked
+    expected: dict[Shape, ItemCost | None] = {**{cost.shape: cost for cost in costs}, **asked}
     left = [cost for cost in expected.values() if cost is not None]
     assert list(columns(costs).but(asked)) == sorted(left, key=lambda cost: cost.shape)
     assert list(columns(costs)) == sorted(costs, key=lambda cost: cost.shape)
