@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
+
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
@@ -13,7 +15,7 @@ from mmcalib.domain.shapes import Shape
 def affected(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
     """The shapes of the knob's modality that the value may change."""
     shapes = default.of(knob.modality).shapes
-    return list(shapes.take(knob.changed(shapes, value)))
+    return list(shapes.take(np.flatnonzero(knob.changed(shapes, value))))
 
 
 def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:

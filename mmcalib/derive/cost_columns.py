@@ -6,15 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mmcalib.census.shape_counts import ShapeCounts
 from mmcalib.derive.item_cost import BASES, Basis, ItemCost, heaviest
-from mmcalib.derive.sampled import sampled_rows, sampled_tuples, widened
+from mmcalib.derive.sampled import integers, narrowed, sampled_rows, sampled_tuples, widened
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Modality, Shape
+
+T = TypeVar("T")
 
 _COUNTED, _UNCHANGED = BASES.index("counted"), BASES.index("unchanged")
 _AT_A_TIME = 4096
@@ -45,17 +48,24 @@ class Exemplars(Sequence[str]):
 
     def take(self, rows: Column) -> Exemplars:
         """Of these rows, ascending."""
-        named = self.named
-        if named:
-            at = dict(zip(rows.tolist(), range(len(rows)), strict=True))
-            named = {at[row]: path for row, path in self.named.items() if row in at}
-        return Exemplars(self.census, self.rows[rows], named)
+        return Exemplars(self.census, self.rows[rows], renumbered(self.named, rows))
+
+
+def renumbered(values: Mapping[int, T], rows: Column) -> dict[int, T]:
+    """By the new places of these rows, which are ascending."""
+    places = rows.searchsorted(list(values)).tolist() if values else []
+    return {
+        at: value
+        for at, (row, value) in zip(places, values.items(), strict=True)
+        if at < len(rows) and rows[at] == row
+    }
 
 
 @dataclass(frozen=True, eq=False)
 class CostColumns(Sequence[ItemCost]):
     """A row for each shape, ascending; fields as those of `ItemCost`, which are made when asked
-    for. `bases` are places in `BASES`; `cpu_s` has the rows of real items alone.
+    for. `bases` are places in `BASES`; `cpu_s` has the rows of real items alone. What is added up
+    or multiplied, counts and bytes, has eight bytes for each; tokens and embeds have four.
     """
 
     shapes: Shapes
@@ -75,11 +85,11 @@ class CostColumns(Sequence[ItemCost]):
         rows = sorted(costs, key=lambda cost: cost.shape)
         return cls(
             Shapes.of(modality, [cost.shape for cost in rows]),
-            _integers(cost.count for cost in rows),
+            np.array([cost.count for cost in rows], dtype=np.int64),
             Exemplars(None, np.arange(len(rows)), {n: c.exemplar for n, c in enumerate(rows)}),
-            _integers(cost.tokens for cost in rows),
-            _integers(cost.embeds for cost in rows),
-            _integers(cost.tensor_bytes for cost in rows),
+            integers(cost.tokens for cost in rows),
+            integers(cost.embeds for cost in rows),
+            np.array([cost.tensor_bytes for cost in rows], dtype=np.int64),
             np.array([cost.process_s for cost in rows], dtype=float),
             sampled_rows(cost.sampled for cost in rows),
             np.array([BASES.index(cost.basis) for cost in rows], dtype=np.int8),
@@ -89,16 +99,16 @@ class CostColumns(Sequence[ItemCost]):
     @classmethod
     def waiting(cls, entries: ShapeCounts) -> CostColumns:
         """Of all these shapes, nothing known yet."""
-        none = np.zeros(len(entries), dtype=np.int64)
+        none = np.zeros(len(entries), dtype=np.int32)
         return cls(
             entries.shapes,
             entries.counts,
-            Exemplars(entries, np.arange(len(entries))),
+            Exemplars(entries, np.arange(len(entries), dtype=np.int32)),
             tokens=none,
             embeds=none,
-            tensor_bytes=none,
+            tensor_bytes=none.astype(np.int64),
             process_s=none.astype(float),
-            sampled=np.empty((len(entries), 0), dtype=np.int64),
+            sampled=np.empty((len(entries), 0), dtype=np.int32),
             bases=np.full(len(entries), BASES.index("blank"), dtype=np.int8),
         )
 
@@ -151,8 +161,13 @@ class CostColumns(Sequence[ItemCost]):
     @cached_property
     def heaviest(self) -> ItemCost | None:
         """The item that takes most of the encoder cache; ties by path, so that it is stable."""
-        rows = np.flatnonzero(self.embeds == self.embeds.max(initial=0))
-        rows = rows[self.tokens[rows] == self.tokens[rows].max(initial=0)]
+        return self.heaviest_of(np.arange(len(self)))
+
+    def heaviest_of(self, rows: Column) -> ItemCost | None:
+        """The same of these rows alone."""
+        for column in (self.embeds, self.tokens):
+            of = column[rows]
+            rows = rows[of == of.max(initial=0)]
         return heaviest(self.take(rows))
 
     def has(self, basis: Basis) -> Column:
@@ -164,10 +179,8 @@ class CostColumns(Sequence[ItemCost]):
         """These rows, by ascending places or by a mask."""
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
-        cpu_s = self.cpu_s
-        if cpu_s:
-            at = dict(zip(rows.tolist(), range(len(rows)), strict=True))
-            cpu_s = {at[row]: seconds for row, seconds in cpu_s.items() if row in at}
+        if len(rows) == len(self):
+            return self
         return CostColumns(
             self.shapes.take(rows),
             self.counts[rows],
@@ -178,7 +191,7 @@ class CostColumns(Sequence[ItemCost]):
             self.process_s[rows],
             self.sampled[rows],
             self.bases[rows],
-            cpu_s,
+            renumbered(self.cpu_s, rows),
         )
 
     def unchanged(self) -> CostColumns:
@@ -205,7 +218,7 @@ class CostColumns(Sequence[ItemCost]):
             tensor_bytes=_put(self.tensor_bytes, rows, tensor_bytes),
             process_s=_put(self.process_s, rows, process_s),
             sampled=_put(widened(self.sampled, width), rows, widened(sampled, width)),
-            bases=_put(self.bases, rows, _COUNTED),
+            bases=_put(self.bases, rows, np.int8(_COUNTED)),
         )
 
     def but(self, others: Mapping[Shape, ItemCost | None]) -> CostColumns:
@@ -239,20 +252,20 @@ class CostColumns(Sequence[ItemCost]):
             tensor_bytes=_put(self.tensor_bytes, rows, [cost.tensor_bytes for cost in of]),
             process_s=_put(self.process_s, rows, [cost.process_s for cost in of]),
             sampled=_put(widened(self.sampled, width), rows, widened(given, width)),
-            bases=_put(self.bases, rows, [BASES.index(cost.basis) for cost in of]),
+            bases=_put(self.bases, rows, np.array([BASES.index(c.basis) for c in of], np.int8)),
             cpu_s=cpu_s | {row: cost.cpu_s for row, cost in costs.items() if cost.cpu_s},
         )
 
 
-def _put(column: Column, rows: Column, values: object) -> Column:
+def _put(column: Column, rows: Column, values: ArrayLike) -> Column:
     """The column with these values in these rows."""
-    changed = column.copy()
-    changed[rows] = values
+    given = np.asarray(values)
+    # A column of integers stays one, in as many bytes as are needed.
+    given = narrowed(given) if given.dtype.kind == "i" else given
+    kind = np.promote_types(column.dtype, given.dtype) if given.size else column.dtype
+    changed = column.astype(kind)
+    changed[rows] = given
     return changed
-
-
-def _integers(values: Iterable[int]) -> Column:
-    return np.fromiter(values, dtype=np.int64)
 
 
 class CostMap(Mapping[Shape, ItemCost]):

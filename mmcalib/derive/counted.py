@@ -40,23 +40,18 @@ def reproduces(counts: VllmCounts, costs: CostColumns) -> bool:
     return bool(as_counted(counts, costs).all())
 
 
-def of_counted(counts: VllmCounts, costs: CostColumns) -> CostColumns:
-    """The costs of the shapes that are counted; there must be one of each."""
-    return costs.take(costs.shapes.places(counts.shapes))
-
-
-def spots(moved: CostColumns, counts: VllmCounts) -> list[Shape]:
-    """Which of the changed shapes to process: the heaviest, lightest, flattest, tallest and others
-    between, and of few levels each.
+def spots(costs: CostColumns, moved: Column, counts: VllmCounts) -> list[Shape]:
+    """Which of the changed shapes to process, of these rows of `costs`: the heaviest, lightest,
+    flattest, tallest and others between, and of few levels each.
     """
-    rows = counts.shapes.places(moved.shapes)
-    embeds, slopes = counts.embeds[rows], moved.shapes.slopes()
-    by_weight = np.lexsort((slopes, moved.embeds, embeds))
+    shapes = costs.shapes.take(moved)
+    embeds, slopes = counts.embeds[counts.shapes.places(shapes)], shapes.slopes()
+    by_weight = np.lexsort((slopes, costs.embeds[moved], embeds))
     by_slope = np.argsort(slopes, kind="stable")
-    last = len(rows) - 1
+    last = len(moved) - 1
     among = [by_weight[round(last * part / (SPOTS - 3))] for part in range(SPOTS - 2)]
     picked = [*among, by_slope[0], by_slope[-1], *ends_of_levels(embeds, by_slope, _MOST_LEVELS)]
-    return [moved.shapes[row] for row in dict.fromkeys(map(int, picked))]
+    return [shapes[row] for row in dict.fromkeys(map(int, picked))]
 
 
 def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
@@ -77,46 +72,44 @@ def filled(
     """
     modality = counts.shapes.modality
     now, usual = table.of(modality), default.of(modality)
-    rows = now.shapes.places(measured)
-    if (rows < 0).any():
+    places = now.shapes.places(measured)
+    if (places < 0).any():
         return None
-    seen = now.take(np.unique(rows))
+    seen = now.take(np.unique(places))
     if not reproduces(counts, seen):
         return None
-    before = of_counted(counts, usual)
-    left = ~as_counted(counts, before)
+    # Rows of the counts, and of the costs by default, that are to be computed.
+    of_usual = usual.shapes.places(counts.shapes)
+    left = ~as_counted(counts, usual)[of_usual]
     at = counts.shapes.places(measured)
     left[at[at >= 0]] = False
-    moved, embeds = before.take(left), counts.embeds[left]
-    beside = _beside(seen, of_shapes(usual, seen), moved, embeds)
+    rows, embeds = of_usual[left], counts.embeds[left]
+    before = usual.embeds[rows]
+    spotted = usual.take(usual.shapes.places(seen.shapes))
+    beside = _beside(seen, spotted, usual.tokens[rows] - before, embeds)
     if beside is None:
         return None
-    share = np.divide(embeds, moved.embeds, out=np.ones(len(moved)), where=moved.embeds > 0)
+    share = np.divide(embeds, before, out=np.ones(len(rows)), where=before > 0)
     columns = now.counted(
-        now.shapes.places(moved.shapes),
+        now.shapes.places(usual.shapes.take(rows)),
         tokens=embeds + beside,
         embeds=embeds,
-        tensor_bytes=np.rint(moved.tensor_bytes * share),
-        process_s=moved.process_s * _slower(seen, of_shapes(usual, seen)),
+        tensor_bytes=np.rint(usual.tensor_bytes[rows] * share).astype(np.int64),
+        process_s=usual.process_s[rows] * _slower(seen, spotted),
         sampled=counts.sampled[left],
     )
     return replace(table, columns={**table.columns, modality: columns})
 
 
-def of_shapes(costs: CostColumns, others: CostColumns) -> CostColumns:
-    """The costs of the same shapes as others; there must be one of each."""
-    return costs.take(costs.shapes.places(others.shapes))
-
-
 def _beside(
-    seen: CostColumns, usual: CostColumns, moved: CostColumns, embeds: Column
+    seen: CostColumns, usual: CostColumns, by_default: Column, embeds: Column
 ) -> Column | None:
     """The prompt's tokens beside an item's embeds: as many as by default, or as many as every
     measured item of the same embeds has. None where one has neither.
     """
     texts = seen.tokens - seen.embeds
     if (texts == usual.tokens - usual.embeds).all():
-        return moved.tokens - moved.embeds
+        return by_default
     levels: dict[int, set[int]] = {}
     for level, text in zip(seen.embeds.tolist(), texts.tolist(), strict=True):
         levels.setdefault(level, set()).add(text)

@@ -8,6 +8,8 @@ import numpy as np
 
 from mmcalib.domain.shape_columns import Column
 
+# What four bytes hold.
+_MOST = 2**31 - 1
 # Stands where a row has no number.
 _NONE = -1
 
@@ -19,7 +21,18 @@ def sampled_rows(tuples: Iterable[Sequence[int]]) -> Column:
     rows = np.full((len(every), width), _NONE, dtype=np.int64)
     for row, numbers in enumerate(every):
         rows[row, : len(numbers)] = numbers
-    return rows
+    return narrowed(rows)
+
+
+def integers(values: Iterable[int]) -> Column:
+    """In the fewest bytes that hold them all."""
+    return narrowed(np.fromiter(values, dtype=np.int64))
+
+
+def narrowed(column: Column) -> Column:
+    """In four bytes each where that is enough."""
+    enough = not column.size or (column.max() <= _MOST and column.min() >= -_MOST)
+    return column.astype(np.int32) if enough else column
 
 
 def sampled_tuples(rows: Column) -> Iterator[tuple[int, ...]]:

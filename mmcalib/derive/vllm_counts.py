@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmcalib.derive.sampled import sampled_rows, sampled_tuples, widened
+from mmcalib.derive.sampled import integers, sampled_rows, sampled_tuples, widened
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Modality, Shape
 
@@ -42,17 +42,18 @@ class VllmCounts:
         rows = [counts[shape] for shape in shapes]
         return cls(
             shapes,
-            np.array([one.embeds for one in rows], dtype=np.int64),
+            integers(one.embeds for one in rows),
             sampled_rows(one.sampled for one in rows),
-            np.array([_NONE if c.tiles is None else c.tiles for c in rows], dtype=np.int64),
+            integers(_NONE if one.tiles is None else one.tiles for one in rows),
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[VllmCounts]) -> VllmCounts:
-        """Each part ascending behind the one before."""
+    def joined(cls, parts: Sequence[VllmCounts], of: Shapes) -> VllmCounts:
+        """Each part ascending behind the one before, of some or all of these shapes."""
         width = max(part.sampled.shape[1] for part in parts)
+        whole = sum(map(len, parts)) == len(of)
         return cls(
-            Shapes.joined([part.shapes for part in parts]),
+            of if whole else Shapes.joined([part.shapes for part in parts]),
             np.concatenate([part.embeds for part in parts]),
             np.concatenate([widened(part.sampled, width) for part in parts]),
             np.concatenate([part.tiles for part in parts]),
@@ -67,7 +68,9 @@ class VllmCounts:
         return VllmCount(int(self.embeds[row]), sampled, None if tiles == _NONE else tiles)
 
     def take(self, rows: Column) -> VllmCounts:
-        """These rows, by ascending places or by a mask."""
+        """These rows, by ascending places."""
+        if len(rows) == len(self):
+            return self
         return VllmCounts(
             self.shapes.take(rows), self.embeds[rows], self.sampled[rows], self.tiles[rows]
         )

@@ -123,4 +123,4 @@ def _volumes(items: Loaded, nearest: Column, above: Column) -> tuple[Column, ...
 
 def _distinct(*columns: Column) -> set[int]:
     """Without what has no area."""
-    return {area for column in columns for area in column.tolist()} - {0}
+    return {area for column in columns for area in map(int, {*column.flat})} - {0}

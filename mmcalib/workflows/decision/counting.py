@@ -56,10 +56,14 @@ class EmbedCounter:
         counts = self._counts(setting, touched)
         if counts is None:
             return None
-        before = counted.of_counted(counts, self.usual)
-        same = counted.as_counted(counts, before)
-        moved, unmoved = before.take(~same), before.take(same).heaviest
-        spots = counted.spots(moved, counts) if len(moved) > SPOTS else list(moved.shapes)
+        rows = self.usual.shapes.places(counts.shapes)
+        same = counted.as_counted(counts, self.usual)[rows]
+        moved, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
+        spots = (
+            counted.spots(self.usual, moved, counts)
+            if len(moved) > SPOTS
+            else list(self.usual.shapes.take(moved))
+        )
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
         measured = [*checked, *self._uncounted(counts, touched)]
         table = remeasure(self.host, self.default, setting, measured)
@@ -73,7 +77,7 @@ class EmbedCounter:
         if touched.sum() + len(surest) < len(self.usual):
             asked = touched.copy()
             asked[surest] = True
-            counts = count(self.host, setting, self.usual.shapes.take(asked))
+            counts = count(self.host, setting, self.usual.shapes.take(np.flatnonzero(asked)))
             if counts and counted.reproduces(counts, self.usual.take(surest)):
                 return counts
         return count(self.host, setting, self.usual.shapes)
@@ -83,5 +87,5 @@ class EmbedCounter:
         shapes = self.usual.shapes
         left = touched & (counts.shapes.places(shapes) < 0)
         every = self.default.of(self.usual.modality).shapes
-        odd = every.take(shapes.places(every) < 0)
-        return [*shapes.take(left), *(s for s in odd if s not in counts.shapes)]
+        odd = every.take(np.flatnonzero(shapes.places(every) < 0))
+        return [*shapes.take(np.flatnonzero(left)), *(s for s in odd if s not in counts.shapes)]

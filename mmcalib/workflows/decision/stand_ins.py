@@ -12,7 +12,7 @@ from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.derive.cost_rule import cost_rule
 from mmcalib.derive.counted import as_counted
 from mmcalib.derive.item_cost import Basis, ItemCost
-from mmcalib.derive.sampled import sampled_rows
+from mmcalib.derive.sampled import integers, sampled_rows
 from mmcalib.derive.vllm_counts import VllmCounts
 from mmcalib.derive.witnesses import WITNESSES, WITNESSES_AGAIN, witnesses
 from mmcalib.domain.cost import Cost
@@ -57,7 +57,7 @@ def stand_ins(
         if len(mine) > _WORTH_COUNTING and (counts := count(host, setting, mine.shapes)):
             usual = before.get(modality)
             costs, left = _by_count(host, setting, costs, counts, found, task, usual)
-        rest = [s for s in mine.shapes.take(left) if s not in found.answers]
+        rest = [s for s in mine.shapes.take(np.flatnonzero(left)) if s not in found.answers]
         _process(host, setting, rest, found, task)
         found.costs[modality] = costs.but(_answered(found.answers, mine))
     return found
@@ -113,9 +113,10 @@ def _by_count(
     """
     same = np.zeros(len(counts), dtype=bool)
     if before is not None:
-        kept = counts.shapes.places(before.take(as_counted(counts, before)).shapes)
-        same[kept] = True
-    chosen = [*witnesses(counts.take(~same)), *witnesses(counts.take(same), WITNESSES_AGAIN)]
+        kept = before.shapes.take(np.flatnonzero(as_counted(counts, before)))
+        same[counts.shapes.places(kept)] = True
+    chosen = witnesses(counts.take(np.flatnonzero(~same)))
+    chosen += witnesses(counts.take(np.flatnonzero(same)), WITNESSES_AGAIN)
     _process(host, setting, chosen, found, task)
     answers = [(shape, found.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
@@ -174,13 +175,11 @@ def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | No
             answer = host.ask(CountEmbeds(setting, tuple(map(Blank, some))), "counting")
         except (VllmMoved, VllmRefused):
             return None
-        embeds = np.array([-1 if one is None else one for one in answer.embeds], dtype=np.int64)
-        tiles = np.full(len(some), -1, dtype=np.int64)
-        if answer.tiles:
-            tiles[:] = [-1 if one is None else one for one in answer.tiles]
-        known = embeds >= 0
-        sampled = sampled_rows(answer.sampled)
-        parts.append(VllmCounts(some, embeds, sampled, tiles).take(known))
+        embeds = integers(-1 if one is None else one for one in answer.embeds)
+        none = (-1,) * len(some)
+        tiles = integers(-1 if one is None else one for one in answer.tiles or none)
+        counted = VllmCounts(some, embeds, sampled_rows(answer.sampled), tiles)
+        parts.append(counted.take(np.flatnonzero(embeds >= 0)))
         if not any(map(len, parts)):
             return None
-    return VllmCounts.joined(parts) if parts else None
+    return VllmCounts.joined(parts, shapes) if parts else None
