@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from mmcalib.documents import read_document, read_json
+from mmcalib.documents import open_document, read_document, read_json
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
+from mmcalib.long_document import LongDocument
 from mmcalib.result.calibration import MADE_BY, CalibrationDocument
-from mmcalib.result.census import CensusDocument
+from mmcalib.result.census_reading import read_survey
+from mmcalib.result.part import complaint
 from mmcalib.result.survey import Survey
 
-M = TypeVar("M", bound=BaseModel)
 C = TypeVar("C", bound=CalibrationDocument)
 
-# A million shapes, or lines.
+# A million lines.
 _MOST_BYTES: Final = 1 << 28
+# Of a census: seven million kinds of request, or fewer shapes, which take more memory.
+_CENSUS_BYTES: Final = 1 << 31
+_MOST_ENTRIES: Final = 4_000_000
 
 
 def calibration_in(source: Path) -> Path:
@@ -31,33 +36,33 @@ def calibration_in(source: Path) -> Path:
 def read_calibration(path: str | Path, kind: type[C]) -> C:
     """What `Calibration.save` wrote. Raises UsageError for anything else."""
     try:
-        return _read(path, kind, ("known", "refused"), MADE_BY)
-    except ValueError as error:
-        raise UsageError(f"{path} is not a calibration: {error}", hint=MADE_BY) from error
+        return kind.model_validate(read_json(path, _MOST_BYTES, ("known", "refused")))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=MADE_BY) from error
+    except (ValueError, RecursionError) as error:
+        said = f"{path} is not a calibration: {_said(error)}"
+        raise UsageError(said, hint=MADE_BY) from error
 
 
 def read_census(path: Path) -> Survey:
     """What `Survey.to_json` gave. Raises UsageError for anything else."""
     hint = "mmcalib scan --data DIR --out OUT writes one"
     try:
-        return Survey.read(_read(path, CensusDocument, ("shapes", "prompts", "shards"), hint))
-    except ValueError as error:
-        raise UsageError(f"not a census: {path}: {error}", hint=hint) from error
-
-
-def _read(path: str | Path, kind: type[M], long: tuple[str, ...], hint: str) -> M:
-    """Raises UsageError where it cannot be read, and ValueError for what is no such document."""
-    try:
-        return kind.model_validate(read_json(path, _MOST_BYTES, long))
+        with open_document(path) as file:
+            whole = BufferedReader(file)
+            return read_survey(
+                LongDocument(whole, most_bytes=_CENSUS_BYTES, most_entries=_MOST_ENTRIES)
+            )
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise ValueError(": ".join(filter(None, (where, first["msg"])))) from error
     except (ValueError, RecursionError) as error:
-        said = str(error) if type(error) is ValueError else f"not JSON: {error}"
-        raise ValueError(said) from error
+        raise UsageError(f"not a census: {path}: {_said(error)}", hint=hint) from error
+
+
+def _said(error: ValueError | RecursionError) -> str:
+    if isinstance(error, ValidationError):
+        return complaint(error)
+    return str(error) if type(error) is ValueError else f"not JSON: {error}"
 
 
 def skipped_jsonl(skipped: Iterable[Skipped]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus, PromptCount
@@ -15,7 +15,6 @@ from mmcalib.domain.shapes import Shape
 from mmcalib.errors import UsageError
 from mmcalib.result.census import (
     SCHEMA_VERSION,
-    CensusDocument,
     Counts,
     ScannedCorpus,
     ScanTool,
@@ -61,12 +60,6 @@ class Survey:
         tool = ScanTool(mmcalib=sorted(set(versions)))
         return cls(tool, [str(shard) for shard in sorted(shards)], corpus, census, prompts)
 
-    @classmethod
-    def read(cls, document: CensusDocument) -> Survey:
-        """What a file says."""
-        one = document
-        return cls(one.tool, one.shards, one.corpus, one.census, one.requests)
-
     @property
     def counts(self) -> Counts:
         return Counts(shards=self.shards, corpus=self.corpus)
@@ -93,19 +86,24 @@ class Survey:
         yield "\n}\n"
 
 
-def merged(surveys: Sequence[Survey]) -> Survey:
-    """The survey of all their corpora together. Raises UsageError where a shard is there twice,
-    and for no surveys at all.
+def merged(surveys: Iterable[Survey]) -> Survey:
+    """The survey of all their corpora together; of those that were taken their requests are let go.
+    Raises UsageError where a shard is there twice, and for no surveys at all.
     """
-    if not surveys:
+    requests = PromptCensus()
+    taken: list[Survey] = []
+    for survey in surveys:
+        requests.update(survey.requests.signatures())
+        taken.append(replace(survey, requests=PromptCensus()))
+    if not taken:
         raise UsageError("nothing to merge", hint="mmcalib merge CENSUS.json... --out DIR")
     return Survey.of(
-        Census(entry for survey in surveys for entry in survey.census.shapes()),
-        PromptCensus(entry for survey in surveys for entry in survey.requests.signatures()),
-        files=sum(survey.corpus.files for survey in surveys),
-        skipped=sum(survey.corpus.skipped for survey in surveys),
-        shards=_together(shard for survey in surveys for shard in survey.shards),
-        versions=(version for survey in surveys for version in survey.tool.mmcalib),
+        Census(entry for one in taken for entry in one.census.shapes()),
+        requests,
+        files=sum(one.corpus.files for one in taken),
+        skipped=sum(one.corpus.skipped for one in taken),
+        shards=_together(shard for one in taken for shard in one.shards),
+        versions=(version for one in taken for version in one.tool.mmcalib),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,9 +83,16 @@ def merge(paths: Sequence[Path]) -> Scanned:
     skipped beside it. Raises UsageError.
     """
     files = [path / CENSUS if path.is_dir() else path for path in paths]
-    parts = [_load(file) for file in files]
-    skipped = [entry for part in parts for entry in part.skipped]
-    return Scanned(merged([part.survey for part in parts]), _in_order(skipped))
+    skipped: list[Skipped] = []
+    whole = merged(_surveys(files, skipped))
+    return Scanned(whole, _in_order(skipped))
+
+
+def _surveys(files: Iterable[Path], skipped: list[Skipped]) -> Iterator[Survey]:
+    """One after the other; lists what each of them skipped."""
+    for part in map(_load, files):
+        skipped += part.skipped
+        yield part.survey
 
 
 def _load(file: Path) -> Scanned:
