@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from mmcalib.census.census import Census, ShapeCount
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.shard import Shard
+from mmcalib.domain.asked import Asked
 from mmcalib.domain.shape_codec import to_fields
 from mmcalib.domain.shapes import Shape
 from mmcalib.errors import UsageError
@@ -21,6 +22,8 @@ from mmcalib.result.census import (
     totals,
 )
 from mmcalib.version import __version__
+
+_ASKED = tuple(field.name for field in fields(Asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ def _prompt(entry: PromptCount, places: Mapping[Shape, int]) -> dict[str, object
     return {
         "shapes": [places[shape] for shape in entry.signature.shapes],
         "text_chars": entry.signature.text_chars,
-        "asked": asdict(entry.signature.asked),
+        "asked": {name: getattr(entry.signature.asked, name) for name in _ASKED},
         "count": entry.count,
         "exemplar": {
             "origin": kept.origin,
