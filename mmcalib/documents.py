@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 # A million shapes have two million; each takes a hundred bytes and more.
-_MOST_CONTAINERS: Final = 8_000_000
+MOST_CONTAINERS: Final = 8_000_000
 _MOST_DEPTH: Final = 40
 _MOST_ENTRIES: Final = 20_000
-_MOST_KEYS: Final = 2_000
+MOST_KEYS: Final = 2_000
 # Bytes of memory and items of a corpus are far below; so are the digits of either.
 _NUMBER_BELOW: Final = 2.0**62
 _DIGITS: Final = 18
@@ -55,23 +55,22 @@ def read_json(path: str | Path, most_bytes: int, long: Collection[str] = ()) -> 
 
     Raises OSError, and ValueError or RecursionError for any other file.
     """
-    data = read_document(path, most_bytes)
-    if data.count(b"[") + data.count(b"{") > _MOST_CONTAINERS:
-        raise ValueError("it holds too many lists and objects")
-    found = json.loads(
-        data.decode(),
-        object_pairs_hook=_object,
-        parse_constant=_no_number,
-        parse_int=_int,
-        parse_float=_float,
-    )
-    _check_size(found, long)
+    text = read_document(path, most_bytes).decode()
+    check_containers(text)
+    found = DECODER.decode(text)
+    check_size(found, long)
     return found
+
+
+def check_containers(text: str) -> None:
+    """Raises ValueError where its values would fill the memory."""
+    if text.count("[") + text.count("{") > MOST_CONTAINERS:
+        raise ValueError("it holds too many lists and objects")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(pairs) > _MOST_KEYS:
+    if len(pairs) > MOST_KEYS:
         raise ValueError(f"an object has {len(pairs):,} keys")
     if len(found) < len(pairs):
         raise ValueError("an object has a key twice")
@@ -93,8 +92,17 @@ def _float(digits: str) -> float:
     return number
 
 
-def _check_size(found: Any, long: Collection[str]) -> None:
-    """Level by level. What is wrong with every entry of a list would be found of each of them."""
+DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_number, parse_int=_int, parse_float=_float
+)
+"""Raises ValueError where an object has a key twice, and for numbers that no count can be."""
+
+
+def check_size(found: Any, long: Collection[str] = ()) -> None:
+    """Raises ValueError for deep nesting, and for long lists that are not among `long`.
+
+    Level by level. What is wrong with every entry of a list would be found of each of them.
+    """
     level = [found] if isinstance(found, dict | list) else []
     for _ in range(_MOST_DEPTH):
         deeper = []

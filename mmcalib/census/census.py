@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmcalib.census.path_lists import PathLists
-from mmcalib.census.shape_counts import EXEMPLARS, ShapeCount, ShapeCounts, grouped, together
+from mmcalib.census.grouping import grouped, together
 from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
+from mmcalib.domain.path_lists import PathLists
 from mmcalib.domain.shape_columns import Column, Shapes, columns_of
+from mmcalib.domain.shape_counts import EXEMPLARS, ShapeCount, ShapeCounts
 from mmcalib.domain.shapes import MODALITIES, SHAPES, Modality, Shape
 
 # Distinct keys that are counted as they come, before they go to the columns.

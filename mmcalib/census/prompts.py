@@ -48,6 +48,10 @@ class PromptCensus:
         self._whole = Foremost()
         # Prompts by their items of each modality.
         self._carrying: Counter[tuple[int, ...]] = Counter()
+        self.update(counts)
+
+    def update(self, counts: Iterable[PromptCount]) -> None:
+        """Count these too."""
         for entry in counts:
             one = entry.signature
             code = encode(one.shapes, one.text_chars, one.asked)

@@ -11,10 +11,10 @@ from typing import TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mmcalib.census.shape_counts import ShapeCounts
 from mmcalib.derive.item_cost import BASES, Basis, ItemCost, heaviest
 from mmcalib.derive.sampled import integers, narrowed, sampled_rows, sampled_tuples, widened
 from mmcalib.domain.shape_columns import Column, Shapes
+from mmcalib.domain.shape_counts import ShapeCounts
 from mmcalib.domain.shapes import Modality, Shape
 
 T = TypeVar("T")

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.census.shape_counts import ShapeCount
 from mmcalib.corpus.shard import Shard
+from mmcalib.domain.asked import Asked
 from mmcalib.domain.shape_codec import to_fields
+from mmcalib.domain.shape_counts import ShapeCount
 from mmcalib.domain.shapes import Shape
 from mmcalib.errors import UsageError
 from mmcalib.result.census import (
     SCHEMA_VERSION,
-    CensusDocument,
     Counts,
     ScannedCorpus,
     ScanTool,
     totals,
 )
 from mmcalib.version import __version__
+
+_ASKED = tuple(field.name for field in fields(Asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,6 @@ class Survey:
         tool = ScanTool(mmcalib=sorted(set(versions)))
         return cls(tool, [str(shard) for shard in sorted(shards)], corpus, census, prompts)
 
-    @classmethod
-    def read(cls, document: CensusDocument) -> Survey:
-        """What a file says."""
-        one = document
-        return cls(one.tool, one.shards, one.corpus, one.census, one.requests)
-
     @property
     def counts(self) -> Counts:
         return Counts(shards=self.shards, corpus=self.corpus)
@@ -94,19 +90,24 @@ class Survey:
         yield "\n}\n"
 
 
-def merged(surveys: Sequence[Survey]) -> Survey:
-    """The survey of all their corpora together. Raises UsageError where a shard is there twice,
-    and for no surveys at all.
+def merged(surveys: Iterable[Survey]) -> Survey:
+    """The survey of all their corpora together; of those that were taken their requests are let go.
+    Raises UsageError where a shard is there twice, and for no surveys at all.
     """
-    if not surveys:
+    requests = PromptCensus()
+    taken: list[Survey] = []
+    for survey in surveys:
+        requests.update(survey.requests.signatures())
+        taken.append(replace(survey, requests=PromptCensus()))
+    if not taken:
         raise UsageError("nothing to merge", hint="mmcalib merge CENSUS.json... --out DIR")
     return Survey.of(
-        Census(entry for survey in surveys for entry in survey.census.shapes()),
-        PromptCensus(entry for survey in surveys for entry in survey.requests.signatures()),
-        files=sum(survey.corpus.files for survey in surveys),
-        skipped=sum(survey.corpus.skipped for survey in surveys),
-        shards=_together(shard for survey in surveys for shard in survey.shards),
-        versions=(version for survey in surveys for version in survey.tool.mmcalib),
+        Census(entry for one in taken for entry in one.census.shapes()),
+        requests,
+        files=sum(one.corpus.files for one in taken),
+        skipped=sum(one.corpus.skipped for one in taken),
+        shards=_together(shard for one in taken for shard in one.shards),
+        versions=(version for one in taken for version in one.tool.mmcalib),
     )
 
 
@@ -155,7 +156,7 @@ def _prompt(entry: PromptCount, places: Mapping[Shape, int]) -> dict[str, object
     return {
         "shapes": [places[shape] for shape in entry.signature.shapes],
         "text_chars": entry.signature.text_chars,
-        "asked": asdict(entry.signature.asked),
+        "asked": {name: getattr(entry.signature.asked, name) for name in _ASKED},
         "count": entry.count,
         "exemplar": {
             "origin": kept.origin,

@@ -14,11 +14,11 @@ from mmcalib.census.census import Census
 from mmcalib.census.count_corpus import count_corpus
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.shape_counts import ShapeCount
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Skipped, Text
+from mmcalib.domain.shape_counts import ShapeCount
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress

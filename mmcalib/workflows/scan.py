@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
+from mmcalib.result.census_reading import read_census
 from mmcalib.result.survey import Survey, merged
-from mmcalib.result_files import read_census, read_skipped_jsonl
+from mmcalib.result_files import read_skipped_jsonl
 from mmcalib.workflows.probing import probing
 from mmcalib.workflows.read import not_requests, resolved, sources_of
 from mmcalib.workflows.spec import cache_dir
@@ -83,9 +84,16 @@ def merge(paths: Sequence[Path]) -> Scanned:
     skipped beside it. Raises UsageError.
     """
     files = [path / CENSUS if path.is_dir() else path for path in paths]
-    parts = [_load(file) for file in files]
-    skipped = [entry for part in parts for entry in part.skipped]
-    return Scanned(merged([part.survey for part in parts]), _in_order(skipped))
+    skipped: list[Skipped] = []
+    whole = merged(_surveys(files, skipped))
+    return Scanned(whole, _in_order(skipped))
+
+
+def _surveys(files: Iterable[Path], skipped: list[Skipped]) -> Iterator[Survey]:
+    """One after the other; lists what each of them skipped."""
+    for part in map(_load, files):
+        skipped += part.skipped
+        yield part.survey
 
 
 def _load(file: Path) -> Scanned:

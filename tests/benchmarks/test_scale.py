@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import chat_requests
 import empty_media
 import scale
 
@@ -42,3 +44,25 @@ opening the model in vLLM: 64.2 s
 
 def test_a_grid_is_pairs() -> None:
     assert scale._grid("2000x1,10x5") == [(2000, 1), (10, 5)]
+    assert scale._grid("") == []
+
+
+def test_requests_are_the_same_for_the_same_number_and_can_all_be_used(
+    tmp_path: Path,
+) -> None:
+    log, again = (chat_requests.make_requests(tmp_path / name, 500, 30) for name in "ab")
+    assert log.read_bytes() == again.read_bytes()
+    assert 2_500 < log.stat().st_size / 500 < 3_400
+    found = scan([], [log])
+    corpus = found.survey.corpus
+    assert (corpus.prompts, corpus.files, found.skipped) == (500, 30, ())
+    assert 2.4 < corpus.items / 500 < 3.4
+    assert len(list(found.survey.requests.signatures())) > 450
+    assert any(
+        "\u4eac" in json.loads(line)["messages"][1]["content"][-1]["text"] for line in log.open()
+    )
+
+
+def test_a_log_of_requests_has_its_row() -> None:
+    row = scale.RequestsRow(1_000_000, 2_940_000_000, 140.2, 135.7, 303_000_000, 281_400_000)
+    assert list(scale._logs([row]))[-2] == "| 1,000,000 | 2.9 | 140 | 136 | 303 | 281 |"

