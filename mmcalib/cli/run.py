@@ -52,12 +52,14 @@ def run(
     from mmcalib.cli.gpu import gpu_named, gpu_that_serves
     from mmcalib.cli.output import PROVISIONAL, claim, finish, save
     from mmcalib.cli.progress import Terminal
+    from mmcalib.processes.allocator import give_back_large_blocks
     from mmcalib.progress import Silent
     from mmcalib.report.early_terminal import first_answer
     from mmcalib.workflows.calibration.run import run as run_job
     from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.spec import Job, RunSoFar
 
+    give_back_large_blocks()
     gpu = gpu_that_serves(gpu_named(options.gpu, gpu_memory, capability))
     job = Job.of(options, gpu=gpu, probe=probe, flags=flags or [])
     out = options.out

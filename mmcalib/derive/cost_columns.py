@@ -196,8 +196,7 @@ class CostColumns(Sequence[ItemCost]):
 
     def unchanged(self) -> CostColumns:
         """The same under a setting that changes none of them."""
-        bases = np.where(self.bases == _COUNTED, self.bases, np.int8(_UNCHANGED))
-        return replace(self, bases=bases)
+        return replace(self, bases=_put(self.bases, self.bases != _COUNTED, np.int8(_UNCHANGED)))
 
     def counted(
         self,
@@ -258,8 +257,10 @@ class CostColumns(Sequence[ItemCost]):
 
 
 def _put(column: Column, rows: Column, values: ArrayLike) -> Column:
-    """The column with these values in these rows."""
+    """The column with these values in these rows; itself where it has them."""
     given = np.asarray(values)
+    if np.array_equal(column[rows], given):
+        return column
     # A column of integers stays one, in as many bytes as are needed.
     given = narrowed(given) if given.dtype.kind == "i" else given
     kind = np.promote_types(column.dtype, given.dtype) if given.size else column.dtype

@@ -67,7 +67,8 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
     """
     costs, before = table.of(knob.modality), default.of(knob.modality)
     now = tokens_of(costs, before)
-    kept = np.where(now < before.tokens, now / np.maximum(before.tokens, 1), 1.0)
+    smaller = now < before.tokens
+    kept, losing = now[smaller] / before.tokens[smaller], before.counts[smaller]
     items, accepted = before.items(), costs.items()
     return Point(
         knob=knob,
@@ -76,12 +77,12 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
         max_tokens=int(costs.tokens.max(initial=0)),
         p50_tokens=quantile(costs.tokens, costs.counts, 0.50),
         items=items,
-        items_downscaled=int(before.counts[kept < 1].sum()),
+        items_downscaled=int(losing.sum()),
         worst_retention=float(kept.min(initial=1.0)),
         items_enlarged=int(before.counts[now > before.tokens].sum()),
         least_pixels=least_pixels(table, default),
         least_frames=least_frames(table),
-        mean_retention=float((before.counts * kept).sum() / items) if items else 1.0,
+        mean_retention=float(1 - (losing * (1 - kept)).sum() / items) if items else 1.0,
         p99_tokens=quantile(costs.tokens, costs.counts, 0.99),
         max_embeds=int(costs.embeds.max(initial=0)),
         process_s=float((costs.counts * costs.process_s).sum() / accepted) if accepted else 0.0,
@@ -91,9 +92,11 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
 
 def tokens_of(costs: CostColumns, before: CostColumns) -> Column:
     """The tokens that each item of `before` takes now; 0 where vLLM refuses it."""
-    rows = costs.shapes.places(before.shapes)
+    if costs.shapes is before.shapes:
+        return costs.tokens
     if not len(costs):
         return np.zeros(len(before), dtype=np.int64)
+    rows = costs.shapes.places(before.shapes)
     return np.where(rows >= 0, costs.tokens[rows], 0)
 
 
