@@ -20,13 +20,14 @@ _MOST_LEVELS = 16
 
 @dataclass(frozen=True, slots=True)
 class VllmCount:
-    """Embeds by vLLM's own count, what its loader would sample, and the tiles of an image, where a
-    list of resolutions says into how many it is cut.
+    """Embeds by vLLM's own count, what its loader would sample, and of how many parts its tensors
+    are where that is known: tiles of an image that is cut by a list of resolutions, frames of a
+    sound's features.
     """
 
     embeds: int
     sampled: tuple[int, ...]
-    tiles: int | None = None
+    parts: int | None = None
 
 
 Counts = Mapping[Shape, VllmCount]

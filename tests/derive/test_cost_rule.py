@@ -15,10 +15,10 @@ def item(embeds: int, text: int = 2, nbytes: int | None = None) -> Cost:
     return Cost(embeds + text, embeds, 24 + 4704 * embeds if nbytes is None else nbytes, 0, 0.1, ())
 
 
-def rule_of(*costs: Cost, tiles: tuple[int | None, ...] = ()) -> CostRule | None:
-    cut = tiles or (None,) * len(costs)
-    pairs = zip(costs, cut, strict=True)
-    return cost_rule([(VllmCount(cost.embeds, (), into), cost) for cost, into in pairs])
+def rule_of(*costs: Cost, parts: tuple[int | None, ...] = ()) -> CostRule | None:
+    of = parts or (None,) * len(costs)
+    pairs = zip(costs, of, strict=True)
+    return cost_rule([(VllmCount(cost.embeds, (), number), cost) for cost, number in pairs])
 
 
 @given(EMBEDS, st.integers(-9, 9), st.integers(0, 10**6))
@@ -69,9 +69,9 @@ def test_bytes_may_follow_from_the_tiles_where_they_do_not_from_the_embeds() -> 
     """LLaVA-OneVision: the padding of a tile is in its tensor, and no embed of the image."""
     witnesses = item(700, nbytes=216), item(701, nbytes=216), item(701, nbytes=316)
     assert rule_of(*witnesses) is None
-    assert rule_of(*witnesses, tiles=(2, 2, None)) is None
-    assert rule_of(*witnesses, tiles=(2, 2, 2)) is None
-    rule = rule_of(*witnesses, tiles=(2, 2, 3))
+    assert rule_of(*witnesses, parts=(2, 2, None)) is None
+    assert rule_of(*witnesses, parts=(2, 2, 2)) is None
+    rule = rule_of(*witnesses, parts=(2, 2, 3))
     assert rule is not None
-    found = [rule.cost(VllmCount(701, (), tiles)) for tiles in (2, 3, 4, None)]
+    found = [rule.cost(VllmCount(701, (), parts)) for parts in (2, 3, 4, None)]
     assert [cost and cost.tensor_bytes for cost in found] == [216, 316, None, None]

@@ -121,11 +121,11 @@ def count(host: EngineHost, setting: Setting, shapes: Sequence[Shape]) -> Counts
             answer = host.ask(CountEmbeds(setting, blanks), "counting")
         except (VllmMoved, VllmRefused):
             return {}
-        tiles = answer.tiles or (None,) * len(some)
-        counted = zip(answer.embeds, answer.sampled, tiles, strict=True)
-        for shape, (embeds, sampled, into) in zip(some, counted, strict=True):
+        parts = answer.parts or (None,) * len(some)
+        counted = zip(answer.embeds, answer.sampled, parts, strict=True)
+        for shape, (embeds, sampled, of) in zip(some, counted, strict=True):
             if embeds is not None:
-                found[shape] = VllmCount(embeds, sampled, into)
+                found[shape] = VllmCount(embeds, sampled, of)
         if not found:
             return {}
     return found
