@@ -62,14 +62,6 @@ def test_a_sound_is_counted_as_processed(lab: Callable[[str], Lab], model_id: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_id", [OMNI, QWEN_AUDIO, WHISPER, FLAMINGO, GEMMA4, GEMMA3N])
-def test_hundreds_of_sounds_are_counted_as_processed(
-    lab: Callable[[str], Lab], model_id: str
-) -> None:
-    assert counted_as_processed(lab(model_id), sounds(300))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model_id", [OMNI, QWEN_AUDIO, WHISPER, FLAMINGO, GEMMA4, GEMMA3N])
 def test_sounds_longer_than_it_pads_to_are_counted_as_processed(
     lab: Callable[[str], Lab], model_id: str
 ) -> None:
@@ -85,10 +77,14 @@ def test_sounds_longer_than_it_pads_to_are_counted_as_processed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_id", [OMNI, QWEN_AUDIO, WHISPER, FLAMINGO, GEMMA4, GEMMA3N])
+@pytest.mark.parametrize("model_id", [OMNI, QWEN_AUDIO, WHISPER, FLAMINGO, GEMMA4])
 def test_what_is_counted_costs_as_much_as_what_is_processed(
     lab: Callable[[str], Lab], model_id: str
 ) -> None:
+    """Of hundreds that are processed none costs otherwise, or nothing would be counted.
+    Gemma 3n's do not follow: it pads to a multiple of samples that is none of frames, and its
+    sounds, all of as many tokens, are processed for their bytes.
+    """
     shapes = sounds(900)
     opened = lab(model_id)
     with Silent().step("") as task:
