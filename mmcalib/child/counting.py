@@ -1,35 +1,46 @@
-"""What vLLM's processing info says that an item costs, by its size alone, without its pixels."""
+"""What vLLM's own code says that an item costs, by its size alone, without its content."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mmcalib.child.media import load
 from mmcalib.child.model import OpenedModel
 from mmcalib.child.processor import Processor
-from mmcalib.domain.shapes import ImageShape, Modality
+from mmcalib.child.sounds import count_sounds
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality
 from mmcalib.engine.messages import Blank, Counted, CountEmbeds
 from mmcalib.releases import processors
 
 
 def count(model: OpenedModel, request: CountEmbeds) -> Counted:
-    """Embeds and tiles of every blank in order; None where the model's code has no count of it."""
+    """Embeds and parts of every blank in order; None where the model's code has no count of it."""
     under = model.under(request.setting)
-    counters = {m: counter(m, under) for m in {blank.modality for blank in request.subjects}}
-    sampled = [_sampled(blank, under) for blank in request.subjects]
+    shapes = [blank.shape for blank in request.subjects]
+    sampled = tuple(_sampled(blank, under) for blank in request.subjects)
+    heard = iter(count_sounds([shape for shape in shapes if isinstance(shape, AudioShape)], under))
+    seen = _seen({shape.modality for shape in shapes} - {"audio"}, under)
     found = [
-        _number(counters[blank.modality], size)
-        for blank, size in zip(request.subjects, sampled, strict=True)
+        next(heard) if isinstance(shape, AudioShape) else seen(shape.modality, size)
+        for shape, size in zip(shapes, sampled, strict=True)
     ]
+    return Counted(tuple(n for n, _ in found), sampled, tuple(parts for _, parts in found))
+
+
+def _seen(
+    modalities: Iterable[Modality], under: Processor
+) -> Callable[[Modality, tuple[int, ...]], tuple[int | None, int | None]]:
+    """Embeds of what is sampled of an image or a video, and the tiles of an image."""
+    counters = {modality: counter(modality, under) for modality in modalities}
     tiles = processors.tiles_counter(under.processor)
-    cut = [
-        tiles(*size) if isinstance(blank.shape, ImageShape) else None
-        for blank, size in zip(request.subjects, sampled, strict=True)
-        if tiles
-    ]
-    return Counted(tuple(found), tuple(sampled), tuple(cut))
+
+    def found(modality: Modality, size: tuple[int, ...]) -> tuple[int | None, int | None]:
+        cut = tiles(*size) if tiles and modality == "image" else None
+        return _number(counters[modality], size), cut
+
+    return found
 
 
 def _sampled(blank: Blank, under: Processor) -> tuple[int, ...]:
@@ -65,7 +76,7 @@ def counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
     known = {
         "processor": info.get_hf_processor,
         "image_processor": part or getattr(info, "get_image_processor", None),
-        "mm_kwargs": dict,
+        "mm_kwargs": lambda: processors.own_size(under.processor, modality),
     }
     wanted = inspect.signature(method).parameters
     try:

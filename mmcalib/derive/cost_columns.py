@@ -6,59 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
-from typing import TypeVar, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from mmcalib.derive.exemplars import Exemplars, renumbered
 from mmcalib.derive.item_cost import BASES, Basis, ItemCost, heaviest
 from mmcalib.derive.sampled import integers, narrowed, sampled_rows, sampled_tuples, widened
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shape_counts import ShapeCounts
 from mmcalib.domain.shapes import Modality, Shape
 
-T = TypeVar("T")
-
 _COUNTED, _UNCHANGED = BASES.index("counted"), BASES.index("unchanged")
 _AT_A_TIME = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Exemplars(Sequence[str]):
-    """A path for each row: that of `rows` in the census, except for those that are `named`."""
-
-    census: ShapeCounts | None
-    rows: Column
-    named: Mapping[int, str] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[str]: ...
-    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        if isinstance(at, slice):
-            return [self[n] for n in range(*at.indices(len(self)))]
-        path = self.named.get(at)
-        if path is None and self.census is not None:
-            path = self.census.paths_at(self.rows[at])[0]
-        return path or ""
-
-    def take(self, rows: Column) -> Exemplars:
-        """Of these rows, ascending."""
-        return Exemplars(self.census, self.rows[rows], renumbered(self.named, rows))
-
-
-def renumbered(values: Mapping[int, T], rows: Column) -> dict[int, T]:
-    """By the new places of these rows, which are ascending."""
-    places = rows.searchsorted(list(values)).tolist() if values else []
-    return {
-        at: value
-        for at, (row, value) in zip(places, values.items(), strict=True)
-        if at < len(rows) and rows[at] == row
-    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,35 +228,3 @@ def _put(column: Column, rows: Column, values: ArrayLike) -> Column:
     changed = column.astype(kind)
     changed[rows] = given
     return changed
-
-
-class CostMap(Mapping[Shape, ItemCost]):
-    """The costs of several modalities, by shape."""
-
-    __slots__ = ("columns",)
-
-    def __init__(self, columns: Mapping[Modality, CostColumns]) -> None:
-        self.columns = dict(columns)
-
-    def __getitem__(self, shape: Shape) -> ItemCost:
-        columns = self.columns.get(shape.modality)
-        row = None if columns is None else columns.shapes.place(shape)
-        if columns is None or row is None:
-            raise KeyError(shape)
-        return columns[row]
-
-    def tokens(self, shape: Shape) -> int | None:
-        """Of one item; None where it has no cost."""
-        columns = self.columns.get(shape.modality)
-        row = None if columns is None else columns.shapes.place(shape)
-        return None if columns is None or row is None else int(columns.tokens[row])
-
-    def __contains__(self, shape: object) -> bool:
-        return any(shape in columns.shapes for columns in self.columns.values())
-
-    def __iter__(self) -> Iterator[Shape]:
-        for columns in self.columns.values():
-            yield from columns.shapes
-
-    def __len__(self) -> int:
-        return sum(map(len, self.columns.values()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,24 +14,29 @@ from mmcalib.domain.shape_columns import Column
 
 # A number by the embeds of an item, None where nothing says what it is.
 Follows = Callable[[int], int | None]
+# A first number and the second that goes with it.
+_Point = tuple[int, int]
+
+# So many points on a line are no chance, though others are not on it.
+_LEAST_OF_PIECE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CostRule:
     """`text` are the tokens beside the embeds, `nbytes` those of the processed tensors, by the
-    embeds or, where `by_tiles`, by the tiles; both as every witness has them. Seconds are in
+    embeds or, where `by_parts`, by the parts; both as every witness has them. Seconds are in
     proportion to the embeds.
     """
 
     text: Follows
     nbytes: Follows
     seconds_per_embed: float
-    by_tiles: bool = False
+    by_parts: bool = False
 
     def cost(self, counted: VllmCount) -> Cost | None:
         """None where the witnesses do not tell."""
         embeds = counted.embeds
-        key = counted.tiles if self.by_tiles else embeds
+        key = counted.parts if self.by_parts else embeds
         text, nbytes = self.text(embeds), None if key is None else self.nbytes(key)
         if text is None or nbytes is None:
             return None
@@ -39,7 +45,7 @@ class CostRule:
 
     def columns(self, counts: VllmCounts) -> tuple[Column, Column]:
         """Text and bytes of each, as in `cost`; -1 where the witnesses do not tell."""
-        keys = counts.tiles if self.by_tiles else counts.embeds
+        keys = counts.parts if self.by_parts else counts.embeds
         return _each(self.text, counts.embeds), _each(self.nbytes, keys)
 
 
@@ -51,12 +57,13 @@ def cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | None:
     if text is None or not embeds:
         return None
     each = sum(cost.load_s + cost.process_s for cost in costs) / embeds
-    if nbytes := follows((cost.embeds, cost.tensor_bytes) for cost in costs):
-        return CostRule(text, nbytes, each)
-    cut = [(c.tiles, cost.tensor_bytes) for c, cost in witnesses if c.tiles is not None]
-    if len(cut) < len(witnesses) or not (nbytes := follows(cut)):
-        return None
-    return CostRule(text, nbytes, each, by_tiles=True)
+    by_embeds = [(cost.embeds, cost.tensor_bytes) for cost in costs]
+    by_parts = [(c.parts, cost.tensor_bytes) for c, cost in witnesses if c.parts is not None]
+    whole = len(by_parts) == len(witnesses) and not _on_one_line(by_embeds)
+    if whole and (nbytes := follows(by_parts)):
+        return CostRule(text, nbytes, each, by_parts=True)
+    nbytes = follows(by_embeds)
+    return CostRule(text, nbytes, each) if nbytes else None
 
 
 def _each(rule: Follows, keys: Column) -> Column:
@@ -65,9 +72,10 @@ def _each(rule: Follows, keys: Column) -> Column:
     return np.array([-1 if one is None else one for one in found], dtype=np.int64)[rows]
 
 
-def follows(pairs: Iterable[tuple[int, int]]) -> Follows | None:
-    """How the second number follows from the first: along a straight line, or as that of a pair
-    with the same first. None where equal ones have unequal seconds.
+def follows(pairs: Iterable[_Point]) -> Follows | None:
+    """How the second number follows from the first: along a straight line, or along straight pieces
+    where many are on each, or as that of a pair with the same first. None where equal ones have
+    unequal seconds.
     """
     known: dict[int, int] = {}
     for first, second in pairs:
@@ -75,16 +83,45 @@ def follows(pairs: Iterable[tuple[int, int]]) -> Follows | None:
             return None
     if not known:
         return None
-    low, high = min(known), max(known)
-    run, rise = high - low, known[high] - known[low]
-    if len(known) > 2 and all((v - known[low]) * run == (e - low) * rise for e, v in known.items()):
-        return lambda embeds: _on_line(embeds, low, known[low], run, rise)
-    return known.get
+    points = sorted(known.items())
+    pieces = [(points[0], points[-1])] if _on_one_line(points) else list(_pieces(points))
+    ends = [end for _, (end, _) in pieces]
+
+    def second_of(first: int) -> int | None:
+        if first in known:
+            return known[first]
+        place = bisect_left(ends, first)
+        return _between(*pieces[place], first) if place < len(pieces) else None
+
+    return second_of
 
 
-def _on_line(embeds: int, low: int, start: int, run: int, rise: int) -> int | None:
+def _on_one_line(points: Sequence[_Point]) -> bool:
+    """Whether there are three at least, and all on it."""
+    low, high = min(points), max(points)
+    return len({first for first, _ in points}) > 2 and all(_on(low, high, one) for one in points)
+
+
+def _pieces(points: Sequence[_Point]) -> Iterator[tuple[_Point, _Point]]:
+    """Ends of the lines that many points in a row are on."""
+    start = 0
+    while start < len(points) - 1:
+        end = start + 1
+        while end + 1 < len(points) and _on(points[start], points[start + 1], points[end + 1]):
+            end += 1
+        if end - start + 1 >= _LEAST_OF_PIECE:
+            yield points[start], points[end]
+        start = end
+
+
+def _on(one: _Point, other: _Point, point: _Point) -> bool:
+    run, rise = other[0] - one[0], other[1] - one[1]
+    return (point[1] - one[1]) * run == (point[0] - one[0]) * rise
+
+
+def _between(low: _Point, high: _Point, first: int) -> int | None:
     """Only between the ends, and where it is a whole number."""
-    if not low <= embeds <= low + run:
+    if not low[0] <= first <= high[0]:
         return None
-    value, rest = divmod((embeds - low) * rise, run)
-    return None if rest else start + value
+    value, rest = divmod((first - low[0]) * (high[1] - low[1]), high[0] - low[0])
+    return None if rest else low[1] + value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mmcalib.derive.cost_columns import CostColumns, CostMap
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.cost_map import CostMap
 from mmcalib.derive.item_cost import ItemCost, heaviest
 from mmcalib.domain.cost import RefusedBy
 from mmcalib.domain.setting import Setting

@@ -11,29 +11,30 @@ from mmcalib.derive.sampled import integers, sampled_rows, sampled_tuples, widen
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Modality, Shape
 
-# Stands for no tiles.
+# Stands for parts that are not known.
 _NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class VllmCount:
-    """Embeds by vLLM's own count, what its loader would sample, and the tiles of an image, where a
-    list of resolutions says into how many it is cut.
+    """Embeds by vLLM's own count, what its loader would sample, and of how many parts its tensors
+    are where that is known: tiles of an image that is cut by a list of resolutions, frames of a
+    sound's features.
     """
 
     embeds: int
     sampled: tuple[int, ...]
-    tiles: int | None = None
+    parts: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class VllmCounts:
-    """A row for each shape that vLLM counts, ascending. `tiles` is -1 where there are none."""
+    """A row for each shape that vLLM counts, ascending. `parts` are -1 where they are not known."""
 
     shapes: Shapes
     embeds: Column
     sampled: Column
-    tiles: Column
+    parts: Column
 
     @classmethod
     def of(cls, modality: Modality, counts: Mapping[Shape, VllmCount]) -> VllmCounts:
@@ -44,7 +45,7 @@ class VllmCounts:
             shapes,
             integers(one.embeds for one in rows),
             sampled_rows(one.sampled for one in rows),
-            integers(_NONE if one.tiles is None else one.tiles for one in rows),
+            integers(_NONE if one.parts is None else one.parts for one in rows),
         )
 
     @classmethod
@@ -56,7 +57,7 @@ class VllmCounts:
             of if whole else Shapes.joined([part.shapes for part in parts]),
             np.concatenate([part.embeds for part in parts]),
             np.concatenate([widened(part.sampled, width) for part in parts]),
-            np.concatenate([part.tiles for part in parts]),
+            np.concatenate([part.parts for part in parts]),
         )
 
     def __len__(self) -> int:
@@ -64,13 +65,13 @@ class VllmCounts:
 
     def __getitem__(self, row: int) -> VllmCount:
         (sampled,) = sampled_tuples(self.sampled[row : row + 1])
-        tiles = int(self.tiles[row])
-        return VllmCount(int(self.embeds[row]), sampled, None if tiles == _NONE else tiles)
+        parts = int(self.parts[row])
+        return VllmCount(int(self.embeds[row]), sampled, None if parts == _NONE else parts)
 
     def take(self, rows: Column) -> VllmCounts:
         """These rows, by ascending places."""
         if len(rows) == len(self):
             return self
         return VllmCounts(
-            self.shapes.take(rows), self.embeds[rows], self.sampled[rows], self.tiles[rows]
+            self.shapes.take(rows), self.embeds[rows], self.sampled[rows], self.parts[rows]
         )

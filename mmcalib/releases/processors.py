@@ -85,6 +85,20 @@ def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
     return tiles
 
 
+def own_size(processor: Any, modality: str) -> dict[str, Any]:
+    """The size of pictures that Hugging Face's processor has for a modality under this setting, as
+    `mm_kwargs` of vLLM's count: that knows the checkpoint's alone, and Qwen2.5-Omni brings one of
+    its own for videos. Empty where it has none.
+    """
+    own = processor.info.get_hf_processor()
+    known = getattr(own, "valid_processor_kwargs", None)
+    scope = f"{modality}s_kwargs"
+    if "size" not in getattr(known, "_defaults", {}).get(scope, {}):
+        return {}
+    given = processor.info.ctx.get_merged_mm_kwargs({})
+    return {scope: {"size": own._merge_kwargs(known, **given)[scope]["size"]}}
+
+
 def item_bytes(kwargs: Any) -> int:
     """Bytes of all tensors that go to the encoder together, as vLLM's caches count them."""
     if VLLM_0_31.reached:

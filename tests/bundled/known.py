@@ -84,13 +84,6 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         _OMNI,
-        Line.COUNTS,
-        "video",
-        ("2 frames", "10 frames of 4K", "an hour", "29.97 fps", "frames of 16 pixels"),
-        "vLLM counts a video within the bounds of pixels of an image, its processor within its own",
-    ),
-    Known(
-        _OMNI,
         Line.WITHIN,
         "audio",
         ("a minute", "10 minutes"),
@@ -210,24 +203,18 @@ REFUSED: tuple[Known, ...] = (
     Known(("nvidia/audio-flamingo-3",), Line.TAKES, "audio", ("10 ms",), "Audio is too short"),
 )
 
-# Without a method of vLLM's that counts an item by its size alone.
+# Without a method of vLLM's that counts an image or a video by its size alone.
 UNCOUNTED: frozenset[tuple[str, Modality]] = frozenset(
     {
         ("Gemma4ForConditionalGeneration", "image"),
         ("Gemma4ForConditionalGeneration", "video"),
-        ("Gemma4ForConditionalGeneration", "audio"),
-        ("AudioFlamingo3ForConditionalGeneration", "audio"),
         ("Gemma3nForConditionalGeneration", "image"),
-        ("Gemma3nForConditionalGeneration", "audio"),
         ("Glm4vForConditionalGeneration", "video"),
         ("InternVLChatModel", "video"),
         ("InternVLForConditionalGeneration", "video"),
         ("Lfm2VlForConditionalGeneration", "image"),
         ("Ovis", "image"),
         ("Llama4ForConditionalGeneration", "image"),
-        ("Qwen2AudioForConditionalGeneration", "audio"),
-        ("Qwen2_5OmniForConditionalGeneration", "audio"),
-        ("WhisperForConditionalGeneration", "audio"),
     }
 )
 

@@ -15,10 +15,10 @@ def item(embeds: int, text: int = 2, nbytes: int | None = None) -> Cost:
     return Cost(embeds + text, embeds, 24 + 4704 * embeds if nbytes is None else nbytes, 0, 0.1, ())
 
 
-def rule_of(*costs: Cost, tiles: tuple[int | None, ...] = ()) -> CostRule | None:
-    cut = tiles or (None,) * len(costs)
-    pairs = zip(costs, cut, strict=True)
-    return cost_rule([(VllmCount(cost.embeds, (), into), cost) for cost, into in pairs])
+def rule_of(*costs: Cost, parts: tuple[int | None, ...] = ()) -> CostRule | None:
+    of = parts or (None,) * len(costs)
+    pairs = zip(costs, of, strict=True)
+    return cost_rule([(VllmCount(cost.embeds, (), number), cost) for cost, number in pairs])
 
 
 @given(EMBEDS, st.integers(-9, 9), st.integers(0, 10**6))
@@ -40,6 +40,23 @@ def test_what_is_no_line_is_known_of_witnessed_numbers_alone() -> None:
 def test_equal_numbers_with_unequal_ones_beside_them_make_no_rule() -> None:
     assert follows([(1, 1), (2, 2), (2, 3)]) is None
     assert rule_of(item(5), item(6), item(7), item(7, nbytes=1)) is None
+
+
+def test_many_on_a_line_say_what_lies_between_them_though_others_are_not() -> None:
+    """Sounds longer than a processor pads to, of which it cuts off the rest."""
+    found = follows([*((n, 3 * n) for n in range(0, 100, 10)), (95, 280), (100, 280), (120, 280)])
+    assert found is not None
+    assert [found(n) for n in (45, 90, 93, 95, 98, 120)] == [135, 270, None, 280, None, 280]
+
+
+@given(EMBEDS, st.integers(8, 20), st.integers(8, 20))
+def test_pieces_of_a_line_agree_with_all_that_is_known(others, rising: int, level: int) -> None:
+    pairs = {**{n: 2 * n for n in range(rising)}, **{100 + 3 * n: 50 for n in range(level)}}
+    pairs |= {1_000 + other: other**2 for other in others}
+    found = follows(pairs.items())
+    assert found is not None
+    assert all(found(first) == second for first, second in pairs.items())
+    assert (found(101), found(90)) == (50, None)
 
 
 def test_a_line_never_gives_a_fraction_of_a_byte() -> None:
@@ -69,9 +86,21 @@ def test_bytes_may_follow_from_the_tiles_where_they_do_not_from_the_embeds() -> 
     """LLaVA-OneVision: the padding of a tile is in its tensor, and no embed of the image."""
     witnesses = item(700, nbytes=216), item(701, nbytes=216), item(701, nbytes=316)
     assert rule_of(*witnesses) is None
-    assert rule_of(*witnesses, tiles=(2, 2, None)) is None
-    assert rule_of(*witnesses, tiles=(2, 2, 2)) is None
-    rule = rule_of(*witnesses, tiles=(2, 2, 3))
+    assert rule_of(*witnesses, parts=(2, 2, None)) is None
+    assert rule_of(*witnesses, parts=(2, 2, 2)) is None
+    rule = rule_of(*witnesses, parts=(2, 2, 3))
     assert rule is not None
-    found = [rule.cost(VllmCount(701, (), tiles)) for tiles in (2, 3, 4, None)]
+    found = [rule.cost(VllmCount(701, (), parts)) for parts in (2, 3, 4, None)]
     assert [cost and cost.tensor_bytes for cost in found] == [216, 316, None, None]
+
+
+def test_a_line_by_the_frames_is_preferred_to_single_numbers_of_embeds() -> None:
+    """Qwen2.5-Omni: four frames of a sound are one embed, and a witness has few of its embeds."""
+    frames = [40, 83, 121, 166, 207]
+    witnesses = [item(number // 4, nbytes=8 + 256 * number) for number in frames]
+    rule = rule_of(*witnesses, parts=tuple(frames))
+    assert rule is not None
+    assert rule.by_parts
+    found = rule.cost(VllmCount(25, (), 100))
+    assert found is not None
+    assert (found.embeds, found.tensor_bytes) == (25, 8 + 256 * 100)

@@ -88,13 +88,12 @@ class Measured(Interim):
 @dataclass(frozen=True, slots=True)
 class Counted(Reply):
     """Embeds per stand-in, None where vLLM's code for the model has no count of it; `sampled` as
-    in `Cost`. `tiles` that images are cut into, by a model's list of resolutions; empty where it
-    has none.
+    in `Cost`. `parts` as in `VllmCount`.
     """
 
     embeds: tuple[int | None, ...]
     sampled: tuple[tuple[int, ...], ...]
-    tiles: tuple[int | None, ...] = ()
+    parts: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mmcalib.census.census import Census, shape_order
-from mmcalib.derive.cost_columns import CostColumns, CostMap
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.cost_map import CostMap
 from mmcalib.derive.costs import CostTable, Mismatch, Refusal
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.cost import Cost

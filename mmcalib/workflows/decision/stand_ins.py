@@ -176,9 +176,9 @@ def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | No
         except (VllmMoved, VllmRefused):
             return None
         embeds = integers(-1 if one is None else one for one in answer.embeds)
-        none = (-1,) * len(some)
-        tiles = integers(-1 if one is None else one for one in answer.tiles or none)
-        counted = VllmCounts(some, embeds, sampled_rows(answer.sampled), tiles)
+        of = answer.parts or (None,) * len(some)
+        parts_of = integers(-1 if one is None else one for one in of)
+        counted = VllmCounts(some, embeds, sampled_rows(answer.sampled), parts_of)
         parts.append(counted.take(np.flatnonzero(embeds >= 0)))
         if not any(map(len, parts)):
             return None

@@ -1,0 +1,107 @@
+"""What vLLM's processors write for a sound, asked by its length, is what they make of the sound."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mmcalib.census.census import Census
+from mmcalib.derive.witnesses import WITNESSES
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import AudioShape
+from mmcalib.engine.messages import Blank, CountEmbeds
+from mmcalib.progress import Silent
+from mmcalib.workflows.decision.stand_ins import stand_ins
+from tests.engine.conftest import Lab
+
+pytestmark = pytest.mark.engine
+
+OMNI, QWEN_AUDIO = "Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2-Audio-7B-Instruct"
+FLAMINGO, WHISPER = "nvidia/audio-flamingo-3-hf", "openai/whisper-large-v3"
+GEMMA4, GEMMA3N = "google/gemma-4-E2B-it", "google/gemma-3n-E4B-it"
+RATES_HZ = (8_000, 11_025, 22_050, 24_000, 44_100, 48_000)
+# Samples at 16 kHz from one frame of features to the next.
+HOP = 160
+
+
+def sounds(number: int, longest_s: int = 70) -> list[AudioShape]:
+    """At every rate by chance, and on both sides of where a frame begins."""
+    chance = random.Random(5)
+    found = dict.fromkeys(
+        AudioShape(frames * HOP + beside, 16_000)
+        for frames in (*range(1, 10), *chance.sample(range(10, longest_s * 100), number // 6))
+        for beside in (-1, 0, 1)
+    )
+    while len(found) < number:
+        rate_hz = chance.choice((16_000, *RATES_HZ))
+        found[AudioShape(chance.randint(rate_hz // 10, longest_s * rate_hz), rate_hz)] = None
+    return list(found)
+
+
+def counted_as_processed(lab: Lab, shapes: list[AudioShape]) -> bool:
+    """Of those that are processed; the others are not counted either."""
+    blanks = tuple(map(Blank, shapes))
+    costs = lab.costs(*blanks)
+    answer = lab.host.ask(CountEmbeds(DEFAULT, blanks), "counting")
+    assert any(isinstance(cost, Cost) for cost in costs)
+    return list(answer.embeds) == [
+        cost.embeds if isinstance(cost, Cost) else None for cost in costs
+    ] and all(
+        sampled == cost.sampled
+        for sampled, cost in zip(answer.sampled, costs, strict=True)
+        if isinstance(cost, Cost)
+    )
+
+
+@pytest.mark.parametrize("model_id", [QWEN_AUDIO, WHISPER, FLAMINGO])
+def test_a_sound_is_counted_as_processed(lab: Callable[[str], Lab], model_id: str) -> None:
+    assert counted_as_processed(lab(model_id), sounds(90))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_id", [OMNI, QWEN_AUDIO, WHISPER, FLAMINGO, GEMMA4, GEMMA3N])
+def test_sounds_longer_than_it_pads_to_are_counted_as_processed(
+    lab: Callable[[str], Lab], model_id: str
+) -> None:
+    """Cut off at 30 seconds, cut into pieces of 30, or beyond 300 without a last frame that is not
+    whole: one is processed to see which.
+    """
+    edges = [
+        AudioShape(seconds * 16_000 + beside, 16_000)
+        for seconds in (30, 300, 601)
+        for beside in (-1, 0, 1, HOP, HOP + 1)
+    ]
+    assert counted_as_processed(lab(model_id), edges)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_id", [OMNI, QWEN_AUDIO, WHISPER, FLAMINGO, GEMMA4])
+def test_what_is_counted_costs_as_much_as_what_is_processed(
+    lab: Callable[[str], Lab], model_id: str
+) -> None:
+    """Of hundreds that are processed none costs otherwise, or nothing would be counted.
+    Gemma 3n's do not follow: it pads to a multiple of samples that is none of frames, and its
+    sounds, all of as many tokens, are processed for their bytes.
+    """
+    census = Census()
+    for shape in sounds(900):
+        census.add(shape, f"/{shape}")
+    opened = lab(model_id)
+    with Silent().step("") as task:
+        found = stand_ins(opened.host, DEFAULT, {"audio": census.counts("audio")}, task, {})
+    assert found.witnesses["audio"] >= WITNESSES - 10  # But those that it refuses.
+    costs = found.costs["audio"]
+    counted = costs.take(~np.isin(np.arange(len(costs)), costs.shapes.places([*found.answers])))
+    assert len(counted) > len(census.counts("audio")) / 2
+    some = random.Random(1).sample(list(counted), 50)
+    blanks = (Blank(one.shape) for one in some)
+    for other, cost in zip(some, opened.costs(*blanks), strict=True):
+        assert isinstance(cost, Cost)
+        assert (other.tokens, other.embeds, other.tensor_bytes, other.sampled) == (
+            *(cost.tokens, cost.embeds),
+            *(cost.tensor_bytes, cost.sampled),
+        )
