@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+
+import numpy as np
 
 from mmcalib.derive.stack_distance import Recency
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
@@ -35,8 +37,8 @@ class HitCurve:
     distinct: int
     distinct_bytes: int
     largest_request_bytes: int
-    capacities: tuple[int, ...]
-    hits: tuple[int, ...]
+    capacities: Sequence[int]
+    hits: Sequence[int]
 
     @property
     def most_hits(self) -> int:
@@ -151,10 +153,10 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
     held = Recency()
     last: dict[Hashable, int] = {}
     heaviest = accesses = 0
-    needed: list[int] = []
+    needed = array("q")
     for request in requests:
         latest = dict(reversed(request))
-        needed += [held.since(last[key]) for key in latest if key in last]
+        needed.extend(held.since(last[key]) for key in latest if key in last)
         for key in reversed(latest):
             nbytes, before = latest[key], last.get(key)
             if before is None:
@@ -167,15 +169,14 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
                 raise ValueError(f"{key!r} has {held.sizes[before]} bytes and {nbytes} bytes")
         accesses += len(latest)
         heaviest = max(heaviest, sum(latest.values()))
-    needed.sort()
-    steps = [(capacity, sum(1 for _ in same)) for capacity, same in groupby(needed)]
+    capacities, counts = np.unique(np.asarray(needed), return_counts=True)
     return HitCurve(
         accesses=accesses,
         distinct=len(last),
         distinct_bytes=held.total,
         largest_request_bytes=heaviest,
-        capacities=tuple(capacity for capacity, _ in steps),
-        hits=tuple(accumulate(count for _, count in steps)),
+        capacities=array("q", capacities.tobytes()),
+        hits=array("q", np.cumsum(counts).tobytes()),
     )
 
 

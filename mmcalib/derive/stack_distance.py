@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 # Positions whose bytes are summed one by one: few enough to be quick, many enough to keep the tree
 # above them small.
 _BLOCK_BITS = 5
@@ -17,7 +19,7 @@ class Recency:
 
     def __init__(self) -> None:
         self.total = 0
-        self.sizes: list[int] = []
+        self.sizes = array("q")
         self._tree = [0]
 
     def append(self, nbytes: int) -> int:
