@@ -22,7 +22,11 @@ def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_environment(
-    base: Mapping[str, str], *, offline: bool, foreign: bool = False
+    base: Mapping[str, str],
+    *,
+    offline: bool,
+    foreign: bool = False,
+    threads: int | None = None,
 ) -> dict[str, str]:
     """The parent's environment with what vLLM needs to run quietly under a parent.
 
@@ -40,6 +44,8 @@ def child_environment(
     env["DO_NOT_TRACK"] = "1"
     env["TOKENIZERS_PARALLELISM"] = "false"
     env.setdefault("VLLM_LOGGING_COLOR", "0")
+    if threads is not None:
+        env["OMP_NUM_THREADS"] = str(threads)
     if offline:
         env["HF_HUB_OFFLINE"] = "1"
     return env

@@ -53,7 +53,8 @@ class EngineHost(Closing):
     """One long-lived child process; ask it one thing at a time.
 
     `on_said` hears how far a request is, `on_log` every line that the child prints. `python` is the
-    interpreter whose vLLM is asked; another than this one needs no mmcalib of its own.
+    interpreter whose vLLM is asked; another than this one needs no mmcalib of its own. `threads` is
+    how many each of torch's operations may take; torch's own choice where it is None.
 
     Its crash, kill or silence raises `EngineDied` with the last line of its log. Closing kills the
     whole process group, so nothing that vLLM started outlives it.
@@ -66,12 +67,13 @@ class EngineHost(Closing):
         python: str = sys.executable,
         offline: bool = True,
         silence_s: float = SILENCE_S,
+        threads: int | None = None,
         on_said: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.on_said = on_said
         self._named_log, self._on_log = log, on_log
-        self._python, self._offline = python, offline
+        self._python, self._offline, self._threads_of_child = python, offline, threads
         self._silence_s = silence_s
         self._opened: OpenModel | None = None
         self._start()
@@ -90,6 +92,7 @@ class EngineHost(Closing):
                     os.environ,
                     offline=self._offline,
                     foreign=self._python != sys.executable,
+                    threads=self._threads_of_child,
                 ),
                 pass_fds=[child_end.fileno()],
                 start_new_session=True,

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.engine.answers import Answers
-from mmcalib.engine.host import EngineHost
+from mmcalib.engine.crew import CrewHost
 from mmcalib.engine.messages import Measured, Message, OpenModel, Reply, Request
 from mmcalib.engine.question import digest
 
 
-class RememberingHost(EngineHost):
+class RememberingHost(CrewHost):
     """Takes the answer of an earlier run where versions, model, machine and question are the same.
     Every other one is kept as soon as it has come.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import resource
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.derive.container import SHM_BYTES
 from mmcalib.derive.mm_cache import GIB
+from mmcalib.processes.free_memory import CGROUP, MEMINFO, free_bytes
 from mmcalib.result.diagnosis import Host
 
 HOST_MEMORY = CheckId("host memory")
@@ -24,18 +24,15 @@ LEAST_FILES = 1024
 LEAST_SHM_BYTES = GIB
 
 SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written to
-MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def host(*, cgroup: Path = CGROUP, shm: Path = SHM, meminfo: Path = MEMINFO) -> Host:
-    """What is free now. A container's own limit counts where it is the lower."""
+    """What is free now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    rooms = [room for room in (_available(meminfo), _allowed(cgroup)) if room is not None]
     return Host(
         platform=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        ram_available_bytes=min(rooms, default=None),
+        ram_available_bytes=free_bytes(cgroup=cgroup, meminfo=meminfo),
         shm_free_bytes=shutil.disk_usage(shm).free if shm.is_dir() else None,
         open_files=None if soft == resource.RLIM_INFINITY else soft,
     )
@@ -69,26 +66,6 @@ def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
     else:
         most = "any number" if files is None else f"{files:,}"
         yield Check(OPEN_FILES, "pass", f"a process may have {most}", "")
-
-
-def _available(meminfo: Path) -> int | None:
-    try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.M)
-    except OSError:
-        return None
-    return int(match[1]) * 1024 if match else None
-
-
-def _allowed(cgroup: Path) -> int | None:
-    """What the control group (version 2) has left; its own page cache is given back on demand."""
-    try:
-        most = int((cgroup / "memory.max").read_text())
-        used = int((cgroup / "memory.current").read_text())
-        stat = (cgroup / "memory.stat").read_text()
-    except (OSError, ValueError):
-        return None
-    cached = re.search(r"^inactive_file (\d+)$", stat, re.M)
-    return max(0, most - used + (int(cached[1]) if cached else 0))
 
 
 def _gib(number: int) -> str:

@@ -1,0 +1,131 @@
+"""Several children at one question: the same answers, in order, whatever becomes of a helper."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.engine.crew import CrewHost
+from mmcalib.engine.messages import Blank, Measure, Measured, OpenModel
+from mmcalib.engine.shares import SHARE, Shares
+from tests.engine.conftest import QWEN, Lab, folder_of
+
+pytestmark = pytest.mark.engine
+
+# Some take longer than others.
+IMAGES = tuple(Blank(ImageShape(64 + 40 * n % 1900, 64 + 7 * n)) for n in range(20 * SHARE))
+# More than any machine that runs tests has memory for.
+VAST = Blank(VideoShape(32, 8.0, 4.0, 200_000, 200_000))
+
+
+@contextmanager
+def crew(folder: Path, worth_s: float = 0.0, most: int | None = None) -> Iterator[CrewHost]:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core: nobody could help")
+    with CrewHost(worth_s=worth_s, most=most) as host:
+        host.ask(OpenModel(str(folder), tries=False), "opening")
+        yield host
+
+
+def answered(host: CrewHost, subjects: tuple[Blank, ...] = IMAGES) -> list[Measured]:
+    return list(host.measure(Measure(DEFAULT, subjects), "measuring"))
+
+
+def told(answers: list[Measured]) -> list[object]:
+    return [
+        (a.index, a.cost and (a.cost.tokens, a.cost.embeds, a.cost.tensor_bytes, a.cost.sampled))
+        for a in answers
+    ]
+
+
+def ended(pid: int) -> bool:
+    """Or about to be collected by whoever began it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def pids(host: CrewHost) -> list[int]:
+    return [helper.pid for helper in host._ready]
+
+
+def until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
+
+
+def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_cache: Path) -> None:
+    expected = [
+        (n, (cost.tokens, cost.embeds, cost.tensor_bytes, cost.sampled))
+        for n, cost in enumerate(lab(QWEN).costs(*IMAGES))
+        if not isinstance(cost, str)
+    ]
+    with crew(folder_of(QWEN, engine_cache)) as host:
+        assert told(answered(host)) == expected
+        assert until(lambda: host.helpers > 0)
+        first = pids(host)
+        assert told(answered(host)) == expected, "they help from the start"
+        assert pids(host) == first
+        (vast,) = [a for a in answered(host, (*IMAGES, VAST)) if a.refused_by == "host_memory"]
+        assert vast.index == len(IMAGES)
+        assert host.helpers == 0, "without them there was more room, and too little all the same"
+        assert all(map(ended, first))
+
+
+def test_what_a_helper_leaves_undone_others_do(engine_cache: Path) -> None:
+    with crew(folder_of(QWEN, engine_cache)) as host:
+        expected = told(answered(host))
+        assert until(lambda: host.helpers > 0)
+        helper = pids(host)[0]
+        Timer(0.3, os.kill, (helper, signal.SIGKILL)).start()
+        assert told(answered(host)) == expected
+        assert until(lambda: helper not in pids(host))
+
+
+def test_nobody_is_begun_for_what_is_soon_done(engine_cache: Path) -> None:
+    with crew(folder_of(QWEN, engine_cache), worth_s=10_000.0) as host:
+        assert [answer.index for answer in answered(host)] == list(range(len(IMAGES)))
+        assert host.helpers == 0
+
+
+def test_another_model_ends_them(engine_cache: Path) -> None:
+    folder = folder_of(QWEN, engine_cache)
+    with crew(folder) as host:
+        answered(host)
+        assert until(lambda: host.helpers > 0)
+        before = pids(host)
+        host.ask(OpenModel(str(folder), tries=False), "opening")
+        assert host.helpers == 0
+        assert all(map(ended, before))
+        # One that is only beginning when the host ends, ends too.
+        answered(host)
+    assert host.helpers == 0
+
+
+def test_shares_are_answered_once_and_in_order() -> None:
+    shares = Shares(Measure(DEFAULT, IMAGES))
+    taken = [shares.take() for _ in range(3)]
+    assert taken == [0, SHARE, 2 * SHARE]
+    shares.answer(2 * SHARE, [Measured(n, None) for n in range(SHARE)])
+    shares.give_back(SHARE)
+    shares.answer(0, [Measured(n, None) for n in range(SHARE)])
+    assert [answer.index for answer in shares.ready()] == list(range(SHARE))
+    assert shares.take() == SHARE, "what was given back comes first"
+    shares.answer(SHARE, [Measured(n, None) for n in range(SHARE)])
+    assert [answer.index for answer in shares.ready()] == list(range(SHARE, 3 * SHARE))
+    shares.stop()
+    assert shares.take() is None
+    assert not shares.wait()
