@@ -66,8 +66,8 @@ class SizesAbout(DocumentPart):
 
 
 class Unlisted(DocumentPart):
-    """Shapes of the corpus that the rule says to the token, and that are not listed: in bins and
-    cells of a third of an octave.
+    """Shapes of the corpus that are not listed, because the rule says to the token what they cost,
+    or because they are so many that it bounds it: in bins and cells of a third of an octave.
     """
 
     shapes: int

@@ -23,6 +23,8 @@ from mmcalib.workflows.gate.rules import ProvenRule
 _EXEMPLARS = 12
 # Shapes that are listed where a rule says what all others cost: the costliest, for people.
 _LISTED = 1_000
+# Shapes that are all listed where it only bounds what they cost. A line has 290 bytes.
+_BOUNDED = 20_000
 # Requests whose text was counted: what a list in a calibration may hold.
 _COUNTED = 20_000
 
@@ -36,7 +38,8 @@ def costs(
     encoder_decoder: bool = False,
 ) -> c.Costs:
     """Every measured and every refused shape, and the rules that bound all others, and texts. Of
-    many shapes whose cost a rule says to the token the costliest stand for people.
+    many shapes whose cost a rule says to the token, and of very many that it bounds, the costliest
+    stand for people.
     """
     table = decision.table
     odd = {mismatch.shape: mismatch for mismatch in table.mismatches}
@@ -72,11 +75,11 @@ def costs(
 def _listed(
     every: CostColumns, odd: Mapping[Shape, Mismatch], proven: ProvenRule | None
 ) -> tuple[CostColumns, CostColumns]:
-    """Those that have an entry, and those that need none, because the rule was held against each
-    and says what it costs.
+    """Those that have an entry, and those that have none: the rule was held against each and says,
+    or bounds, what it costs.
     """
     listed = np.ones(len(every), dtype=bool)
-    if proven is not None and proven.exact and len(every) > _LISTED:
+    if proven is not None and len(every) > (_LISTED if proven.exact else _BOUNDED):
         listed[np.argsort(-every.tokens, kind="stable")[_LISTED:]] = False
         rows = every.shapes.places(list(odd))
         listed[rows[rows >= 0]] = True

@@ -7,13 +7,14 @@ import random
 import pytest
 
 from mmcalib.derive.admission import admit
+from mmcalib.derive.bounds import Ceiling
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.progress import Silent
 from mmcalib.result.costs import Costs, gate_of
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.gate.costs import costs
-from mmcalib.workflows.gate.rules import prove_rules
+from mmcalib.workflows.gate.rules import ProvenRule, prove_rules
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import FakeHost, opened
 from tests.workflows.gate.test_rules import Resizing
@@ -59,6 +60,23 @@ def test_an_item_that_is_not_what_its_header_says_is_listed() -> None:
     decision, found = kept(shapes(1_500), odd)
     assert decision.table.mismatches
     assert odd in [one.shape for one in found.modalities["image"].known]
+
+
+def test_where_a_rule_only_bounds_them_very_many_are_not_listed() -> None:
+    """As of models that cut images into tiles: lists would grow without end."""
+    for number, listed in ((2_500, None), (20_500, 1_000)):
+        decision = decide(corpus(shapes(number)), host=Resizing)
+        every = len(decision.table.costs)
+        rule = ProvenRule(Ceiling(20_000, 20_000, 3_000, 200.0), every, exact=False)
+        found = costs(decision, Policy(), {"image": rule})
+        part = found.modalities["image"]
+        assert len(part.known) == (listed or every)
+        if part.unlisted is not None:
+            assert part.unlisted.shapes == every - 1_000
+            gate = gate_of(found, decision.engine_args, decision.budget.encoder_budget_tokens)
+            light = min(decision.table.costs.values(), key=lambda cost: cost.tokens)
+            admission = admit(gate, light.shape)
+            assert admission.tokens is None or admission.tokens >= light.tokens
 
 
 @pytest.mark.parametrize("host", [FakeHost])
