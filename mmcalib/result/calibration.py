@@ -98,11 +98,13 @@ class CalibrationDocument(DocumentPart):
         made_of = (self.costs, self.engine_config, self.budget, self.server)
         if self.costs is None:
             raise UsageError("the calibration has no costs: it is an old one", hint=MADE_BY)
-        if self._gate is None or not all(map(is_, self._gate[0], made_of)):
+        known = self._gate
+        if known is None or not all(map(is_, known[0], made_of)):
             budget = self.budget.calibrated.encoder_budget_tokens
             server = self.server.server if self.server else Server()
-            self._gate = made_of, gate_of(self.costs, self.engine_config, budget, server)
-        return self._gate[1]
+            known = made_of, gate_of(self.costs, self.engine_config, budget, server)
+            self._gate = known
+        return known[1]
 
     def engine_args(self) -> dict[str, Any]:
         """Keyword arguments for `vllm.LLM`, names and nesting as vLLM has them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -55,12 +56,13 @@ class Calibration(CalibrationDocument):
         Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
         leads outside that folder.
         """
-        answer = admitted(
-            self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url
-        )
-        return replace(
-            answer, reason=library_words(answer.reason), remedy=library_words(answer.remedy)
-        )
+        # Only requests and rows have texts.
+        counting = self.counting if isinstance(item, Mapping) else None
+        answer = admitted(self.gate, item, allowed_local_media_path, counting, allow_url=allow_url)
+        reason, remedy = library_words(answer.reason), library_words(answer.remedy)
+        if reason is answer.reason and remedy is answer.remedy:
+            return answer
+        return replace(answer, reason=reason, remedy=remedy)
 
     @in_library_words
     def fit(
