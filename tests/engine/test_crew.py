@@ -67,6 +67,7 @@ def until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
     return true()
 
 
+@pytest.mark.slow
 def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_cache: Path) -> None:
     expected = [
         (n, (cost.tokens, cost.embeds, cost.tensor_bytes, cost.sampled))
@@ -85,6 +86,7 @@ def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_ca
         assert all(map(ended, first))
 
 
+@pytest.mark.slow
 def test_what_a_helper_leaves_undone_others_do(engine_cache: Path) -> None:
     with crew(folder_of(QWEN, engine_cache)) as host:
         expected = told(answered(host))
@@ -95,12 +97,14 @@ def test_what_a_helper_leaves_undone_others_do(engine_cache: Path) -> None:
         assert until(lambda: helper not in pids(host))
 
 
+@pytest.mark.slow
 def test_nobody_is_begun_for_what_is_soon_done(engine_cache: Path) -> None:
     with crew(folder_of(QWEN, engine_cache), worth_s=10_000.0) as host:
         assert [answer.index for answer in answered(host)] == list(range(len(IMAGES)))
         assert host.helpers == 0
 
 
+@pytest.mark.slow
 def test_another_model_ends_them(engine_cache: Path) -> None:
     folder = folder_of(QWEN, engine_cache)
     with crew(folder) as host:
