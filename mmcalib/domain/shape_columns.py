@@ -19,6 +19,7 @@ _PAIR = ("width_px", "height_px")
 _AT_A_TIME = 4096
 # Places of shapes that are asked for again and again, such as those that requests name.
 _MOST_KNOWN = 1 << 16
+_UNASKED: Any = object()
 
 
 class Shapes(Sequence[Shape]):
@@ -70,8 +71,9 @@ class Shapes(Sequence[Shape]):
 
     def place(self, shape: Shape) -> int | None:
         """Where it stands; None where it does not."""
-        if shape in self._known:
-            return self._known[shape]
+        known: int | None = self._known.get(shape, _UNASKED)
+        if known is not _UNASKED:
+            return known
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         found = self._known[shape] = self._place(shape)
