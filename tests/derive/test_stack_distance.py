@@ -23,7 +23,7 @@ def test_it_sums_what_a_list_would(steps: list[int | float]) -> None:
             plain.append(plain[position])
             plain[position] = 0
             assert recency.since(position) == sum(plain[position:])
-        assert recency.sizes == plain
+        assert list(recency.sizes) == plain
         assert recency.total == sum(plain)
 
 
