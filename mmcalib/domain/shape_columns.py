@@ -70,7 +70,9 @@ class Shapes(Sequence[Shape]):
         return isinstance(shape, SHAPES[self.modality]) and self.place(shape) is not None
 
     def place(self, shape: Shape) -> int | None:
-        """Where it stands; None where it does not."""
+        """Where it stands; None where it does not, as one of another modality."""
+        if shape.modality != self.modality:
+            return None
         known: int | None = self._known.get(shape, _UNASKED)
         if known is not _UNASKED:
             return known

@@ -11,7 +11,7 @@ from mmcalib.derive.cost_map import CostMap
 from mmcalib.derive.item_cost import BASES, ItemCost, heaviest
 from mmcalib.derive.sampled import same_rows, sampled_rows, sampled_tuples
 from mmcalib.domain.shape_columns import Shapes
-from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
 SMALL = st.integers(1, 4)
 TUPLES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
@@ -86,6 +86,17 @@ def test_places_are_those_of_a_list(costs: list[ItemCost], others: list[ItemCost
     assert mine.places(ordered).tolist() == mine.places(list(ordered)).tolist()
     assert [shape in mine for shape in theirs] == [place >= 0 for place in expected]
     assert ImageShape(1, 1) not in mine
+
+
+def test_a_shape_of_another_modality_stands_nowhere() -> None:
+    """A clip has a width and a height too, and a sound has neither."""
+    pictures = Shapes.of("image", [ImageShape(64, 48)])
+    others: list[Shape] = [VideoShape(8, 8.0, 1.0, 64, 48), AudioShape(64, 48)]
+    assert pictures.places([*others, ImageShape(64, 48)]).tolist() == [-1, -1, 0]
+    costs = [ItemCost(ImageShape(64, 48), 1, "a", 4, 4, 1, 0.0, (), "blank")]
+    found = CostColumns.of("image", costs)
+    assert list(found.but(dict.fromkeys(others))) == costs
+    assert not any(shape in CostMap({"image": found}) for shape in others)
 
 
 @given(st.lists(TUPLES, max_size=6))
