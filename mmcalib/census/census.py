@@ -129,11 +129,7 @@ class Census:
     def only(self, modalities: Iterable[Modality]) -> Census:
         """Of these modalities alone."""
         kept = set(modalities)
-        left = Census()
-        for file, found in self.encoded():
-            if file.modality in kept:
-                left._take((file.shape, file.encoding), found.count, found.exemplars)
-        return left
+        return self.without(lambda file: file.modality not in kept)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Census) or self.modalities() != other.modalities():

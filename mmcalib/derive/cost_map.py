@@ -15,23 +15,30 @@ class CostMap(Mapping[Shape, ItemCost]):
     __slots__ = ("columns",)
 
     def __init__(self, columns: Mapping[Modality, CostColumns]) -> None:
-        self.columns = dict(columns)
+        self.columns = columns
 
     def __getitem__(self, shape: Shape) -> ItemCost:
-        columns = self.columns.get(shape.modality)
-        row = None if columns is None else columns.shapes.place(shape)
-        if columns is None or row is None:
+        found = self._found(shape)
+        if found is None:
             raise KeyError(shape)
+        columns, row = found
         return columns[row]
 
     def tokens(self, shape: Shape) -> int | None:
         """Of one item; None where it has no cost."""
-        columns = self.columns.get(shape.modality)
-        row = None if columns is None else columns.shapes.place(shape)
-        return None if columns is None or row is None else int(columns.tokens[row])
+        found = self._found(shape)
+        if found is None:
+            return None
+        columns, row = found
+        return int(columns.tokens[row])
 
     def __contains__(self, shape: object) -> bool:
-        return any(shape in columns.shapes for columns in self.columns.values())
+        return isinstance(shape, Shape) and self._found(shape) is not None
+
+    def _found(self, shape: Shape) -> tuple[CostColumns, int] | None:
+        columns = self.columns.get(shape.modality)
+        row = None if columns is None else columns.shapes.place(shape)
+        return None if columns is None or row is None else (columns, row)
 
     def __iter__(self) -> Iterator[Shape]:
         for columns in self.columns.values():

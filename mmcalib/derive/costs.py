@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mmcalib.derive.cost_columns import CostColumns
@@ -63,11 +63,6 @@ class CostTable:
 
     def modalities(self) -> tuple[Modality, ...]:
         return tuple(m for m in MODALITIES if self.of(m))
-
-    def every(self) -> Iterator[ItemCost]:
-        """Of all modalities."""
-        for modality in self.modalities():
-            yield from self.of(modality)
 
     def items(self) -> int:
         """How many there are of all shapes."""

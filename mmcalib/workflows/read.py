@@ -18,8 +18,7 @@ from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Skipped, Text
-from mmcalib.domain.shape_counts import ShapeCount
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import Modality
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress
 from mmcalib.workflows.media_files import Files, files
@@ -153,8 +152,3 @@ def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[S
     return [
         s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in read_as_requests
     ]
-
-
-def shapes_of(census: Census) -> dict[Shape, ShapeCount]:
-    """Every shape with its count and exemplars."""
-    return {entry.shape: entry for entry in census.shapes()}
