@@ -4,6 +4,8 @@ line, and what is said of what is not there to be read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 LINE_CHARS = 200
 GIB = 1 << 30
 
@@ -40,6 +42,12 @@ def one_line(text: str) -> str:
     printable = "".join(char if char.isprintable() else " " for char in text)
     line = " ".join(printable.split())
     return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"
+
+
+def few(names: Sequence[str], most: int = 8) -> str:
+    """The first of many names, and how many more there are."""
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
 
 
 def number(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -63,6 +64,14 @@ class Census:
         for entry in counts:
             self._take((entry.shape, PLAIN), entry.count, entry.exemplars)
 
+    @classmethod
+    def of_encoded(cls, counts: Iterable[tuple[Encoded, ShapeCount]]) -> Census:
+        """From what `encoded` gives, in any order and of several censuses."""
+        census = cls()
+        for file, found in counts:
+            census._take((file.shape, file.encoding), found.count, found.exemplars)
+        return census
+
     def add(self, shape: Shape, path: str, count: int = 1, encoding: Encoding = PLAIN) -> None:
         """Count an item, `count` times; `path` may become an exemplar."""
         tally = self._recent.get((shape, encoding))
@@ -75,11 +84,7 @@ class Census:
 
     def merge(self, other: Census) -> Census:
         """census(A) and census(B) give census(A∪B); neither is changed."""
-        merged = Census()
-        for one in (self, other):
-            for file, found in one.encoded():
-                merged._take((file.shape, file.encoding), found.count, found.exemplars)
-        return merged
+        return Census.of_encoded(chain(self.encoded(), other.encoded()))
 
     def encoded(self) -> Iterator[tuple[Encoded, ShapeCount]]:
         """The distinct ways in which files hold their shapes, in a fixed order."""
@@ -92,11 +97,7 @@ class Census:
 
     def without(self, refuses: Refuses) -> Census:
         """The census of the other files."""
-        left = Census()
-        for file, found in self.encoded():
-            if not refuses(file):
-                left._take((file.shape, file.encoding), found.count, found.exemplars)
-        return left
+        return Census.of_encoded(one for one in self.encoded() if not refuses(one[0]))
 
     def modalities(self) -> tuple[Modality, ...]:
         """Those that have items, in the order of `MODALITIES`."""

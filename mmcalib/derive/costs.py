@@ -40,8 +40,9 @@ class CostTable:
     """All costs under one setting, of each modality that has any.
 
     `compared` real items were loaded and held against their stand-ins; `failed` of each modality
-    could not be loaded by vLLM, though a stand-in of their shape could. `witnesses`: so many
-    stand-ins were processed of a modality whose other shapes are counted.
+    could not be loaded by vLLM, though a stand-in of their shape could; so many are `out_of_reach`
+    from here. `witnesses`: so many stand-ins were processed of a modality whose other shapes are
+    counted.
     """
 
     setting: Setting
@@ -51,6 +52,7 @@ class CostTable:
     compared: int = 0
     failed: dict[Modality, int] = field(default_factory=dict)
     witnesses: dict[Modality, int] = field(default_factory=dict)
+    out_of_reach: int = 0
 
     @property
     def costs(self) -> CostMap:

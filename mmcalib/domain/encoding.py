@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from mmcalib.domain.shapes import Modality, Shape
 
@@ -36,6 +36,14 @@ class Encoding:
 
 PLAIN = Encoding()
 """Of a small picture: there is nothing to say of it, and most items are such."""
+
+
+_PLAIN = asdict(PLAIN)
+
+
+def told(encoding: Encoding) -> dict[str, int | str]:
+    """What is not `PLAIN` in it, by name: all that is written of one."""
+    return {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
 
 
 def mib(size_bytes: int) -> int:

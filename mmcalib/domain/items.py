@@ -86,9 +86,11 @@ class Skipped:
     """Something that could not be read as media, and why. Counted and listed, never dropped.
 
     `no_media`: it is a file of another kind, as folders have them, rather than a broken one. Only
-    who looked knows; it is not kept.
+    who looked knows; it is not kept. `out_of_reach`: its bytes could not be had at all, which says
+    nothing of them.
     """
 
     path: str
     reason: str
     no_media: bool = field(default=False, compare=False, repr=False)
+    out_of_reach: bool = field(default=False, compare=False, repr=False)

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import cast
 
-from mmcalib.domain.encoding import PLAIN, Encoded, Encoding, encoded
+from mmcalib.domain.encoding import PLAIN, Encoded, Encoding, encoded, told
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shape_codec import from_row, to_row
 from mmcalib.domain.shapes import ImageShape, Shape
@@ -37,7 +37,7 @@ def encode(seen: Seen) -> str:
     shape, encoding = file.shape, file.encoding
     if isinstance(shape, ImageShape) and encoding == PLAIN:
         return f'["image",{shape.width_px},{shape.height_px}]'
-    said = {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
+    said = told(encoding)
     return json.dumps([*to_row(shape), *([said] if said else ())])
 
 
@@ -69,7 +69,8 @@ def is_sound(line: str) -> bool:
     if isinstance(seen, Skipped):
         return isinstance(seen.reason, str) and seen.reason == one_line(seen.reason) != ""
     if isinstance(seen, Encoded):
-        return _is_told(seen.encoding) and _is_shape(seen.shape)
+        said = seen.encoding
+        return said != PLAIN and is_encoding(said) and _is_shape(seen.shape)
     return _is_shape(seen)
 
 
@@ -77,8 +78,8 @@ def _is_shape(shape: Shape) -> bool:
     return all(_is_size(getattr(shape, field.name), field.type) for field in fields(shape))
 
 
-def _is_told(encoding: Encoding) -> bool:
-    """Whether the types are the right ones; what is left out has its default."""
+def is_encoding(encoding: Encoding) -> bool:
+    """Whether its fields have the right types, and what they say is possible."""
     for name, value in asdict(encoding).items():
         if type(value) is not type(_PLAIN[name]):
             return False
@@ -86,7 +87,7 @@ def _is_told(encoding: Encoding) -> bool:
             return False
         if isinstance(value, int) and not 0 <= value < _MOST:
             return False
-    return encoding != PLAIN and encoding.file_mib > 0
+    return encoding.file_mib > 0
 
 
 def _is_size(value: object, kind: object) -> bool:

@@ -16,15 +16,13 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.result.survey import Survey, missing
 
 TOP_REASONS = 5
-# Of a thousand shards one line is enough.
-TOP_MISSING = 8
 
 
 def surveyed(survey: Survey, skipped: Sequence[Skipped], console: Console) -> None:
     """Print the summary; plain text where the console has no colours."""
     corpus = survey.corpus
     requests = f" in {wording.number(corpus.prompts)} requests" if corpus.prompts else ""
-    parts = f", shard {_few(survey.shards)}" if survey.shards else ""
+    parts = f", shard {wording.few(survey.shards)}" if survey.shards else ""
     counts = f"{wording.number(corpus.items)} items{requests}, {wording.number(corpus.files)} files"
     console.print()
     console.print(Text(f"{counts}{parts}", style="bold"))
@@ -40,7 +38,8 @@ def surveyed(survey: Survey, skipped: Sequence[Skipped], console: Console) -> No
         console.print(Text(f"  {wording.number(count)} × {wording.plain(reason)}"), soft_wrap=True)
     absent = missing(survey.shards)
     if absent and len(survey.shards) > 1:
-        console.print(Text(f"not all of the corpus: without shard {_few(absent)}", style="yellow"))
+        said = f"not all of the corpus: without shard {wording.few(absent)}"
+        console.print(Text(said, style="yellow"))
 
 
 def _table(census: Census) -> Table:
@@ -77,8 +76,3 @@ def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int]]:
     ordered = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     others = sum(count for _, count in ordered[TOP_REASONS:])
     return [*ordered[:TOP_REASONS], *([("other reasons", others)] if others else [])]
-
-
-def _few(shards: Sequence[str]) -> str:
-    more = [f"{len(shards) - TOP_MISSING} more"] if len(shards) > TOP_MISSING else []
-    return ", ".join([*shards[:TOP_MISSING], *more])

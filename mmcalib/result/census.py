@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import FailFast, Field, model_validator
+from pydantic import AfterValidator, FailFast, Field, model_validator
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.shard import Shard
+from mmcalib.domain.encoding import Encoding
+from mmcalib.domain.seen import is_encoding
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.result.part import DocumentPart
 from mmcalib.result.positive import POSITIVE
@@ -47,25 +49,49 @@ class ScannedCorpus(DocumentPart):
     distinct: Count | None = None
 
 
-class CountedImage(DocumentPart):
-    modality: Literal["image"]
-    shape: Annotated[ImageShape, POSITIVE]
+def _possible(encoding: Encoding) -> Encoding:
+    if not is_encoding(encoding):
+        raise ValueError("not an encoding")
+    return encoding
+
+
+class CountedEncoding(DocumentPart):
+    """So many items of a shape are in files that hold it so: what a server may refuse them for.
+    The paths of a sole one are those of the shape.
+    """
+
+    encoding: Annotated[Encoding, AfterValidator(_possible)]
+    count: Count
+    exemplars: Annotated[list[str], FailFast()] = Field(default_factory=list)
+
+
+class _Counted(DocumentPart):
+    """So many items have a shape; its `encodings` are left out where all are ordinary pictures."""
+
     count: Count
     exemplars: Annotated[list[str], FailFast()]
+    encodings: list[CountedEncoding] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.encodings and sum(one.count for one in self.encodings) != self.count:
+            raise ValueError("the counts of its encodings are not its count")
+        return self
 
 
-class CountedVideo(DocumentPart):
+class CountedImage(_Counted):
+    modality: Literal["image"]
+    shape: Annotated[ImageShape, POSITIVE]
+
+
+class CountedVideo(_Counted):
     modality: Literal["video"]
     shape: Annotated[VideoShape, POSITIVE]
-    count: Count
-    exemplars: list[str]
 
 
-class CountedAudio(DocumentPart):
+class CountedAudio(_Counted):
     modality: Literal["audio"]
     shape: Annotated[AudioShape, POSITIVE]
-    count: Count
-    exemplars: list[str]
 
 
 CountedShape = Annotated[

@@ -14,6 +14,7 @@ from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.signature import PromptSignature
 from mmcalib.documents import open_document
 from mmcalib.domain.asked import Asked
+from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Prompt
 from mmcalib.domain.shape_counts import ShapeCount
 from mmcalib.domain.shapes import Shape
@@ -61,7 +62,7 @@ def read_survey(document: LongDocument) -> Survey:
             raise ValueError(f"{name}: extra")
         head[name] = []
         if name == "shapes":
-            census = Census(_shapes(_entries(name, document, _SHAPE), shapes))
+            census = Census.of_encoded(_shapes(_entries(name, document, _SHAPE), shapes))
         elif name == "prompts":
             requests = PromptCensus(_prompts(_entries(name, document, _PROMPT), shapes))
         else:
@@ -85,10 +86,17 @@ def _entries(name: str, document: LongDocument, kind: TypeAdapter[T]) -> Iterato
         yield checked
 
 
-def _shapes(entries: Iterator[CountedShape], listed: list[Shape]) -> Iterator[ShapeCount]:
+def _shapes(
+    entries: Iterator[CountedShape], listed: list[Shape]
+) -> Iterator[tuple[Encoded, ShapeCount]]:
     for entry in entries:
-        listed.append(entry.shape)
-        yield ShapeCount(entry.shape, entry.count, tuple(entry.exemplars))
+        shape, paths = entry.shape, entry.exemplars
+        listed.append(shape)
+        if not entry.encodings:
+            yield Encoded(shape), ShapeCount(shape, entry.count, tuple(paths))
+        for one in entry.encodings:
+            counted = ShapeCount(shape, one.count, tuple(one.exemplars or paths))
+            yield Encoded(shape, one.encoding), counted
 
 
 def _prompts(entries: Iterator[CountedPrompt], listed: list[Shape]) -> Iterator[PromptCount]:

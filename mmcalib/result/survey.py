@@ -6,13 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.shard import Shard
 from mmcalib.domain.asked import Asked
+from mmcalib.domain.encoding import told
 from mmcalib.domain.shape_codec import to_fields
-from mmcalib.domain.shape_counts import ShapeCount
 from mmcalib.domain.shapes import Shape
 from mmcalib.errors import UsageError
 from mmcalib.result.census import (
@@ -83,7 +84,7 @@ class Survey:
         for name, value in head.items():
             yield f"{json.dumps(name)}: {json.dumps(value)},\n"
         places = {entry.shape: place for place, entry in enumerate(self.census.shapes())}
-        yield from _listed("shapes", map(_shape, self.census.shapes()))
+        yield from _listed("shapes", _shapes(self.census))
         yield ",\n"
         found = self.requests.signatures()
         yield from _listed("prompts", (_prompt(entry, places) for entry in found))
@@ -102,7 +103,7 @@ def merged(surveys: Iterable[Survey]) -> Survey:
     if not taken:
         raise UsageError("nothing to merge", hint="mmcalib merge CENSUS.json... --out DIR")
     return Survey.of(
-        Census(entry for one in taken for entry in one.census.shapes()),
+        Census.of_encoded(entry for one in taken for entry in one.census.encoded()),
         requests,
         files=sum(one.corpus.files for one in taken),
         skipped=sum(one.corpus.skipped for one in taken),
@@ -142,13 +143,27 @@ def _listed(name: str, entries: Iterable[Mapping[str, object]]) -> Iterator[str]
     yield end
 
 
-def _shape(entry: ShapeCount) -> dict[str, object]:
-    return {
-        "modality": entry.shape.modality,
-        "shape": to_fields(entry.shape),
-        "count": entry.count,
-        "exemplars": list(entry.exemplars),
-    }
+def _shapes(census: Census) -> Iterator[dict[str, object]]:
+    held = groupby(census.encoded(), key=lambda one: one[0].shape)
+    for entry, (_, each) in zip(census.shapes(), held, strict=True):
+        said: dict[str, object] = {
+            "modality": entry.shape.modality,
+            "shape": to_fields(entry.shape),
+            "count": entry.count,
+            "exemplars": list(entry.exemplars),
+        }
+        encodings = [(told(file.encoding), found) for file, found in each]
+        if any(encoding for encoding, _ in encodings):
+            said["encodings"] = [
+                {
+                    "encoding": encoding,
+                    "count": found.count,
+                    # Those of a sole one are above.
+                    **({"exemplars": list(found.exemplars)} if len(encodings) > 1 else {}),
+                }
+                for encoding, found in encodings
+            ]
+        yield said
 
 
 def _prompt(entry: PromptCount, places: Mapping[Shape, int]) -> dict[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import unquote
 
 from mmcalib.census.executors.executor import Named, ProbeTask
@@ -15,7 +16,7 @@ from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.corpus.chat import MODALITY_OF
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.seen import decode
+from mmcalib.domain.seen import decode, may_pass
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import OutputError
 from mmcalib.locations.location import Location, is_here
@@ -25,7 +26,12 @@ Message = dict[str, object]
 # From items, each a modality and a path, to what vLLM may read of each.
 Files = Callable[[Iterable[tuple[Modality, str]]], list[str | Skipped]]
 
+# Of a path whether it may be read from here.
+Reach = Callable[[str], bool]
+
 _FILE = "file://"
+
+_NOT_ASKED_FOR = "remote media are read with --allow-url only"
 
 # What was handed over before, and where: requests name an item again and again.
 _known: dict[Item, str | Skipped] = {}
@@ -73,7 +79,19 @@ def _said(item: Item, line: str) -> str | Skipped:
         return line
     seen = decode(item.path, line)
     assert isinstance(seen, Skipped)
-    return seen
+    return replace(seen, out_of_reach=may_pass(line))
+
+
+def within(
+    reach: Reach, handed: Files, media: Iterable[tuple[Modality, str]]
+) -> list[str | Skipped]:
+    """As `handed`, where not all may be read from here."""
+    asked = list(media)
+    found = iter(handed([one for one in asked if reach(one[1])]))
+    return [
+        next(found) if reach(path) else Skipped(path, _NOT_ASKED_FOR, out_of_reach=True)
+        for _, path in asked
+    ]
 
 
 def messages_of_files(

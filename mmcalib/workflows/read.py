@@ -21,7 +21,7 @@ from mmcalib.domain.items import Skipped, Text
 from mmcalib.domain.shapes import Modality
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress
-from mmcalib.workflows.media_files import Files, files
+from mmcalib.workflows.media_files import Files, Reach, files, within
 from mmcalib.workflows.probing import probing
 
 # A header cannot show that the end of a file is missing, so the first files are also decoded to
@@ -39,17 +39,17 @@ class ReadTexts(Protocol):
 @dataclass(frozen=True, slots=True)
 class ReadCorpus:
     """What there is to serve, and what was left out and why. `decoded`: all that is on this
-    machine's disk, to its end.
+    machine's disk, to its end. `reach`: what of it may be read, where not all may.
     """
 
     census: Census
     prompts: PromptCensus
     skipped: tuple[Skipped, ...]
     files: int
-    has_requests: bool
     accesses: Accesses = field(default_factory=Accesses)
     decoded: bool = False
     texts: ReadTexts | None = None
+    reach: Reach | None = None
 
     def only(self, modalities: Collection[Modality]) -> ReadCorpus:
         """Without items of other modalities, and without the requests that carry one."""
@@ -93,7 +93,6 @@ def read(
         taken.prompts,
         tuple(not_requests(taken.skipped, requests)),
         taken.files,
-        bool(requests) or taken.prompts.prompts() > 0,
         taken.accesses,
         decoded=taken.files <= DECODED_FILES,
         texts=partial(_texts, [s for s in sources if isinstance(s, RequestsSource)]),
@@ -109,7 +108,8 @@ def _texts(
 
 def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
     """What hands its media to vLLM."""
-    return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
+    handed = partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
+    return handed if corpus.reach is None else partial(within, corpus.reach, handed)
 
 
 def resolved(data: Sequence[str | Path]) -> list[Resolved]:

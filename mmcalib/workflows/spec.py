@@ -35,6 +35,7 @@ class Job:
     model: str
     data: Sequence[str | Path]
     requests: Sequence[Path] = ()
+    census: Sequence[Path] = ()
     allowed_root: Path | None = None
     policy: Policy = field(default_factory=Policy)
     validate: Validate = "replay"
@@ -69,6 +70,7 @@ class Job:
             model=options.model,
             data=tuple(options.data or ()),
             requests=tuple(options.requests or ()),
+            census=tuple(options.census or ()),
             allowed_root=options.allowed_local_media_path,
             policy=policy or policy_of(options),
             validate=options.validate,

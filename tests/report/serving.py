@@ -9,7 +9,7 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.domain.traffic import HighestStep, Traffic, TrafficItem, TrafficRequest, TrafficStep
 from mmcalib.result.traffic import TrafficFigures
 from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.trace import Trace
+from mmcalib.workflows.traffic.sampling import Trace
 from tests.workflows.rehearsals import GIB, rehearsed
 
 MIB = 1 << 20

@@ -40,9 +40,7 @@ def corpus(
         prompts.add(request, Prompt(f"r.jsonl:{number}", (), "", [{"role": "user"}]))
         log.add(Prompt(f"r.jsonl:{number}", items, ""), request)
     left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
-    return ReadCorpus(
-        census, prompts, left_out, census.items(), bool(requests), accesses=log.accesses()
-    )
+    return ReadCorpus(census, prompts, left_out, census.items(), accesses=log.accesses())
 
 
 def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:

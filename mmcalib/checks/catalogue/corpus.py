@@ -14,6 +14,7 @@ from mmcalib.wording import one_line
 
 CORPUS_READABLE = CheckId("corpus readable")
 STAND_INS_AGREE = CheckId("stand-ins agree")
+REAL_ITEMS = CheckId("real items measured")
 SERVER_TAKES_FILES = CheckId("server takes the files")
 MODALITIES_SERVED = CheckId("modalities served")
 MEDIA_SERVED = CheckId("media served")
@@ -41,10 +42,19 @@ def _readable(facts: CheckFacts) -> Iterator[Check]:
 
 def _agreement(facts: CheckFacts) -> Iterator[Check]:
     table = facts.decision.default_table
+    if table.out_of_reach:
+        others = f"; {table.compared} others were" if table.compared else ""
+        yield Check(
+            REAL_ITEMS,
+            "warn",
+            f"{table.out_of_reach} sampled items were not loaded, because their files are out of "
+            f"reach: blanks of their size stand for them{others}",
+            "run where they can be read; --allow-url reads remote ones",
+        )
     if not table.mismatches:
-        count = table.compared
-        detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
-        yield Check(STAND_INS_AGREE, "pass", detail)
+        if count := table.compared:
+            detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
+            yield Check(STAND_INS_AGREE, "pass", detail)
         return
     shown = "; ".join(
         f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})"
@@ -156,7 +166,7 @@ _CORPUS = frozenset({Need.CORPUS})
 _DECISION = frozenset({Need.DECISION})
 RULES = (
     Rule((CORPUS_READABLE,), {CheckStage.DECIDED: 10, CheckStage.MEASURED: 10}, _readable, _CORPUS),
-    Rule((STAND_INS_AGREE,), {CheckStage.DECIDED: 20}, _agreement, _DECISION),
+    Rule((REAL_ITEMS, STAND_INS_AGREE), {CheckStage.DECIDED: 20}, _agreement, _DECISION),
     Rule((ITEMS_LOAD,), {CheckStage.MEASURED: 30}, _loaded, _CORPUS),
     Rule(
         (MODALITY_LOADS, ACCEPTED),

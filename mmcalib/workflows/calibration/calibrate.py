@@ -22,9 +22,10 @@ from mmcalib.workflows.spec import Job, RunSoFar
 
 def calibrate(
     model: str,
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
     requests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    census: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     policy: Policy | Mapping[str, Any] | None = None,
     validate: Validate = "replay",
     allowed_local_media_path: str | os.PathLike[str] | None = None,
@@ -39,7 +40,8 @@ def calibrate(
     engine_args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Calibrate vLLM for the media in `data` and `requests` and return the result.
+    """Calibrate vLLM for the media in `data` and `requests`, or for those that `mmcalib scan` or
+    `merge` counted in a `census`, and return the result.
 
     `model` is a local checkpoint folder or a hub id; `policy` may be a dict of its fields; `gpu` is
     the one that will serve, by name, whose memory is then predicted ("auto": the present one).
@@ -55,6 +57,7 @@ def calibrate(
             "model": model,
             "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],
             "requests": [Path(one) for one in _several(requests)],
+            "census": [Path(one) for one in _several(census)],
             "allowed_local_media_path": Path(allowed_local_media_path)
             if allowed_local_media_path
             else None,

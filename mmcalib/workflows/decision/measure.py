@@ -42,7 +42,7 @@ def measure(
 
     Where both exist and differ the real one wins and the difference is kept. A sampled item of
     which `files` has none, or that the server cannot load, though it takes a blank of its shape,
-    is returned as skipped.
+    is returned as skipped; of one that is out of reach the blank counts.
     """
     counts = {modality: census.counts(modality) for modality in census.modalities()}
     known = {m: before.of(m) for m in before.witnesses} if before is not None else {}
@@ -162,9 +162,12 @@ def _table(
     unreadable: list[Skipped] = []
     failed: dict[Modality, int] = {}
     costs, changed = CostMap(blanks.costs), dict[Shape, ItemCost | None]()
-    compared = 0
+    compared = out_of_reach = 0
     for (shape, path), found in real:
         blank = changed.get(shape, costs.get(shape))
+        if isinstance(found, Skipped) and found.out_of_reach:
+            out_of_reach += 1
+            continue
         if isinstance(found, Skipped):
             unreadable.append(found)
             if blank is not None:
@@ -198,6 +201,7 @@ def _table(
         compared,
         failed,
         blanks.witnesses,
+        out_of_reach,
     )
     return table, unreadable
 

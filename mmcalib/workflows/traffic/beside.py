@@ -29,9 +29,10 @@ from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.traffic.choices import OtherChoice, other_choices
 from mmcalib.workflows.traffic.figures import choice_figures, traffic_figures
+from mmcalib.workflows.traffic.sampling import Trace
 from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
-from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, Trace, trace
+from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, trace
 from mmcalib.workflows.traffic.worst import worst_of
 
 # A run waits for it: of more requests a sample is served.

@@ -19,7 +19,7 @@ from mmcalib.result.traffic import (
     WorstOrderFigures,
 )
 from mmcalib.workflows.traffic.choices import OtherChoice
-from mmcalib.workflows.traffic.trace import Trace
+from mmcalib.workflows.traffic.sampling import Trace
 
 # Points of a timeline: more would not be told apart on a page.
 _POINTS: Final = 400

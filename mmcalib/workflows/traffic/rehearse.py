@@ -23,9 +23,10 @@ from mmcalib.workflows.opening import context_of, open_model
 from mmcalib.workflows.read import ReadCorpus, read
 from mmcalib.workflows.spec import cache_dir
 from mmcalib.workflows.traffic.figures import traffic_figures
+from mmcalib.workflows.traffic.sampling import MOST_REQUESTS, Trace
 from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
-from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, MOST_REQUESTS, Trace, trace
+from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, trace
 from mmcalib.workflows.traffic.worst import worst_of
 
 

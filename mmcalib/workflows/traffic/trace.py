@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import random
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, islice
-from typing import Final, TypeVar
-
-import numpy as np
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from mmcalib.census.accesses import Access, Accesses
-from mmcalib.census.census import Census
 from mmcalib.corpus.asking import digest
-from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import weight
 from mmcalib.domain.traffic import TrafficItem, TrafficRequest
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
 from mmcalib.wording import number
 from mmcalib.workflows.read import ReadCorpus
+from mmcalib.workflows.traffic.sampling import (
+    MIXTURE,
+    MOST_REQUESTS,
+    Trace,
+    said_of_sample,
+    sample,
+)
+from mmcalib.workflows.traffic.unordered import TEXT_TOKENS, CountText, by_chance, each_alone
 
-T = TypeVar("T")
-
-# What vLLM's renderer counts, None where it refuses a request.
-CountText = Callable[[Sequence[BareRequest]], Sequence[int | None]]
-
-# What stands for an answer of which nothing is said, and for the text around an item that no
-# request names. Choices, not measurements.
+# What stands for an answer of which nothing is said. A choice, not a measurement.
 ANSWER_TOKENS: Final = 256
-TEXT_TOKENS: Final = 64
-# Of more requests a sample is served: the heaviest, and a mixture of the others.
-MOST_REQUESTS: Final = 1000
-_HEAVIEST: Final = 0.1
-_MIXTURE: Final = f"the heaviest {_HEAVIEST:.0%}, and others by chance"
 _BUSIEST: Final = "those in a row that come in the shortest time"
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Requests in their order, of as many as there are; `assumptions` are what they do not say,
-    `unsaid` how many do not say how long their answers may be.
-    """
-
-    requests: tuple[TrafficRequest, ...]
-    of: int
-    assumptions: tuple[str, ...]
-    unsaid: int = 0
 
 
 def trace(
@@ -59,18 +36,22 @@ def trace(
     seed: int = 0,
     timed: bool = False,
 ) -> Trace:
-    """The requests of a corpus; where it has none, each of its items in one of its own. With
-    `timed` each is sent as its line says; UsageError where one does not say.
+    """The requests of a corpus, in an order by chance where it keeps none; where it has no
+    requests, each of its items in one of its own. With `timed` each is sent as its line says;
+    UsageError where one does not say.
     """
     every = list(corpus.accesses.first())
     sent = _sent(corpus, every) if timed else {}
     if not every:
-        return _alone(corpus, answer_tokens, most, seed)
+        if corpus.prompts.prompts():
+            return by_chance(corpus.prompts, count, answer_tokens, most, seed)
+        return each_alone(corpus.census, answer_tokens, most, seed)
     if timed:
         every.sort(key=lambda access: sent[access.origin])
         chosen = _busiest(every, sent, most)
     else:
-        chosen = _sample(every, [_weight(access, corpus.accesses) for access in every], most, seed)
+        weights = [_weight(access, corpus.accesses) for access in every]
+        chosen = sample(every, weights, most, seed)
     start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
     texts = _texts(corpus, {access.origin for access in chosen}, count)
     requests = []
@@ -87,62 +68,14 @@ def trace(
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
         )
-    which = _BUSIEST if timed else _MIXTURE
-    said = list(_sampled(len(chosen), len(corpus.accesses.ends), "requests", which))
+    which = _BUSIEST if timed else MIXTURE
+    said = list(said_of_sample(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
         said.append(f"answers of {number(answer_tokens)} tokens to {number(unsaid)} requests")
     if missing := sum(access.origin not in texts for access in chosen):
         said.append(f"{TEXT_TOKENS} tokens of text in {number(missing)} requests")
     return Trace(tuple(requests), len(corpus.accesses.ends), tuple(said), unsaid)
-
-
-def _alone(corpus: ReadCorpus, answer_tokens: int, most: int, seed: int) -> Trace:
-    items = corpus.census.items()
-    chosen = list(_items(corpus.census, most, seed))
-    # A folder's order says nothing of that in which its files are asked about.
-    random.Random(seed).shuffle(chosen)  # noqa: S311
-    requests = tuple(
-        TrafficRequest(item.content, TEXT_TOKENS, answer_tokens, (item,)) for item in chosen
-    )
-    said = (
-        "each item in a request of its own, in an order by chance",
-        f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
-    )
-    sampled = _sampled(len(chosen), items, "items", _MIXTURE)
-    return Trace(requests, items, (*sampled, *said), len(requests))
-
-
-def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
-    """At most so many, of one shape one after the other: the heaviest, and others by chance."""
-    every = [census.counts(modality) for modality in census.modalities()]
-    ends = np.cumsum(np.concatenate([one.counts for one in every]))
-    weights = np.concatenate([one.shapes.weights() for one in every])
-    places: Collection[int] = range(ends[-1])
-    if ends[-1] > most:
-        heaviest = dict.fromkeys(islice(_heaviest(ends, weights), round(most * _HEAVIEST)))
-        some = random.Random(seed).sample(range(ends[-1]), most)  # noqa: S311
-        others = [place for place in some if place not in heaviest]
-        places = sorted([*heaviest, *others[: most - len(heaviest)]])
-    firsts = list(accumulate((len(one) for one in every), initial=0))
-    for place in places:
-        row = int(ends.searchsorted(place, side="right"))
-        part = bisect_right(firsts, row) - 1
-        entry = every[part][row - firsts[part]]
-        copy = place - int(ends[row]) + entry.count
-        path = entry.exemplars[0]
-        yield TrafficItem(entry.shape, f"{path}#{copy}" if copy else path)
-
-
-def _heaviest(ends: Column, weights: Column) -> Iterator[int]:
-    """Places of items, those of the heaviest row first."""
-    for row in np.argsort(-weights, kind="stable"):
-        yield from range(ends[row - 1] if row else 0, ends[row])
-
-
-def _sampled(served: int, of: int, what: str, which: str) -> Iterator[str]:
-    if served < of:
-        yield f"{number(served)} of {number(of)} {what}: {which}"
 
 
 def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
@@ -166,16 +99,6 @@ def _busiest(every: Sequence[Access], sent: Mapping[str, float], most: int) -> l
     starts = range(max(1, len(every) - most + 1))
     start = min(starts, key=lambda first: times[min(first + most, len(times)) - 1] - times[first])
     return list(every[start : start + most])
-
-
-def _sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -> list[T]:
-    """At most so many, in their order: the heaviest, and others by chance."""
-    if len(every) <= most:
-        return list(every)
-    order = sorted(range(len(every)), key=lambda index: -weights[index])
-    heaviest = round(most * _HEAVIEST)
-    rest = random.Random(seed).sample(order[heaviest:], most - heaviest)  # noqa: S311
-    return [every[index] for index in sorted([*order[:heaviest], *rest])]
 
 
 def _weight(access: Access, accesses: Accesses) -> float:

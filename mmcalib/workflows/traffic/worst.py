@@ -13,9 +13,9 @@ from mmcalib.result.traffic import WorstOrderFigures
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.traffic.figures import worst_figures
 from mmcalib.workflows.traffic.fired import fired
+from mmcalib.workflows.traffic.sampling import Trace
 from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import served_args
-from mmcalib.workflows.traffic.trace import Trace
 
 
 def worst_of(

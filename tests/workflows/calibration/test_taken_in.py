@@ -28,7 +28,7 @@ def corpus(*items: tuple[AudioShape | VideoShape, str, Encoding]) -> ReadCorpus:
     for shape, path, encoding in items:
         census.add(shape, path, encoding=encoding)
         prompts.add([shape], Prompt(f"of {path}", (), "words", []))
-    return ReadCorpus(census, prompts, (), len(items), True)
+    return ReadCorpus(census, prompts, (), len(items))
 
 
 def test_items_that_the_server_refuses_are_left_out() -> None:

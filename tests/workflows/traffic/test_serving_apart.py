@@ -14,7 +14,7 @@ from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.gpus.catalogue import find
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.traffic.beside import Serving, ServingProcess
-from mmcalib.workflows.traffic.trace import Trace
+from mmcalib.workflows.traffic.sampling import Trace
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60
