@@ -20,6 +20,7 @@ from mmcalib.workflows.decision.decide import Rejects, accept_all
 from mmcalib.workflows.decision.decide import decide as decide_it
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.texts import Texts
+from mmcalib.workflows.media_files import Files
 from mmcalib.workflows.read import ReadCorpus
 from tests.workflows.fake_host import FakeHost, opened
 
@@ -55,6 +56,7 @@ def decide(
     files: Mapping[str, Shape | None] | None = None,
     host: type[FakeHost] = FakeHost,
     rejects: Rejects = accept_all,
+    handed: Files = pretended,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
     policy, model = policy or Policy(), model or opened()
@@ -62,7 +64,7 @@ def decide(
         model = replace(model, max_model_len=policy.context_tokens)
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
     there = host(model, {**known, **(files or {})})
-    budgets = BudgetSource(there, model, "/models/pretend", policy, files=pretended)  # type: ignore[arg-type]
+    budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), rejects, texts)

@@ -27,7 +27,7 @@ _URL_PART = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Prompts to submit at once; `encoder_tokens` sums the encoder-cache entries of their items.
+    """Prompts to submit at once; the items of each take as many `embeds` of the encoder cache.
 
     `too_heavy` counts prompts left out because each alone exceeds the time budget. `fills_step`:
     whether the burst holds as much as one step may encode, or no more can be had. Prompts of
@@ -36,13 +36,18 @@ class Burst:
     """
 
     prompts: tuple[ReplayPrompt, ...]
-    encoder_tokens: int
+    embeds: tuple[int, ...]
     too_heavy: int
     fills_step: bool
     admit: tuple[ReplayPrompt, ...] = ()
     unseen: int = 0
     made_up: int = 0
     unreadable: int = 0
+
+    @property
+    def encoder_tokens(self) -> int:
+        """What all of them take."""
+        return sum(self.embeds)
 
 
 def burst(
@@ -56,22 +61,22 @@ def burst(
     each modality is among them, within `affordable_tokens` in sum.
     """
     candidates = list(_candidates(prompts, table, counts))
-    chosen: list[ReplayPrompt] = []
+    chosen: list[tuple[ReplayPrompt, int]] = []
     tokens = 0
     missing = set(table.modalities())
     others: list[ReplayPrompt] = []
     for prompt, embeds, modalities in candidates:
         wanted = prompt.messages and (tokens < step_tokens or modalities & missing)
         if wanted and tokens + embeds <= affordable_tokens:
-            chosen.append(prompt)
+            chosen.append((prompt, embeds))
             tokens += embeds
             missing -= modalities
         else:
             others.append(prompt)
     admit = [prompt for prompt in others if prompt.messages][:_ADMITTED]
     return Burst(
-        prompts=tuple(chosen),
-        encoder_tokens=tokens,
+        prompts=tuple(prompt for prompt, _ in chosen),
+        embeds=tuple(embeds for _, embeds in chosen),
         too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
         fills_step=tokens >= step_tokens,
         admit=tuple(admit),

@@ -36,18 +36,18 @@ def filled(
     step may encode, within `affordable_tokens`. Their files are written into `folder`.
     """
     tokens, smallest = chosen.encoder_tokens, 0
-    made: list[ReplayPrompt] = []
+    made: list[tuple[ReplayPrompt, int]] = []
     for cost in _copyable(table, counts):
         smallest = cost.embeds
         while tokens + cost.embeds <= min(step_tokens, affordable_tokens) and len(made) < _MOST:
             folder.mkdir(parents=True, exist_ok=True)
             path = write_blank(cost.shape, len(made), folder)
-            made.append(prompt_of(replace(cost, exemplar=str(path))))
+            made.append((prompt_of(replace(cost, exemplar=str(path))), cost.embeds))
             tokens += cost.embeds
     return replace(
         chosen,
-        prompts=(*chosen.prompts, *made),
-        encoder_tokens=tokens,
+        prompts=(*chosen.prompts, *(prompt for prompt, _ in made)),
+        embeds=(*chosen.embeds, *(embeds for _, embeds in made)),
         # No item is split between steps, so a rest smaller than any item stays empty.
         fills_step=tokens + smallest > step_tokens or not (smallest or chosen.admit),
         made_up=len(made),

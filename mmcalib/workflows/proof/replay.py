@@ -42,8 +42,8 @@ def choose_burst(
         rate = spent / profiled
     affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
     table, counts, step = decision.table, decision.counts, figures.budget_tokens
-    chosen = burst(prompts, table, counts, step, affordable)
-    return with_files(filled(chosen, table, counts, step, affordable, scratch / "made-up"), files)
+    chosen = with_files(burst(prompts, table, counts, step, affordable), files)
+    return filled(chosen, table, counts, step, affordable, scratch / "made-up")
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
@@ -59,18 +59,24 @@ def with_files(chosen: Burst, files: Files) -> Burst:
     """The burst with files for all its media, without the prompts that have one which cannot be
     decoded.
     """
-    prompts, admit = _with_files(chosen.prompts, files), _with_files(chosen.admit, files)
-    lost = len(chosen.prompts) + len(chosen.admit) - len(prompts) - len(admit)
-    return replace(chosen, prompts=prompts, admit=admit, unreadable=lost)
-
-
-def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> tuple[ReplayPrompt, ...]:
-    found = messages_of_files([prompt.messages for prompt in prompts], files)
-    return tuple(
-        replace(prompt, messages=messages)
-        for prompt, messages in zip(prompts, found, strict=True)
-        if not isinstance(messages, Skipped)
+    every = [_with_files(prompts, files) for prompts in (chosen.prompts, chosen.admit)]
+    prompts, admit = ([one for one in found if one is not None] for found in every)
+    read = zip(chosen.embeds, every[0], strict=True)
+    return replace(
+        chosen,
+        prompts=tuple(prompts),
+        embeds=tuple(embeds for embeds, prompt in read if prompt is not None),
+        admit=tuple(admit),
+        unreadable=sum(found.count(None) for found in every),
     )
+
+
+def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPrompt | None]:
+    found = messages_of_files([prompt.messages for prompt in prompts], files)
+    return [
+        None if isinstance(messages, Skipped) else replace(prompt, messages=messages)
+        for prompt, messages in zip(prompts, found, strict=True)
+    ]
 
 
 def rejected(replayed: Replayed) -> list[str]:
@@ -99,6 +105,8 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
     if not chosen.prompts:
         detail = f"all {chosen.too_heavy} prompts would take longer than --startup-budget here"
+        if chosen.unreadable:
+            detail = f"{chosen.unreadable} prompts have an item that cannot be read or decoded"
         return Check(name, "skip", f"none answered{admitted}: {detail}", more)
     step, own = replayed.largest_encoder_step_tokens, len(chosen.prompts) - chosen.made_up
     made = f" and {chosen.made_up} made-up ones" if chosen.made_up else ""
@@ -109,7 +117,9 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     if chosen.unseen:
         done += f"; not admitted, because there are so many: {chosen.unseen} lighter ones"
     if chosen.unreadable:
-        done += f"; left out, because an item cannot be decoded in time: {chosen.unreadable}"
+        done += (
+            f"; left out, because an item cannot be read or decoded in time: {chosen.unreadable}"
+        )
     if chosen.too_heavy:
         done += f"; left out as too heavy for --startup-budget: {chosen.too_heavy}"
     elif not chosen.fills_step:

@@ -13,6 +13,7 @@ import numpy as np
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.asking import bare
 from mmcalib.domain.shapes import MODALITIES, weight
 from mmcalib.domain.traffic import TrafficItem, TrafficRequest
@@ -58,7 +59,7 @@ def by_chance(
     requests = [
         request
         for entry, many in taken
-        for request in _alike(entry, many, texts.get(entry.exemplar.origin), answer_tokens)
+        for request in _alike(entry, many, texts.get(entry.signature), answer_tokens)
     ]
     random.Random(seed).shuffle(requests)  # noqa: S311
     said = [
@@ -68,7 +69,7 @@ def by_chance(
     unsaid = sum(m for entry, m in taken if entry.signature.asked.answer_tokens is None)
     if unsaid:
         said.append(f"answers of {number(answer_tokens)} tokens to {number(unsaid)} requests")
-    if without := sum(many for entry, many in taken if entry.exemplar.origin not in texts):
+    if without := sum(many for entry, many in taken if entry.signature not in texts):
         said.append(f"a token for {_TOKEN_BYTES} bytes of text in {number(without)} requests")
     return Trace(tuple(requests), prompts.prompts(), tuple(said), unsaid)
 
@@ -90,12 +91,12 @@ def _row(entry: PromptCount) -> tuple[int, float]:
     return entry.count, sum(map(weight, entry.signature.shapes))
 
 
-def _texts(entries: Iterable[PromptCount], count: CountText) -> dict[str, int]:
-    """By origin the tokens of those that are there to be counted, and that vLLM takes."""
+def _texts(entries: Iterable[PromptCount], count: CountText) -> dict[PromptSignature, int]:
+    """The tokens of those that are there to be counted, and that vLLM takes."""
     whole = [entry for entry in entries if entry.exemplar.messages]
     counted = count([_bare(entry) for entry in whole]) if whole else ()
     pairs = zip(whole, counted, strict=True)
-    return {entry.exemplar.origin: tokens for entry, tokens in pairs if tokens is not None}
+    return {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
 
 
 def _bare(entry: PromptCount) -> BareRequest:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from mmcalib.checks.check import Check, verdict
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
 from mmcalib.workflows.calibration.evidence import evidence
 from mmcalib.workflows.calibration.reviewed import findings
 from mmcalib.workflows.read import ReadCorpus
@@ -66,6 +68,19 @@ def test_a_file_that_vllm_cannot_load_leaves_the_table() -> None:
     assert [skipped.path for skipped in decision.unreadable] == [path_of(B)]
     assert "cannot identify" in decision.unreadable[0].reason
     assert list(decision.table.costs) == [A]
+
+
+def test_a_file_that_is_out_of_reach_counts_by_its_stand_in() -> None:
+    def away(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
+        return [Skipped(p, "gone", out_of_reach=True) if p == path_of(B) else p for _, p in media]
+
+    read = corpus([A, B, B])
+    decision = decide(read, handed=away)
+    assert {shape: cost.count for shape, cost in decision.table.costs.items()} == {A: 1, B: 2}
+    assert decision.unreadable == ()
+    found = {check.name: check for check in findings(read, {}, decision, Policy())}
+    assert found["real items measured"].detail.startswith("1 sampled items were not loaded")
+    assert found["stand-ins agree"].detail.startswith("1 of 1 real items")
 
 
 SLIM = ImageShape(1, 300)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mmcalib.corpus.content_parts import url_part
+from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
+from mmcalib.locations.location import url_of
 from mmcalib.workflows.proof.burst import Burst, burst
 from mmcalib.workflows.proof.fill import filled
-from mmcalib.workflows.proof.replay import replay_check
-from tests.workflows.corpora import corpus, decide
+from mmcalib.workflows.proof.replay import replay_check, with_files
+from tests.workflows.corpora import corpus, decide, path_of
 
 LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)  # 8,000 and 100 tokens
 
@@ -55,6 +60,22 @@ def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(t
     assert [prompt.item_tokens for prompt in found.prompts] == [(8000,), (100,), (8000,), (100,)]
     assert (found.encoder_tokens, found.fills_step) == (16_200, True)
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 2
+
+
+def test_what_cannot_be_read_is_made_up(tmp_path) -> None:
+    read = corpus([], [[LARGE], [SMALL]])
+    decision = decide(read)
+    own = burst(read.prompts, decision.table, decision.counts, 8_000, 1e9)
+    named = [url_part("image_url", url_of(path_of(LARGE)))]
+    own = replace(own, prompts=tuple(replace(p, messages=asking(named)) for p in own.prompts))
+    left = with_files(own, lambda media: [Skipped(p, "gone", out_of_reach=True) for _, p in media])
+    assert (left.prompts, left.encoder_tokens, left.unreadable) == ((), 0, 1)
+    found = filled(left, decision.table, decision.counts, 8_000, 1e9, tmp_path)
+    assert (found.made_up, found.encoder_tokens, found.fills_step) == (1, 8_000, True)
+
+
+def asking(content: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [{"role": "user", "content": content}]
 
 
 def test_blanks_keep_to_what_is_affordable(tmp_path) -> None:

@@ -8,8 +8,11 @@ from itertools import zip_longest
 
 import pytest
 
+from mmcalib.census.accesses import Accesses
+from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.census.signature import PromptSignature
 from mmcalib.domain.asked import Asked
-from mmcalib.domain.items import Text
+from mmcalib.domain.items import Prompt, Text
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, weight
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
@@ -78,6 +81,33 @@ def test_without_requests_each_item_is_asked_about() -> None:
     # Files of one size are not one file.
     assert len({request.items[0].content for request in found.requests}) == 3
     assert "each item in a request of its own, in an order by chance" in found.assumptions
+
+
+def test_requests_that_are_counted_alone_come_by_chance() -> None:
+    given = corpus([], [[SMALL], [SMALL, LARGE], [SMALL], [SMALL]])
+    found = trace(replace(given, accesses=Accesses()), lambda texts: [5] * len(texts))
+    assert sorted(len(request.items) for request in found.requests) == [1, 1, 1, 2]
+    assert len({item.content for request in found.requests for item in request.items}) == 5
+    assert found.of == 4
+    assert found.assumptions == (
+        "requests in an order by chance, no item twice: a census keeps neither",
+        "answers of 256 tokens to 4 requests",
+    )
+
+
+def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
+    asked = Asked(text_bytes=400, answer_tokens=7)
+    whole = Prompt("r.jsonl:1", (), "", [{"role": "user", "content": "a b c"}])
+    prompts = PromptCensus(
+        PromptCount(PromptSignature((SMALL,), text_chars, asked), 2, exemplar)
+        for text_chars, exemplar in ((3, whole), (400, Prompt("r.jsonl:2", (), "")))
+    )
+    given = replace(corpus([SMALL]), prompts=prompts)
+    found = trace(given, count)
+    assert sorted(request.text_tokens for request in found.requests) == [3, 3, 100, 100]
+    assert {request.answer_tokens for request in found.requests} == {7}
+    assert found.assumptions[1:] == ("a token for 4 bytes of text in 2 requests",)
+    assert [len(trace(given, count, most=most).requests) for most in (1, 3)] == [1, 3]
 
 
 def test_a_sample_keeps_the_heaviest_and_the_order() -> None:
