@@ -17,9 +17,18 @@ from mmcalib.workflows.scan import CENSUS, SKIPPED, Scanned
 
 
 def leave(
-    found: Scanned, out: Path, console: Console, *, as_json: bool, quiet: bool, strict: bool
+    found: Scanned,
+    out: Path,
+    console: Console,
+    *,
+    source: str,
+    as_json: bool,
+    quiet: bool,
+    strict: bool,
 ) -> None:
-    """Write the files, say what there is to say, and leave by the exit code."""
+    """Write the files, say what there is to say, and leave by the exit code. `source` is what
+    `mmcalib run` best takes the corpus from.
+    """
     survey = found.survey
     write_texts({out / SKIPPED: skipped_jsonl(found.skipped), out / CENSUS: survey.to_json()})
     if as_json:
@@ -27,7 +36,7 @@ def leave(
     if not quiet:
         surveyed(survey, found.skipped, console)
         console.print(f"written to {out}: {CENSUS}, {SKIPPED}", markup=False, soft_wrap=True)
-        console.print(_next(found, out), markup=False, style="bold", soft_wrap=True)
+        console.print(_next(found, out, source), markup=False, style="bold", soft_wrap=True)
     if strict and found.skipped:
         raise VerdictError(
             f"--strict: {len(found.skipped)} files or requests were skipped",
@@ -35,7 +44,7 @@ def leave(
         )
 
 
-def _next(found: Scanned, out: Path) -> str:
+def _next(found: Scanned, out: Path, source: str) -> str:
     if missing(found.survey.shards):
         return f"when all shards are there: mmcalib merge {shlex.quote(str(out / CENSUS))} ..."
-    return "calibrate with: mmcalib run --model MODEL --data DIR"
+    return f"calibrate with: mmcalib run --model MODEL {source}"

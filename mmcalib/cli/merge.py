@@ -28,6 +28,8 @@ def merge(
 
     Example: mmcalib merge part-1/census.json part-2/census.json --out ./whole
     """
+    import shlex
+
     from rich.console import Console
 
     from mmcalib.cli.census import leave
@@ -37,4 +39,5 @@ def merge(
     claim(out, force=force)
     found = merge_all(censuses)
     console = Console(stderr=True, highlight=False)
-    leave(found, out, console, as_json=as_json, quiet=quiet, strict=strict)
+    source = f"--census {shlex.quote(str(out))}"
+    leave(found, out, console, source=source, as_json=as_json, quiet=quiet, strict=strict)

@@ -66,4 +66,6 @@ def scan(
         how=probe,
         progress=Silent() if quiet else Terminal(console),
     )
-    leave(found, out, console, as_json=as_json, quiet=quiet, strict=strict)
+    # It also reads the order of requests, and every text, which a census does not keep.
+    source = "--data DIR"
+    leave(found, out, console, source=source, as_json=as_json, quiet=quiet, strict=strict)
