@@ -29,6 +29,9 @@ _FOLDER_BYTES, _ITEM_BYTES = 8, 24
 # A server may say anything of its objects.
 _LONGEST_VERSION = 1000
 
+# SQLite takes 32,766 values and no more, unless it was built otherwise.
+_ASKED_AT_ONCE = 1 << 14
+
 _NONE = ("", "")
 _Row = tuple[bytes, str, str]
 
@@ -101,12 +104,16 @@ class Cache(Closing):
 
     def _rows(self, keys: Sequence[bytes]) -> dict[bytes, tuple[str, str]]:
         """Version and line by key."""
-        marks = ",".join("?" * len(keys))
-        rows = self._db.execute(
-            f"SELECT item, version, line FROM seen WHERE item IN ({marks})",  # noqa: S608
-            keys,
-        )
-        return {key: (version, line) for key, version, line in rows}
+        found: dict[bytes, tuple[str, str]] = {}
+        for start in range(0, len(keys), _ASKED_AT_ONCE):
+            some = keys[start : start + _ASKED_AT_ONCE]
+            marks = ",".join("?" * len(some))
+            rows = self._db.execute(
+                f"SELECT item, version, line FROM seen WHERE item IN ({marks})",  # noqa: S608
+                some,
+            )
+            found |= {key: (version, line) for key, version, line in rows}
+        return found
 
     def _key(self, order: ProbeTask) -> bytes:
         path = order.item.path

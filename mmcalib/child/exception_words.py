@@ -60,6 +60,15 @@ def root_cause(error: BaseException) -> str:
     return _line(error)[:REFUSAL_CHARS]
 
 
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether the chain has an error of the host's memory, or of a device's, as torch names it."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        error = error.__cause__
+    return False
+
+
 def what_failed(error: BaseException) -> str:
     """The outermost message, and the innermost where it says something else."""
     if kind_of(error) == "moved":

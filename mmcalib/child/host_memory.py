@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import psutil
+from mmcalib.processes.free_memory import free_bytes
 
 _SHARE = 0.8
 
 
 def require_host_memory(needed_bytes: int) -> None:
-    """Raises MemoryError with both figures where so much is not free."""
-    free = psutil.virtual_memory().available
-    if needed_bytes > _SHARE * free:
+    """Raises MemoryError with both figures where so much is not free, in a container of its own."""
+    free = free_bytes()
+    if free is not None and needed_bytes > _SHARE * free:
         raise MemoryError(
             f"processing it takes about {needed_bytes / 2**30:.0f} GiB of host memory, "
             f"{free / 2**30:.0f} GiB are free here"

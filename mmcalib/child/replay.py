@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mmcalib.child.exception_words import refusal_of
+from mmcalib.child.exception_words import out_of_memory, refusal_of
 from mmcalib.engine.messages import Answered, Replay, Replayed, ReplayPrompt
 from mmcalib.releases import chat, platforms
 from mmcalib.releases.engine import RequestWatch, greedy
@@ -25,14 +25,14 @@ def replay(llm: Any, request: Replay) -> Replayed:
     held = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
-            error = _enqueue(llm, prompt)
-            length, items = (0, ()) if error else watch.added
-            admitted.append(Answered(prompt.origin, error, length, items))
-            if not error:
-                llm.llm_engine.abort_request([watch.last_added])
+            if error := _enqueue(llm, prompt):
+                admitted.append(_rejected(prompt, error))
+                continue
+            admitted.append(Answered(prompt.origin, "", *watch.added))
+            llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
             if error := _enqueue(llm, prompt):
-                answers.append(Answered(prompt.origin, error, 0, ()))
+                answers.append(_rejected(prompt, error))
                 continue
             queued[watch.last_added] = prompt
         outputs = {o.request_id: o for o in llm.wait_for_completion(use_tqdm=False)}
@@ -64,12 +64,16 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
     return found
 
 
-def _enqueue(llm: Any, prompt: ReplayPrompt) -> str:
-    """Queue one prompt; vLLM's words where it rejects it, or the answer that it asks for."""
+def _rejected(prompt: ReplayPrompt, error: Exception) -> Answered:
+    return Answered(prompt.origin, refusal_of(error), 0, (), out_of_memory(error))
+
+
+def _enqueue(llm: Any, prompt: ReplayPrompt) -> Exception | None:
+    """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
     sampling = greedy(_ANSWER_TOKENS)
     try:
         options = chat.enqueued(prompt.messages, prompt.fields, llm.model_config)
         llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False, **options)
     except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
-        return refusal_of(error)
-    return ""
+        return error
+    return None

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import psutil
 import torch
 from PIL import Image
 
 from mmcalib.child.weights import at_depth
 from mmcalib.engine.messages import EngineStarted, StartEngine
+from mmcalib.processes.free_memory import free_bytes
 from mmcalib.releases import configs, engine, platforms
 from mmcalib.releases.models import weights_as_loaded
 from mmcalib.releases.worker_attributes import graphs_as_captured
@@ -66,7 +66,8 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         say("timing the encoder on small items")
         seconds_per_token, estimate_s, estimate_bytes = _estimate(llm, tokens)
     profile_s = peak = None
-    fits = estimate_bytes <= _MEMORY_SHARE * psutil.virtual_memory().available
+    free = free_bytes()
+    fits = free is None or estimate_bytes <= _MEMORY_SHARE * free
     if traced and share == 1 and estimate_s <= request.profile_budget_s and fits:
         say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
         profile_s, peak = _ask(llm, "mmcalib_profile")

@@ -29,12 +29,12 @@ def entries(path: Path) -> Iterator[Entry | Unusable]:
     try:
         with path.open("rb") as file:
             head = file.read(_BLOCK).removeprefix(codecs.BOM_UTF8).lstrip()
+        yield from (_of_list(path) if _is_list(head) else _of_lines(path))
     except OSError as error:
         raise CorpusError(
             f"cannot read {one_line(str(path))}: {error.strerror}",
             hint="a log of requests: JSON Lines, a JSON list, or the log of vLLM",
         ) from error
-    yield from (_of_list(path) if _is_list(head) else _of_lines(path))
 
 
 def _is_list(head: bytes) -> bool:

@@ -139,6 +139,7 @@ class Anchor:
 
         alone = log.activation_alone_bytes
         graphs = log.reserved_graphs_bytes
+        stated = log.non_torch_bytes is not None
         kv_cache = moved(log.kv_cache_bytes, base.kv_cache_bytes, found.kv_cache_bytes)
         return replace(
             self._capacity(found, kv_cache),
@@ -153,9 +154,9 @@ class Anchor:
             non_torch_bytes=moved(
                 log.non_torch_bytes,
                 base.non_torch_bytes + base.buffers_bytes,
-                found.non_torch_bytes + (found.buffers_bytes if log.non_torch_bytes else 0),
+                found.non_torch_bytes + (found.buffers_bytes if stated else 0),
             ),
-            buffers_bytes=found.buffers_bytes if log.non_torch_bytes is None else 0,
+            buffers_bytes=0 if stated else found.buffers_bytes,
         )
 
     def _capacity(self, found: Rehearsed, kv_cache_bytes: int) -> Rehearsed:

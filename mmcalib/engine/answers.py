@@ -55,9 +55,9 @@ class Answers:
         content = zlib.compress(b"".join(map(_framed, answer)), 1)
         with (
             contextlib.suppress(OutputError),
-            replacing(self._folder / f"{question}{_END}") as file,
+            replacing(self._folder / f"{question}{_END}") as write,
         ):
-            file.write(content)
+            write(content)
 
     def _forget_oldest(self) -> None:
         with contextlib.suppress(OSError):

@@ -98,6 +98,7 @@ class EngineHost(Closing):
                 start_new_session=True,
             )
         child_end.close()
+        self._ended = False
 
     def revive(self) -> None:
         """Another child in place of one that has died, with the model open that was opened last.
@@ -218,6 +219,8 @@ class EngineHost(Closing):
 
     def close(self) -> None:
         """End the child and everything it started. Safe to call twice."""
+        if self._ended:  # its number may be that of another process by now
+            return
         self._pipe.close()
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -225,6 +228,7 @@ class EngineHost(Closing):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_TERM_GRACE_S)
         self._log.close()
+        self._ended = True
 
 
 def _not_installed() -> EngineDied:

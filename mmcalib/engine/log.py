@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from mmcalib.closing import Closing
 from mmcalib.scratch import Scratch
+
+_KEPT = "mmcalib-engine-"
+# Refusals are a part of many runs, and most of their logs are never read.
+_MOST_KEPT = 20
 
 
 class ChildLog(Closing):
@@ -21,16 +28,35 @@ class ChildLog(Closing):
         self._kept: Path | None = None if self._scratch else self.path
 
     def kept(self) -> Path:
-        """The file under a name that stays, for an error that points to it."""
+        """The file under a name that stays, for an error that points to it; of such names the
+        newest stay.
+        """
         if self._kept is None:
-            self._kept = Path(tempfile.mkdtemp(prefix="mmcalib-engine-")) / self.path.name
-            os.link(self.path, self._kept)
+            folder = Path(tempfile.mkdtemp(prefix=_KEPT))
+            _remove_older(folder.parent)
+            self._kept = folder / self.path.name
+            try:
+                os.link(self.path, self._kept)
+            except OSError:  # a file system without such names
+                shutil.copyfile(self.path, self._kept)
         return self._kept
 
     def close(self) -> None:
         if self._scratch is not None:
             self._scratch.close()
             self.path = self._kept or self.path
+
+
+def _remove_older(folder: Path) -> None:
+    """Of this user's, all but the newest."""
+    kept: list[tuple[float, Path]] = []
+    for path in folder.glob(f"{_KEPT}*"):
+        with contextlib.suppress(OSError):  # another process removes them too
+            status = path.lstat()
+            if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode):
+                kept.append((status.st_mtime, path))
+    for _, path in sorted(kept, reverse=True)[_MOST_KEPT:]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class LogTail:

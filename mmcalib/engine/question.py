@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import platform
 import sys
@@ -13,6 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from mmcalib.engine.messages import Message, encode
 from mmcalib.locations.disk import version_of
 
@@ -21,6 +22,8 @@ _PACKAGES = ("mmcalib", "vllm", "transformers")
 _VARIABLES = ("VLLM_", "HF_", "TRANSFORMERS_", "TORCH", "CUDA_", "OMP_", "MMCALIB_CARD")
 # Longer files are weights, which no answer depends on, and go by size and time.
 _READ_BYTES = 1 << 25
+# As a message writes a path.
+_TEXT = TypeAdapter(str)
 
 
 def digest(request: Message, before: str) -> str:
@@ -29,7 +32,7 @@ def digest(request: Message, before: str) -> str:
     """
     asked = encode(request)
     for path in sorted(_paths(request), key=len, reverse=True):
-        asked = asked.replace(json.dumps(path)[1:-1].encode(), _content(Path(path)).encode())
+        asked = asked.replace(_TEXT.dump_json(path)[1:-1], _content(Path(path)).encode())
     return _of([_made_by(), before, asked.hex()])
 
 

@@ -104,7 +104,8 @@ def _known() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     rules = frozenset(inspect.signature(Policy).parameters)
     options = {field.name: field for field in options_of(RunOptions)}
     switches = {name for name, field in options.items() if field.type is bool}
-    return frozenset(options) - _LESS - rules | _MORE, rules, frozenset(switches)
+    arguments = frozenset(options) - _LESS - frozenset(_RENAMED) - rules | _MORE
+    return arguments, rules, frozenset(switches)
 
 
 def _words_of(name: str) -> tuple[str, ...]:

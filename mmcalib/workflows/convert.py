@@ -79,7 +79,7 @@ def convert(
     tally = _Tally()
     with (
         Scratch() as scratch,
-        replacing(out) as file,
+        replacing(out) as write,
         (progress or Silent()).step("reading requests") as task,
     ):
         carrier: Carrier = ByReference(media, out.absolute().parent)
@@ -102,7 +102,7 @@ def convert(
                 except (BadRequest, Unresolved) as error:
                     tally.skip(str(error), origin)
                     continue
-                file.write(line + b"\n")
+                write(line + b"\n")
                 tally.wrote(line)
         if not tally.requests:
             raise CorpusError(f"no request in {_names(logs)}{_why(tally)}", hint=_HINT)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from mmcalib.census.executors.executor import Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.timeout import TIMEOUT_S
+from mmcalib.census.versions import version
 from mmcalib.corpus.chat import MODALITY_OF
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.items import Item, Skipped
@@ -33,8 +34,11 @@ _FILE = "file://"
 
 _NOT_ASKED_FOR = "remote media are read with --allow-url only"
 
+# An item, the bytes that it had, and the seconds in which it must be decoded.
+_Asked = tuple[Item, str, float]
+
 # What was handed over before, and where: requests name an item again and again.
-_known: dict[Item, str | Skipped] = {}
+_known: dict[_Asked, str | Skipped] = {}
 
 
 @functools.cache
@@ -52,24 +56,26 @@ def files(
     Raises OutputError when there is no room for copies.
     """
     items = [Item(path, modality) for modality, path in media]
+    asked = [(item, version(item), timeout_s) for item in items]
     for known in (True, False):
-        _hand([one for one in items if (decoded and is_here(one.path)) == known], timeout_s, known)
-    return [_known[item] for item in items]
+        of_these = [one for one in asked if (decoded and is_here(one[0].path)) == known]
+        _hand(of_these, timeout_s, known)
+    return [_known[one] for one in asked]
 
 
-def _hand(items: Sequence[Item], timeout_s: float, known: bool) -> None:
+def _hand(asked: Sequence[_Asked], timeout_s: float, known: bool) -> None:
     if known:
-        _known.update((one, one.path) for one in items if Location.of(one.path).is_file)
-    missing = [item for item in dict.fromkeys(items) if item not in _known]
+        _known.update((one, one[0].path) for one in asked if Location.of(one[0].path).is_file)
+    missing = [one for one in dict.fromkeys(asked) if one not in _known]
     if not missing:
         return
     more = (str(_folder().path), "known" if known else "")
     with LocalPool(Named("mmcalib.media.handing", "handed", more), timeout_s=timeout_s) as pool:
-        tickets = [pool.submit([ProbeTask(item)]) for item in missing]
+        tickets = [pool.submit([ProbeTask(item)]) for item, *_ in missing]
         try:
-            for item, ticket in zip(missing, tickets, strict=True):
+            for one, ticket in zip(missing, tickets, strict=True):
                 (answer,) = pool.result(ticket)
-                _known[item] = _said(item, answer.line)
+                _known[one] = _said(one[0], answer.line)
         except OutputError as error:
             raise OutputError(error.message, hint="TMPDIR=DIR") from error
 

@@ -149,3 +149,16 @@ def test_what_the_log_does_not_state_stays_as_rehearsed() -> None:
     found = Anchor(read_log(["Available KV cache memory: 9.0 GiB"]), BASE).moved(BASE)
     assert found.weights_bytes == BASE.weights_bytes
     assert found.buffers_bytes == BASE.buffers_bytes
+
+
+def test_a_log_that_states_nothing_outside_torch_states_nothing() -> None:
+    """The buffers are in it, or in the peak, and counted once."""
+    line = (
+        "INFO 07-02 17:08:07 [worker.py:267] model weights take 7.10GiB; non_torch_memory takes "
+        "0.00GiB; PyTorch activation peak memory takes 2.00GiB; the rest of the memory reserved "
+        "for KV Cache is 9.00GiB."
+    )
+    log = read_log([line])
+    assert log.non_torch_bytes == 0
+    found = Anchor(log, BASE).moved(BASE)
+    assert (found.non_torch_bytes, found.buffers_bytes) == (0, 0)

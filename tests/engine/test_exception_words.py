@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mmcalib.child.exception_words import root_cause, what_failed
+from mmcalib.child.exception_words import out_of_memory, root_cause, what_failed
 
 
 def chained(*words: str) -> BaseException:
@@ -46,3 +46,15 @@ def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type(
     )
     full = TAKEN.replace("9.53", "0.01")
     assert what_failed(ValueError(full)).endswith("nvidia-smi says who holds the rest")
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names its own."""
+
+
+def test_want_of_memory_is_told_by_kind() -> None:
+    within = ValueError("in /data/memory/a.png")
+    assert not out_of_memory(within)
+    within.__cause__ = OutOfMemoryError("CUDA")
+    assert out_of_memory(within)
+    assert out_of_memory(MemoryError())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.log import LogTail, last_line
+from mmcalib.engine.log import ChildLog, LogTail, last_line
 from mmcalib.engine.messages import Look
 from mmcalib.errors import EngineDied
 
@@ -48,3 +50,17 @@ def test_a_process_that_dies_is_heard_to_its_end(tmp_path: Path) -> None:
     ):
         host.ask(Look(), "looking")
     assert heard == ["loading", "giving up"]
+
+
+def test_logs_that_errors_point_to_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept = []
+    for number in range(25):
+        with ChildLog(None) as log:
+            log.path.write_text(str(number))
+            kept.append(log.kept())
+            os.utime(kept[-1].parent, (number, number))
+        assert kept[-1].read_text() == str(number)
+    assert [path.exists() for path in kept] == [False] * 5 + [True] * 20

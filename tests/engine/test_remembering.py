@@ -246,3 +246,14 @@ def test_of_too_many_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         os.utime(path, (number, number))
     Answers(tmp_path)
     assert sorted(one.name for one in tmp_path.iterdir()) == [f"{n}.answer" for n in (5, 6, 7)]
+
+
+@pytest.mark.parametrize("name", ["plain", "josé", 'a "b"', "a\\b"])
+def test_a_checkpoint_of_any_name_counts_by_what_it_holds(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    found = []
+    for text in ("{}", "{ }", "{}"):
+        (folder / "config.json").write_text(text)
+        found.append(question.digest(AskBudget({"model": str(folder)}, build_dummy=False), ""))
+    assert found[0] == found[2] != found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import mmcalib
 from mmcalib.errors import UsageError
-from mmcalib.options.library_words import library_words
+from mmcalib.options.library_words import _known, library_words
 from mmcalib.workflows.calibration.calibrate import calibrate as called_by_nobody
 from tests.report.example import calibration
 
@@ -85,3 +86,10 @@ def test_remedies_of_admits(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         calibration().admits(request, allowed_local_media_path=tmp_path)
     assert raised.value.hint == "allowed_local_media_path=DIR"
+
+
+def test_the_library_has_the_arguments_that_errors_name() -> None:
+    named, _, _ = _known()
+    for_calibrate = named - {"config", "flags"}
+    assert for_calibrate <= set(inspect.signature(mmcalib.calibrate).parameters)
+    assert {"config", "flags"} <= set(inspect.signature(mmcalib.validate).parameters)

@@ -124,3 +124,11 @@ def test_no_room_for_copies_says_where_they_lie(tmp_path: Path) -> None:
     assert message.startswith("cannot write a copy of media: ")
     assert message.endswith("File too large")
     assert hint == "TMPDIR=DIR"
+
+
+def test_what_was_mended_is_looked_at_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png(99)[:-40])
+    assert isinstance(files([("image", str(path))])[0], Skipped)
+    path.write_bytes(png(99))
+    assert files([("image", str(path))]) == [str(path)]

@@ -98,12 +98,15 @@ class ReplayPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How one replayed prompt went: an error, or the item tokens that the engine counted."""
+    """How one replayed prompt went: an error, for want of memory or not, or the item tokens that
+    the engine counted.
+    """
 
     origin: str
     error: str
     prompt_tokens: int
     item_tokens: tuple[int, ...]
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.traffic import TRIALS
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.options.checked import checked
 from mmcalib.options.policy import policy_from, said_by
-from mmcalib.options.run import Device, RunOptions, Validate
+from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
 from mmcalib.options.validate import STARTUP_BUDGET_S
 from mmcalib.progress import Progress, StepLog
 from mmcalib.workflows.calibration.run import run
@@ -29,12 +30,15 @@ def calibrate(
     policy: Policy | Mapping[str, Any] | None = None,
     validate: Validate = "replay",
     allowed_local_media_path: str | os.PathLike[str] | None = None,
+    allow_url: bool = False,
+    sample: int = SAMPLE_PER_MODALITY,
     startup_budget_s: float = STARTUP_BUDGET_S,
     seed: int = 0,
     gpu: str | Gpu | None = None,
     encoder_sweep: bool = False,
     device: Device = "auto",
     worst_order: str | os.PathLike[str] | None = None,
+    trials: int = TRIALS,
     serve_choices: bool = False,
     pin_kv_cache: bool = False,
     engine_args: Mapping[str, Any] | None = None,
@@ -62,11 +66,14 @@ def calibrate(
             if allowed_local_media_path
             else None,
             "validate": validate,
+            "allow_url": allow_url,
+            "sample": sample,
             "startup_budget_s": startup_budget_s,
             "seed": seed,
             "encoder_sweep": encoder_sweep,
             "device": device,
             "worst_order": Path(worst_order) if worst_order else None,
+            "trials": trials,
             "serve_choices": serve_choices,
             "pin_kv_cache": pin_kv_cache,
         },

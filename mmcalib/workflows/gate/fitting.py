@@ -92,8 +92,8 @@ def _part(gate: Gate, part: Any, reader: RequestLines) -> Any:
     if answer is None or answer.fits or not isinstance(answer.largest, ImageShape):
         return part
     with open_item(item) as opened:
-        data = _encoded_again(opened.file.read(), answer.largest)
-    made = f"data:image/png;base64,{b64encode(data).decode()}"
+        data, kind = _encoded_as(opened.file.read(), answer.largest)
+    made = f"data:image/{kind.lower()};base64,{b64encode(data).decode()}"
     return {**part, _IMAGE: {"url": made}}
 
 
@@ -169,10 +169,16 @@ def _resized(picture: Image, to: ImageShape) -> Image:
 
 
 def _encoded_again(data: bytes, to: ImageShape) -> bytes:
+    return _encoded_as(data, to)[0]
+
+
+def _encoded_as(data: bytes, to: ImageShape) -> tuple[bytes, str]:
+    """And the format that it has then."""
     picture, kind = _opened(data, to)
+    kind = kind if kind in _WRITTEN else "PNG"
     made = io.BytesIO()
-    picture.save(made, kind if kind in _WRITTEN else "PNG", quality=_QUALITY)
-    return made.getvalue()
+    picture.save(made, kind, quality=_QUALITY)
+    return made.getvalue(), kind
 
 
 def _cut(array: Any, to: AudioShape) -> Any:

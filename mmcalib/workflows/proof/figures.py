@@ -99,7 +99,7 @@ def _replay(burst: Burst | None, replayed: Replayed | None) -> ReplayResult | No
         prompts=len(burst.prompts),
         admitted=len(burst.prompts) + len(burst.admit),
         rejected=len(refused),
-        oom=sum("memory" in words.lower() for words in refused),
+        oom=sum(one.out_of_memory for one in (*replayed.answers, *replayed.admitted)),
         token_mismatches=len(mismatched(burst, replayed)),
         encoder_tokens=burst.encoder_tokens,
         largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,

@@ -113,20 +113,22 @@ def default_seconds(started: Started, decision: Decision) -> float | None:
     return figures.profile_s * tokens / profiled if figures.profile_s and profiled else None
 
 
+def _profile(tokens: int, items: int, modality: str | None) -> str:
+    return f"{tokens} tokens, {items} × {modality}"
+
+
 def startup_checks(started: Started, decision: Configuration) -> list[Check]:
     """Whether the engine came up with the budget that was computed, and what its profile took."""
     figures, budget = started.figures, decision.budget
-    limit = budget.encoder_budget_tokens
-    computed = f"{limit} tokens, {budget.profiled_items} × {budget.profiled_modality}"
-    found = (
-        f"{figures.budget_tokens} tokens, {figures.profiled_items} × {figures.profiled_modality}"
-    )
+    computed = budget.encoder_budget_tokens, budget.profiled_items, budget.profiled_modality
+    found = figures.budget_tokens, figures.profiled_items, figures.profiled_modality
     checks = [
         Check(
             ENGINE_START,
             "pass" if found == computed else "fail",
-            f"started on {figures.device} in {figures.start_s:.0f} s; encoder budget {found}"
-            + ("" if found == computed else f", computed {computed}"),
+            f"started on {figures.device} in {figures.start_s:.0f} s; encoder budget "
+            + _profile(*found)
+            + ("" if found == computed else f", computed {_profile(*computed)}"),
         )
     ]
     if figures.gpu is not None:
