@@ -83,8 +83,9 @@ def largest_item_bytes(
 
 
 def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
-    """vLLM's largest item, or a picture so slim that it exceeds the cap; a video may be any that
-    the encoder cache admits.
+    """vLLM's largest item, or a picture so slim that it exceeds the cap; of videos any that the
+    encoder cache admits. `Budget.largest_item` leaves out clips that no camera makes: they may be
+    several times as large, and one that is too large for the cache is an error of the server.
     """
     most = plain.max_tokens_per_item.get(modality, 0)
     if modality == "video" and most:

@@ -120,12 +120,9 @@ def _encode(
 
 
 def cap_tokens(decision: Decision, modality: Modality) -> int:
-    """The largest item that the configuration admits. No option of vLLM bounds the frames of a
-    video: one may fill the budget.
-    """
+    """The largest item that the configuration admits, as far as one step encodes it."""
     budget = decision.budget
-    step = budget.encoder_budget_tokens
-    return step if modality == "video" else min(budget.max_tokens_per_item[modality], step)
+    return min(budget.largest_item(modality), budget.encoder_budget_tokens)
 
 
 def _planned(
