@@ -26,7 +26,7 @@ class Found:
 
     `reached`: it reaches the goal. `proven`: nothing in it can be left out, or none reaches the
     goal; False where the questions were used up before that was known. `others` reach the goal,
-    too, each without a cost that the best has.
+    too, each without a cost that the best has; of those that were `mended` since less may do.
     """
 
     alone: Mapping[str, Outcome]
@@ -34,6 +34,7 @@ class Found:
     reached: bool
     proven: bool
     others: tuple[tuple[Fix, ...], ...] = ()
+    mended: tuple[tuple[Fix, ...], ...] = ()
 
 
 class _Spent(Exception):  # noqa: N818 - no error: the questions are used up

@@ -47,8 +47,12 @@ def best(found: Found, bench: Bench, gpu: Gpu) -> Combination | None:
 
 def others(found: Found, bench: Bench, gpu: Gpu) -> list[Combination]:
     """What else reaches the goal."""
-    every = (_combination(fixes, bench, gpu) for fixes in found.others)
-    return [one for one in every if one is not None]
+    every = ((fixes, _combination(fixes, bench, gpu)) for fixes in found.others)
+    return [
+        one.model_copy(update={"proven": fixes not in found.mended})
+        for fixes, one in every
+        if one is not None
+    ]
 
 
 def _combination(fixes: tuple[Fix, ...], bench: Bench, gpu: Gpu) -> Combination | None:

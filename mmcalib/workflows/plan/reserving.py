@@ -85,13 +85,15 @@ def settled(bench: Bench, found: Found, gpu: Gpu) -> Settled:
     """
     if not found.reached:
         return Settled("out of reach", found)
-    every = [_held(bench, fixes, gpu) for fixes in (found.best, *found.others)]
+    asked = (found.best, *found.others)
+    every = [_held(bench, fixes, gpu) for fixes in asked]
     held = list(dict.fromkeys(fixes for fixes in every if fixes is not None))
     if not held:
         return Settled("under-reserved", found)
+    mended = tuple(fixes for fixes in held if fixes not in asked)
     # With what is mended less may do; of nothing else nothing can be left out.
     proven = found.proven and (held[0] == found.best or not found.best)
-    best = replace(found, best=held[0], others=tuple(held[1:]), proven=proven)
+    best = replace(found, best=held[0], others=tuple(held[1:]), proven=proven, mended=mended)
     return Settled("reached" if best.best else "reached already", best)
 
 

@@ -17,7 +17,7 @@ from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.plan.bench import Bench
-from mmcalib.workflows.plan.planned import best, tried
+from mmcalib.workflows.plan.planned import best, others, tried
 from mmcalib.workflows.plan.reserving import Judged, judged, settled
 from tests.workflows.rehearsals import GIB, deepstack, limits
 
@@ -100,6 +100,19 @@ def test_values_that_the_plan_chose_are_changed_until_they_hold() -> None:
     alone = tried(SEQS, at, GPU)
     assert alone.reaches
     assert "under-reserved by 0.46 GiB" in alone.warning
+
+
+def test_of_what_else_was_mended_less_may_do() -> None:
+    batch = Fix("b", "max_num_batched_tokens", {"max_num_batched_tokens": 8192}, "speed", "slower")
+    at = bench(ROOMY)
+    at.outcome((batch,))
+    at.outcome((SEQS,))
+    asked = Found({}, (batch,), reached=True, proven=True, others=((SEQS,), ()))
+    found = settled(at, asked, GPU)
+    assert found.best.best == (batch,)
+    (mended,) = others(found.best, at, GPU)
+    assert (mended.changes, mended.proven) == ({"max_num_seqs": 51}, False)
+    assert found.best.proven
 
 
 def test_what_no_setting_mends_is_said_and_is_no_success() -> None:
