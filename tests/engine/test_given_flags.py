@@ -21,11 +21,11 @@ def host() -> Iterator[EngineHost]:
         yield started
 
 
-def said(host: EngineHost, *flags: str) -> dict[str, object]:
+def said(host: EngineHost, *flags: str, pinned: bool = False) -> dict[str, object]:
     def parse(words: Sequence[str]) -> ServeConfig:
         return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
 
-    return said_by_flags(flags, parse, Silent())
+    return said_by_flags(flags, parse, Silent(), pinned=pinned)
 
 
 def test_flags_are_engine_arguments(host: EngineHost) -> None:
@@ -62,3 +62,12 @@ def test_others_are_one_line(host: EngineHost, flags: tuple[str, ...], why: str)
         said(host, *flags)
     assert refused.value.message.startswith(why)
     assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("flags", [("-cc.mode", "0"), ("-cc", '{"mode": 0}')])
+def test_what_pinning_writes_is_refused_by_any_of_its_names(
+    host: EngineHost, flags: tuple[str, ...]
+) -> None:
+    assert said(host, *flags)
+    with pytest.raises(UsageError, match="and --pin-kv-cache are one or the other"):
+        said(host, *flags, pinned=True)

@@ -26,11 +26,15 @@ _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
 
 
 def said_by_flags(
-    flags: Sequence[str], parse: Callable[[Sequence[str]], ServeConfig], progress: Progress
+    flags: Sequence[str],
+    parse: Callable[[Sequence[str]], ServeConfig],
+    progress: Progress,
+    *,
+    pinned: bool = False,
 ) -> dict[str, Any]:
     """The engine arguments that the flags set, as vLLM's parser reads them behind `vllm serve`.
     Raises UsageError where it refuses them, or one is the API server's alone or decided by a
-    calibration itself.
+    calibration itself, one that pins the KV cache where it is `pinned`.
     """
     if not flags:
         return {}
@@ -49,7 +53,8 @@ def said_by_flags(
             hint="leave it out here; vllm serve --config engine.yaml takes it beside the file",
         )
     given = {name: value for name, value in said.engine_args.items() if name != "model"}
-    refuse_own((), given, pinned=False)
+    # By any of their names, such as -cc.
+    refuse_own((), given, pinned=pinned)
     return given
 
 

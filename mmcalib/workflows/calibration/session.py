@@ -82,7 +82,8 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
                 return rehearsals.parsed(None, words)
             return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
 
-        given = {**job.engine_args, **said_by_flags(job.flags, parse, progress)}
+        said = said_by_flags(job.flags, parse, progress, pinned=job.pin_kv_cache)
+        given = {**job.engine_args, **said}
         session = Session(job, host, prediction, scratch, progress, given, serving)
         if prediction is not None:
             prediction.begin(session.default_args)
