@@ -49,15 +49,20 @@ def cache_floor(
 
 
 def within_context(
-    counts: Mapping[Modality, int], plain: Budget, limit_tokens: int
+    counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
 ) -> dict[Modality, int]:
-    """The counts, but no more of the largest items than begin within `max_model_len`: a limit that
-    nobody wrote is 999, and no prompt holds so many.
+    """The counts, but no more of the largest items than begin within `max_model_len`, all of them
+    together, those of most bytes a token first: no prompt brings more.
     """
-    found: dict[Modality, int] = {}
-    for modality, count in counts.items():
-        most = _most_embeds(modality, plain, limit_tokens)
-        found[modality] = min(count, plain.max_model_len // most + 1) if most else count
+    found, left = dict(counts), plain.max_model_len
+    sizes = {modality: _most_embeds(modality, plain, limit_tokens) for modality in counts}
+
+    def rate(modality: Modality) -> float:
+        return largest_item_bytes(modality, table, plain, limit_tokens) / sizes[modality]
+
+    for modality in sorted(filter(sizes.__getitem__, counts), key=rate, reverse=True):
+        found[modality] = min(counts[modality], math.ceil(left / sizes[modality]))
+        left = max(0, left - found[modality] * sizes[modality])
     return found
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 from mmcalib.domain.nested import merged
+from mmcalib.domain.shapes import Modality
 from mmcalib.wording import flag
 
 # What a fix costs the user, the least first.
@@ -27,7 +28,8 @@ class Fix:
 
     Fixes of one `knob` are its levels: a higher one holds all that a lower one brings, and takes
     its place. `severity` orders fixes of the same cost. `alone`: rehearsed on its own; `combines`:
-    a plan may take it. `untried` is why it is not rehearsed at all.
+    a plan may take it. `untried` is why it is not rehearsed at all. Items of the modality `shrinks`
+    are made smaller by it.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Fix:
     alone: bool = True
     combines: bool = True
     untried: str = ""
+    shrinks: Modality | None = None
 
     @property
     def flags(self) -> str:
@@ -57,9 +60,10 @@ class Outcome:
 
 
 def spelled(changes: Mapping[str, Any]) -> str:
-    """Engine arguments as flags of `vllm serve`."""
+    """Engine arguments as flags of `vllm serve`; what is None goes, and is not said."""
     words = []
     for name, value in changes.items():
+        value = _without_none(value)
         if value is True:
             words.append(flag(name))
         elif isinstance(value, Mapping | list):
@@ -67,6 +71,12 @@ def spelled(changes: Mapping[str, Any]) -> str:
         else:
             words.append(f"{flag(name)} {value}")
     return " ".join(words)
+
+
+def _without_none(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _without_none(one) for key, one in value.items() if one is not None}
 
 
 def effective(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
@@ -93,13 +103,16 @@ def changed(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, A
 
 
 def _limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Of two limits of a modality the lower; options such as width beside them."""
+    """Of two limits of a modality the lower; options such as width beside them, but for those that
+    are None in the new one.
+    """
     limits = dict(old or {})
     for modality, value in new.items():
         both = [_options(limits[modality])] if modality in limits else []
         both.append(_options(value))
         counts = [options["count"] for options in both if "count" in options]
         options = {name: v for one in both for name, v in one.items() if name != "count"}
+        options = {name: value for name, value in options.items() if value is not None}
         if counts and (not options or min(counts) == 0):
             limits[modality] = min(counts)
         else:

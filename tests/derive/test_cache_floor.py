@@ -64,7 +64,17 @@ def test_without_dummies_the_corpus_is_all_that_is_known() -> None:
 
 
 def test_a_limit_of_999_is_no_more_than_what_begins_within_the_context() -> None:
-    """32,768 tokens: two largest images fill it, so that no prompt holds more than three."""
+    """32,768 tokens: two largest images fill it, and nothing begins behind them."""
     plain = budget(image=16_384, video=700)
     unsaid: dict[Modality, int] = {"image": 999, "video": 1, "audio": 999}
-    assert within_context(unsaid, plain, 20_000) == {"image": 3, "video": 1, "audio": 999}
+    found = within_context(unsaid, costs(), plain, 20_000)
+    assert found == {"image": 2, "video": 0, "audio": 999}
+    longer = replace(plain, max_model_len=32_769)
+    assert within_context(unsaid, costs(), longer, 20_000) == {"image": 3, "video": 0, "audio": 999}
+
+
+def test_what_takes_most_bytes_for_its_tokens_fills_the_context_first() -> None:
+    plain = budget(image=16_384, video=700)
+    heavy = costs((CLIP, 1600, 1600 * 2 * TOKEN_BYTES))
+    found = within_context({"image": 4, "video": 1}, heavy, plain, 20_000)
+    assert found == {"image": 1, "video": 1}

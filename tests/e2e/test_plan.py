@@ -53,6 +53,26 @@ def test_a_goal_that_is_reached_already_is_said_to_be(engine_cache: Path) -> Non
     assert "The goal is reached already" in " ".join(ended.stderr.split())
 
 
+def test_a_goal_that_is_reached_by_a_size_hint_alone_is_reached_without_it(
+    engine_cache: Path,
+) -> None:
+    """It would start, and may run out of memory under load."""
+    hinted = '{"image": {"count": 4, "width": 512, "height": 512}, "video": 0}'
+    ended = mmcalib(
+        engine_cache, "plan", "--model", QWEN, "--gpu", "L4", "--json", "--quiet",
+        "--", "--max-model-len", "32768", "--limit-mm-per-prompt", hinted,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    plan = Plan.model_validate_json(ended.stdout)
+    assert plan.verdict == "reached"
+    assert plan.reserved is not None
+    assert plan.reserved.status == "fail"
+    assert plan.combination is not None
+    assert plan.combination.changes == {"limit_mm_per_prompt": {"image": 4, "video": 0}}
+    assert plan.combination.reserved is not None
+    assert plan.combination.reserved.status == "pass"
+
+
 @pytest.mark.long
 def test_a_goal_out_of_reach_leaves_with_three_and_shows_the_best(engine_cache: Path) -> None:
     ended = mmcalib(

@@ -28,6 +28,7 @@ def _cap(knob: Knob) -> Iterator[Fix]:
             level=level,
             severity=level,
             alone=level == 0,
+            shrinks=knob.modality,
         )
 
 

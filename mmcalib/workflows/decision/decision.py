@@ -60,7 +60,9 @@ class Decision:
         return {knob.modality for knob in knobs if not knob.by_loader}
 
     def cache_floor(self) -> CacheFloor:
-        """What one request that this configuration admits may put into the processor cache."""
+        """What one request that this configuration admits may put into the processor cache, one
+        that is too long for the context among them: it is to be refused, and not to fail.
+        """
         counts = {m: count.value for m, count in self.counts.items()}
         return cache_floor(counts, self.table, self.unhinted, self.budget.encoder_budget_tokens)
 

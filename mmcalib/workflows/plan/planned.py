@@ -12,6 +12,7 @@ from mmcalib.result.check_result import CheckResult
 from mmcalib.result.plan import Combination, Price, TriedFix
 from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.reserving import Judged, judged
+from mmcalib.workflows.plan.searching import refused_by
 
 
 def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
@@ -83,8 +84,8 @@ def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:
     hint = fix.knob == SIZE_HINT
     if not hint and not bench.reached(found):
         return ""
-    if hint and (refused := _refused(fix, bench.found(()), found)):
-        return refused
+    for modality, (before, after) in (refused_by(fix, bench) if hint else {}).items():
+        return f"every {modality} of more than {after:,} tokens is refused (now {before:,})"
     at = judged(bench, (fix,), gpu)
     if at is None or at.check.status != "fail":
         return ""
@@ -93,14 +94,3 @@ def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:
     (modality,) = fix.changes["limit_mm_per_prompt"]
     most = found.budget.max_tokens_per_item.get(modality, 0)
     return f"a trap: {modality} items of {most:,} tokens are still admitted; {at.check.detail}"
-
-
-def _refused(fix: Fix, base: Rehearsed | MmcalibError | None, found: Rehearsed) -> str:
-    if not isinstance(base, Rehearsed) or base.budget is None or found.budget is None:
-        return ""
-    for modality in fix.changes["limit_mm_per_prompt"]:
-        before = base.budget.max_tokens_per_item.get(modality, 0)
-        after = found.budget.max_tokens_per_item.get(modality, 0)
-        if after < before:
-            return f"every {modality} of more than {after:,} tokens is refused (now {before:,})"
-    return ""

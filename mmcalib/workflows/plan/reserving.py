@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from mmcalib.checks.catalogue.limits import LIMIT
 from mmcalib.checks.catalogue.reserve import embeddings_alone
@@ -17,12 +17,14 @@ from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import Shortfall
 from mmcalib.derive.fix import COSTS, Cost, Fix
 from mmcalib.derive.fix_search import Found
+from mmcalib.derive.fixes.size_hint import SIZE_HINT
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.releases.constants import UNSAID_LIMIT
 from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.workflows.memory.cured import cured
 from mmcalib.workflows.memory.figures import admitted, rehearsed_adequacy
@@ -104,7 +106,7 @@ def _held(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> tuple[Fix, ...] | N
     at = judged(bench, fixes, gpu)
     if at is None or at.check.status != "fail":
         return fixes
-    mends = sorted(_mends(bench, at), key=lambda fix: COSTS.index(fix.cost))
+    mends = sorted(_mends(bench, fixes, at, gpu), key=lambda fix: COSTS.index(fix.cost))
     if not mends:
         return None
     mended = (*(fix for fix in fixes if fix.knob not in mends[0].changes), mends[0])
@@ -112,14 +114,40 @@ def _held(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> tuple[Fix, ...] | N
     return mended
 
 
-def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
+def _mends(bench: Bench, fixes: tuple[Fix, ...], at: Judged, gpu: Gpu) -> Iterator[Fix]:
     """Each rehearsed as a whole."""
+    if (unhinted := _unhinted(bench)) and bench.kept.allows(unhinted):
+        together = (*fixes, unhinted)
+        found = judged(bench, together, gpu) if bench.outcome(together).reached else None
+        if found is not None and found.check.status != "fail":
+            yield unhinted
     if at.shortfall is None:
         return
     for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
         mend = _mend(cure.engine, at.configuration.budget)
         if bench.kept.allows(mend) and bench.reached(cure.rehearsed):
             yield mend
+
+
+def _unhinted(bench: Bench) -> Fix | None:
+    """Without size hints, which shrink what vLLM profiles with, and mostly not what it admits; None
+    where there are none.
+    """
+    limits = bench.engine_args.get(LIMIT) or {}
+    without: dict[str, dict[str, Any]] = {}
+    for modality, limit in limits.items():
+        if isinstance(limit, Mapping) and (hints := [name for name in limit if name != "count"]):
+            count = limit.get("count", UNSAID_LIMIT)
+            without[modality] = {"count": count, **dict.fromkeys(hints)}
+    if not without:
+        return None
+    return Fix(
+        name=f"no size hint for {', '.join(without)}",
+        knob=SIZE_HINT,
+        changes={LIMIT: without},
+        cost="nothing",
+        price="vLLM's profile reserves for the largest item that it admits",
+    )
 
 
 def _mend(engine: Engine, before: Budget) -> Fix:

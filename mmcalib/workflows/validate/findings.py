@@ -56,7 +56,7 @@ def _cache_floor(subject: Subject) -> CacheFloor:
     """Of as many largest items as the limits admit and the context holds."""
     limit = subject.budget.encoder_budget_tokens
     counts = {m: count.value for m, count in subject.counts.items()}
-    admitted = within_context(counts, subject.plain, limit)
+    admitted = within_context(counts, subject.table, subject.plain, limit)
     return cache_floor(admitted, subject.table, subject.plain, limit)
 
 

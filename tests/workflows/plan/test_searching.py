@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmcalib.derive.facts import Facts
@@ -16,6 +16,7 @@ from mmcalib.progress import Silent
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.searching import MOST_REHEARSALS, searched
+from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 FACTS = Facts(
@@ -65,3 +66,27 @@ def test_every_fix_is_rehearsed_on_its_own_and_the_one_that_does_it_is_found() -
     assert [fix.name for fix in found.best] == ["kv_cache_dtype"]
     assert found.reached
     assert len(wanting.asked) <= MOST_REHEARSALS
+
+
+@dataclass
+class SharedCap:
+    """Whose largest video is as large as the cap of images lets it be."""
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> Rehearsed:
+        kwargs = engine_args.get("mm_processor_kwargs") or {}
+        video = 4_096 if "images_kwargs" in kwargs else 114_688
+        items = {"image": 4_096 if kwargs else 16_384, "video": video}
+        return rehearsed(budget=replace(BUDGET, max_tokens_per_item=items), kv_cache_tokens=1_000)
+
+
+def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
+    facts = replace(FACTS, knobs=(AREA,), largest_items={"image": 16_384, "video": 114_688})
+    with MemoryPrediction(catalogue.find("H100-80G"), SharedCap()) as prediction:
+        bench = Bench(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
+        fixes, _ = searched(bench, facts, Silent())
+    caps = [fix for fix in fixes if fix.knob == AREA.name]
+    assert [fix.level for fix in caps] == [0, 1]
+    assert {fix.cost for fix in caps} == {"requests"}
+    assert all("larger video items are refused" in fix.price for fix in caps)
