@@ -117,8 +117,11 @@ def on_gpu(memory: Memory) -> str:
 
 def kv_cache(memory: Memory) -> str:
     """GiB, and whether an engine could start with it."""
-    short = memory.kv_cache_bytes is not None and memory.kv_cache_tokens is None
-    return room(memory.kv_cache_bytes) + (", would not start" if short else "")
+    nbytes = memory.kv_cache_bytes
+    # Even an empty cache lacks so much; a request of full length needs more.
+    none = "none: " if nbytes is not None and nbytes < 0 else ""
+    short = nbytes is not None and memory.kv_cache_tokens is None
+    return none + room(nbytes) + (", would not start" if short else "")
 
 
 def check_line(check: CheckResult) -> str:
