@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -117,15 +117,6 @@ class PromptCensus:
             most = tuple(map(max, most, items))
             covered += prompts
         return dict(zip(modalities, most, strict=True))
-
-    def admitted(self, counts: Mapping[Modality, int]) -> int:
-        """The number of prompts that carry no more items of any of the modalities."""
-        most = [counts.get(modality, math.inf) for modality in MODALITIES]
-        return sum(
-            count
-            for carried, count in self._carrying.items()
-            if all(items <= limit for items, limit in zip(carried, most, strict=True))
-        )
 
     def histogram(self, modality: Modality) -> Counter[int]:
         """Number of items of `modality` in a prompt -> number of such prompts."""

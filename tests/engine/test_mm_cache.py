@@ -17,7 +17,6 @@ import pytest
 
 from mmcalib.census.sample import choose as choose_sample
 from mmcalib.derive.cache_floor import CacheFloor
-from mmcalib.derive.costs import table_of
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.derive.mm_cache import GIB, choose, hit_curve
@@ -34,6 +33,7 @@ from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
 from mmcalib.workflows.decision.cache import SizedCache, size_cache
 from mmcalib.workflows.decision.measure import measure
 from mmcalib.workflows.read import read
+from tests.derive.costed import table_of
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
 from tests.engine.conftest import Lab
