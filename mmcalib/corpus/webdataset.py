@@ -16,6 +16,7 @@ from mmcalib.locations.disk import NOT_REGULAR
 from mmcalib.locations.location import inside
 from mmcalib.locations.tarball import Damaged, Tar, is_file
 from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
+from mmcalib.sizes import MIB
 from mmcalib.wording import one_line
 
 # Endings of the fields that webdataset/autodecode.py (1.0) decodes, and of what else models take.
@@ -47,7 +48,7 @@ _FIELDS = ("prompt", "question", "text", "caption")
 _META = re.compile(r"__[^/]*__($|/)")
 
 # More text than this fits into no context.
-_LONGEST_TEXT_BYTES = 1 << 20
+_LONGEST_TEXT_BYTES = MIB
 # What stands in a compressed archive is read while it passes by, up to this, and up to so much of
 # one sample.
 _HELD_BYTES = 1 << 23

@@ -12,13 +12,11 @@ import numpy as np
 
 from mmcalib.derive.stack_distance import Recency
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+from mmcalib.sizes import GIB
 
 # A cache for the last few percent of the hits can cost as much as one for all the others.
 NEARLY_ALL = 0.95
 
-# vLLM multiplies `mm_processor_cache_gb` by `GiB_bytes`, whatever its name says
-# (vllm/multimodal/cache/base.py of 0.32).
-GIB = 2**30
 # The steps in which a size is written.
 STEPS_PER_GIB = 100
 
@@ -98,6 +96,7 @@ class CacheSize:
 
     @property
     def capacity_bytes(self) -> int:
+        # vLLM multiplies by `GiB_bytes`, whatever its name (vllm/multimodal/cache/base.py, 0.32).
         return round(self.mm_processor_cache_gb * GIB)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mmcalib.domain.encoding import MIB, Encoded
+from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.server import (
     AUDIO_BYTES,
     AUDIO_FILE,
@@ -15,6 +15,7 @@ from mmcalib.domain.server import (
     Server,
 )
 from mmcalib.domain.shapes import AudioShape, VideoShape
+from mmcalib.sizes import MIB
 
 # Bytes that FFmpeg's sample formats take per channel; libsndfile decodes to float32.
 _SAMPLE_BYTES = {"u8": 1, "s16": 2, "s32": 4, "flt": 4, "dbl": 8, "s64": 8}

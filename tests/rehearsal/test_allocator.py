@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.child.rehearsal.device.allocator import MIB, CachingAllocator
+from mmcalib.child.rehearsal.device.allocator import CachingAllocator
 from mmcalib.child.rehearsal.device.allocator_settings import (
     AllocatorSettings,
     given_settings,
@@ -17,8 +17,7 @@ from mmcalib.child.rehearsal.device.expanding import ExpandingAllocator
 from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.errors import UsageError
 from mmcalib.gpus.catalogue import find
-
-KIB = 1 << 10
+from mmcalib.sizes import MIB
 
 
 def test_sizes_are_rounded_to_512_bytes() -> None:

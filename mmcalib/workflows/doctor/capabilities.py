@@ -39,6 +39,7 @@ from mmcalib.models import find, materialise
 from mmcalib.progress import Progress
 from mmcalib.result.diagnosis import Capability, CapabilityState
 from mmcalib.scratch import Scratch
+from mmcalib.wording import gib
 
 CAPABILITY = CheckId("{} by vLLM")
 
@@ -232,7 +233,7 @@ def _rehearsed(path: Path) -> list[Capability]:
         found = host.ask(Rehearse(args, gpu), f"rehearsing on {gpu.name}").rehearsed
         if found.kv_cache_tokens is None:
             raise EngineError(found.problem)
-        return f"{gpu.name}: KV cache {found.kv_cache_bytes / 2**30:.2f} GiB"
+        return f"{gpu.name}: KV cache {gib(found.kv_cache_bytes)}"
 
     def serve(host: EngineHost) -> str:
         photos = (TrafficItem(_PHOTO, "photo"),)

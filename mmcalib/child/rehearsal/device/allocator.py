@@ -16,7 +16,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-MIB = 1 << 20
+from mmcalib.sizes import MIB
+
 # c10/core/AllocatorConfig.h: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kRoundLarge.
 MIN_BLOCK_BYTES = 512
 SMALL_REQUEST_BYTES = 1 * MIB
