@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped, without_data
 from mmcalib.domain.shapes import Modality
 from mmcalib.locations.location import inside, url_of
@@ -63,7 +63,7 @@ class Table:
             if isinstance(medium.found, Skipped):
                 return Skipped(origin, one_line(f"{medium.found.path}: {medium.found.reason}"))
             items.append(without_data(medium.found))
-            parts.append(url_part(f"{medium.modality}_url", url_of(medium.found.path)))
+            parts.append(url_part(PART_OF[medium.modality], url_of(medium.found.path)))
         content = [*parts, *map(text_part, words)]
         message: dict[str, object] = {"role": "user", "content": content}
         return Prompt(origin, tuple(items), "\n".join(words), [message])

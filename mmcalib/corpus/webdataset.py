@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from tarfile import TarInfo
 
-from mmcalib.corpus.chat import UrlType
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, UrlType, text_part, url_part
 from mmcalib.corpus.walk import is_hidden, why
 from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.locations.disk import NOT_REGULAR
@@ -119,8 +118,8 @@ class _File:
         kind = sniff(self.head[:HEAD_BYTES])
         sound = self.ending in _SOUNDS
         if kind == "audio" or (sound and kind != "image"):
-            return "audio_url"
-        return "video_url" if kind == "container" or self.ending in _VIDEOS else "image_url"
+            return PART_OF["audio"]
+        return PART_OF["video" if kind == "container" or self.ending in _VIDEOS else "image"]
 
 
 @dataclass(slots=True)

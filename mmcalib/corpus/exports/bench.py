@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.corpus.custom import is_custom
 from mmcalib.corpus.exported import Entry, Exported, ExportFormat, Unusable, tokens
 from mmcalib.corpus.exports.openai import sent
@@ -18,9 +18,9 @@ _SYSTEM: Final = ("system_prompt", "prefix")
 # GuideLLM's names of columns that vLLM's benchmarks do not have.
 _WORDS: Final = ("prompt", "instruction", "question")
 _MEDIA: Final = {
-    **dict.fromkeys(("image", "picture", "photo", "img"), "image_url"),
-    **dict.fromkeys(("video", "clip", "movie"), "video_url"),
-    **dict.fromkeys(("audio", "sound", "voice", "speech"), "audio_url"),
+    **dict.fromkeys(("image", "picture", "photo", "img"), PART_OF["image"]),
+    **dict.fromkeys(("video", "clip", "movie"), PART_OF["video"]),
+    **dict.fromkeys(("audio", "sound", "voice", "speech"), PART_OF["audio"]),
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from mmcalib.checks.check import Check, CheckId
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT
@@ -171,8 +172,7 @@ class _Trials:
     def _replay(self, host: EngineHost) -> str:
         photo = self._scratch / "photo.png"
         Image.new("RGB", (_PHOTO.width_px, _PHOTO.height_px)).save(photo)
-        url = {"type": "image_url", "image_url": {"url": photo.as_uri()}}
-        content = [{"type": "text", "text": "Describe this."}, url]
+        content = [text_part("Describe this."), url_part(PART_OF["image"], photo.as_uri())]
         tokens = (self._photo.tokens,) if self._photo else ()
         prompt = ReplayPrompt("photo.png", [{"role": "user", "content": content}], tokens)
         (answer,) = host.ask(Replay((prompt,)), "answering a request").answers

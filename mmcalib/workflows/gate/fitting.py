@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.corpus.chat import UrlType
+from mmcalib.corpus.content_parts import PART_OF
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.derive.admission import Gate
 from mmcalib.domain.encoding import Encoded
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WRITTEN = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 _QUALITY = 95
-_IMAGE: UrlType = "image_url"
+_IMAGE = PART_OF["image"]
 
 
 def fitted(
