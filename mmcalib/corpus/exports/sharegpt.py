@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
-from mmcalib.corpus.exported import Entry, Exported, ExportFormat, Unusable, mapping
+from mmcalib.corpus.exported import Entry, Exported, ExportFormat, Unusable, mapping, names
 from mmcalib.domain.shapes import Modality
 
 _FEWEST_TURNS: Final = 2
@@ -35,16 +35,11 @@ def _requests(entry: Mapping[str, Any]) -> Iterator[Exported | Unusable]:
     parts: list[dict[str, object]] = [
         url_part(PART_OF[modality], name)
         for modality in _MODALITIES
-        for name in _names(entry.get(modality))
+        for name in names(entry.get(modality))
     ]
     yield Exported(
         {"messages": [*messages, {"role": "user", "content": [*parts, text_part(words)]}]}
     )
-
-
-def _names(given: object) -> list[str]:
-    listed = given if isinstance(given, list) else [given]
-    return [name for name in listed if isinstance(name, str) and name]
 
 
 FORMAT = ExportFormat(_recognises, _requests)
