@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -93,7 +94,7 @@ def _sound(file: Encoded, shape: AudioShape, server: Server) -> ServerRefusal | 
         said = f"{shape.duration_s:.1f} s"
         if seconds > shape.duration_s:
             said += f", and packed samples of {held.channels} channels count each"
-        return _above(AUDIO_SECONDS, -int(-seconds // 1), said, f"{most} s")
+        return _above(AUDIO_SECONDS, math.ceil(seconds), said, f"{most} s")
     most = server.limits.get(AUDIO_BYTES)
     decoded = decoded_bytes(file, server)
     if most is not None and decoded > most:
