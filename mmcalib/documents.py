@@ -10,6 +10,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
+from mmcalib.sizes import MIB
+
 # A million shapes have two million; each takes a hundred bytes and more.
 MOST_CONTAINERS: Final = 8_000_000
 _MOST_DEPTH: Final = 40
@@ -42,7 +44,7 @@ def read_document(path: str | Path, most_bytes: int) -> bytes:
     """The whole file. Raises OSError, also for one that is larger."""
     data = bytearray()
     with open_document(path) as file:
-        while block := file.read(min(1 << 20, most_bytes + 1 - len(data))):
+        while block := file.read(min(MIB, most_bytes + 1 - len(data))):
             data += block
             if len(data) > most_bytes:
                 raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")

@@ -26,15 +26,11 @@ class MmcalibError(Exception):
 
     exit_code = 1
 
-    def __init__(
-        self, message: str, *, hint: str = "", reason: str = "", exit_code: int | None = None
-    ) -> None:
+    def __init__(self, message: str, *, hint: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason or message
         self.hint = hint
-        if exit_code is not None:
-            self.exit_code = exit_code
 
 
 class UsageError(MmcalibError):

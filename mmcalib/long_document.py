@@ -16,8 +16,9 @@ from mmcalib.documents import (
     check_containers,
     check_size,
 )
+from mmcalib.sizes import MIB
 
-_BLOCK_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = MIB
 # Of one value: a request with all that it says.
 _MOST_CHARS: Final = 1 << 28
 _SPACE: Final = re.compile(r"[ \t\n\r]*")

@@ -1,14 +1,20 @@
-"""Sizes as people write them."""
+"""Units of bytes, and sizes as people write them."""
 
 from __future__ import annotations
 
 import re
 from decimal import Decimal
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
 
 BYTES_PER = {
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
     "mb": 10**6,
     "gb": 10**9,
     "tb": 10**12,

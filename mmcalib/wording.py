@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mmcalib.sizes import GIB
+
 LINE_CHARS = 200
-GIB = 1 << 30
 
 # Why bytes could not be had, which says nothing of them and may pass.
 NO_FILE = "no such file any more"

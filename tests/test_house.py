@@ -48,7 +48,7 @@ MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim", "mmcalib.releases")
 NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
 
 PURE = ("mmcalib.checks", "mmcalib.derive", "mmcalib.domain", "mmcalib.releases.constants")
-PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.wording")
+PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.sizes", "mmcalib.wording")
 IMPURE = {
     *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),
     *("tempfile", "threading", "time", "PIL", "av", "soundfile", "librosa"),

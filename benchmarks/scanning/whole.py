@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing import get_context
@@ -15,9 +15,11 @@ from PIL import Image
 
 from mmcalib.census.cache import Cache
 from mmcalib.census.count_corpus import count_corpus
-from mmcalib.census.executors.executor import Executor, Inline
+from mmcalib.census.executors.answering import answer
+from mmcalib.census.executors.executor import Executor, ProbeFuture, ProbeResult, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.prober import Prober
+from mmcalib.closing import Closing
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.media.probe import probe
 from scanning.timing import Timed, in_turns, processor_s
@@ -55,7 +57,7 @@ def scans(tree: Path, items: int, rounds: int, *, bare: bool) -> Scans:
         _scan(tree, items, LocalPool(probe), Cache(full))
         number = count()
         ways: dict[str, Callable[[], object]] = {
-            INLINE: lambda: _scan(tree, items, Inline(probe)),
+            INLINE: lambda: _scan(tree, items, _NoWorker()),
             ONE: lambda: _scan(tree, items, LocalPool(probe, workers=1)),
             TWO: lambda: _scan(tree, items, LocalPool(probe, workers=2)),
             COLD: lambda: _scan(
@@ -67,6 +69,25 @@ def scans(tree: Path, items: int, rounds: int, *, bare: bool) -> Scans:
             ways = {BARE: lambda: _bare(tree), TWO_BARE: lambda: _two_bare(tree), **ways}
         timed = in_turns(ways, rounds, clock=time.perf_counter, least_s=0)
         return Scans(items, timed, {name: _processor_s(way) for name, way in ways.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    orders: Sequence[ProbeTask]
+
+
+class _NoWorker(Closing):
+    ahead = 0
+    chunk_items = 64
+
+    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
+        return _Chunk(orders)
+
+    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
+        assert isinstance(ticket, _Chunk)
+        return [answer(order, probe) for order in ticket.orders]
+
+    def close(self) -> None: ...
 
 
 def _processor_s(call: Callable[[], object]) -> tuple[float, float]:

@@ -14,8 +14,9 @@ from mmcalib.domain.items import Item, without_data
 from mmcalib.locations.location import Location
 from mmcalib.locations.opening import open_item
 from mmcalib.progress import Progress, Silent
+from mmcalib.sizes import MIB
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = MIB
 _DIGEST = Named("mmcalib.census.contents", "digest")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -15,6 +14,7 @@ from mmcalib.census.top_k import Foremost
 from mmcalib.corpus.asking import asked_by
 from mmcalib.domain.items import Prompt
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
+from mmcalib.domain.shares import least_covering
 
 # One for all prompts that keep none.
 _NO_MESSAGES: list[dict[str, object]] = []
@@ -89,8 +89,7 @@ class PromptCensus:
         if not 0 < quantile <= 1:
             raise ValueError(f"quantile {quantile} is not in (0, 1]")
         per_prompt = self.histogram(modality)
-        # The product of a decimal share and a count may lie a rounding error above a whole number.
-        needed = math.ceil(round(quantile * per_prompt.total(), 9))
+        needed = least_covering(quantile, per_prompt.total())
         covered = 0
         for items, prompts in sorted(per_prompt.items()):
             covered += prompts
@@ -109,7 +108,7 @@ class PromptCensus:
             (tuple(carried[place] for place in places), count)
             for carried, count in self._carrying.items()
         )
-        needed = math.ceil(round(share * self.prompts(), 9))
+        needed = least_covering(share, self.prompts())
         most, covered = (0,) * len(modalities), 0
         for items, prompts in sorted(per_prompt, key=lambda entry: sum(entry[0])):
             if covered >= needed:
@@ -117,15 +116,6 @@ class PromptCensus:
             most = tuple(map(max, most, items))
             covered += prompts
         return dict(zip(modalities, most, strict=True))
-
-    def admitted(self, counts: Mapping[Modality, int]) -> int:
-        """The number of prompts that carry no more items of any of the modalities."""
-        most = [counts.get(modality, math.inf) for modality in MODALITIES]
-        return sum(
-            count
-            for carried, count in self._carrying.items()
-            if all(items <= limit for items, limit in zip(carried, most, strict=True))
-        )
 
     def histogram(self, modality: Modality) -> Counter[int]:
         """Number of items of `modality` in a prompt -> number of such prompts."""

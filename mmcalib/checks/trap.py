@@ -8,6 +8,7 @@ from typing import Any
 
 from mmcalib.checks.check import Check
 from mmcalib.domain.budget import Budget
+from mmcalib.wording import gib
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +60,4 @@ class TrapRule:
 
 def size(nbytes: int | None) -> str:
     """Such as ` (2.10 GiB, computed)`; nothing where it is not known."""
-    return "" if nbytes is None else f" ({nbytes / 2**30:.2f} GiB, computed)"
+    return "" if nbytes is None else f" ({gib(nbytes)}, computed)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmcalib.processes.free_memory import free_bytes
+from mmcalib.sizes import GIB
 
 _SHARE = 0.8
 
@@ -12,6 +13,6 @@ def require_host_memory(needed_bytes: int) -> None:
     free = free_bytes()
     if free is not None and needed_bytes > _SHARE * free:
         raise MemoryError(
-            f"processing it takes about {needed_bytes / 2**30:.0f} GiB of host memory, "
-            f"{free / 2**30:.0f} GiB are free here"
+            f"processing it takes about {needed_bytes / GIB:.0f} GiB of host memory, "
+            f"{free / GIB:.0f} GiB are free here"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmcalib.corpus.asking import bare
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import BareRequest
 
@@ -46,7 +46,7 @@ ONE = _request([_turn("user", "a")])
 
 def with_items(modality: Modality, count: int, words: str = "a") -> BareRequest:
     """One message of so many items between words."""
-    parts = [url_part(f"{modality}_url", "x") for _ in range(count)]
+    parts = [url_part(PART_OF[modality], "x") for _ in range(count)]
     content = [text_part(words), *parts, text_part("b" if words == "a" else words)]
     return _request([{"role": "user", "content": content}], {modality: count})
 
@@ -99,7 +99,7 @@ def unusual() -> Iterator[BareRequest]:
 
 def mixed(modalities: Sequence[Modality]) -> Iterator[BareRequest]:
     """Items of several modalities in one message, and in two."""
-    parts = [url_part(f"{modality}_url", "x") for modality in modalities]
+    parts = [url_part(PART_OF[modality], "x") for modality in modalities]
     once = [*parts, text_part("a")]
     yield _request([{"role": "user", "content": once}], dict.fromkeys(modalities, 1))
     content = [*parts, text_part("a"), *parts[::-1]]

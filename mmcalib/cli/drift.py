@@ -57,7 +57,7 @@ def drift(
     if bool(requests) == (metrics is not None):
         raise UsageError("traffic is read from one place", hint="--requests FILE or --metrics URL")
     if since is not None and metrics is None:
-        raise UsageError("--since is of metrics", hint="--metrics URL --since FILE")
+        raise UsageError("--since needs --metrics", hint="--metrics URL --since FILE")
     if not 0 <= tolerate < 1:
         raise UsageError(f"--tolerate {tolerate} is no share", hint="--tolerate 0.01")
     known = Calibration.load(calibration_in(calibration))

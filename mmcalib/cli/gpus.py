@@ -50,6 +50,7 @@ def gpus(
             rest = f"{rest}; inferred" if rest else "inferred"
         print(f"{gpu.name:<{width}}  {memory:>9}  {capability:<10}  {rest}".rstrip())
     print(
-        "memory as torch reports it, less than advertised; found in public unless it says inferred",
+        "memory as torch reports it, less than advertised; "
+        "from public sources, unless marked inferred",
         file=sys.stderr,
     )

@@ -85,7 +85,7 @@ def models(
         print_json(found)
         return
     if not found:
-        print("none of the bundled models is so: mmcalib models lists all", file=sys.stderr)
+        print("no bundled model matches: mmcalib models lists all", file=sys.stderr)
         return
     whole = [model for model in found if [model.id.lower()] == [w.lower() for w in words or ()]]
     if whole:

@@ -138,14 +138,14 @@ def rehearse(
             hint="--config FILE",
         )
     if worst_order is not None and not requests:
-        raise UsageError("--worst-order is of --requests", hint="--requests requests.jsonl")
+        raise UsageError("--worst-order needs --requests", hint="--requests requests.jsonl")
     if (concurrency is not None) + (rate is not None) + timestamps > 1:
         raise UsageError(
             "--concurrency, --rate and --timestamps are one or the other", hint="--concurrency 64"
         )
     if not requests and (concurrency is not None or rate is not None or timestamps):
         raise UsageError(
-            "--concurrency, --rate and --timestamps are of --requests",
+            "--concurrency, --rate and --timestamps need --requests",
             hint="--requests requests.jsonl",
         )
     if config is not None and compare is not None:

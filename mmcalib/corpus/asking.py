@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmcalib.corpus.content_parts import PART_OF
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.items import Prompt
 
@@ -154,7 +155,7 @@ def digest(messages: Sequence[Message], fields: Mapping[str, Any]) -> str:
 def _bare_part(part: object) -> object:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "input_audio":
-        kind = "audio_url"
-    if kind in ("image_url", "video_url", "audio_url"):
+        kind = PART_OF["audio"]
+    if kind in PART_OF.values():
         return {"type": kind, kind: None, "uuid": "mmcalib"}
     return part

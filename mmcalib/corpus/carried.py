@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from mmcalib.corpus.chat import UrlType
+from mmcalib.corpus.content_parts import UrlType
 from mmcalib.corpus.urls import Unresolved, inline_file, is_inline
 
 

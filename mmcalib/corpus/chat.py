@@ -15,18 +15,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from mmcalib.corpus.asking import fields_of
+from mmcalib.corpus.content_parts import UrlType, text_part
 from mmcalib.corpus.custom import is_custom, messages_of
 from mmcalib.corpus.sent import sent_at
-from mmcalib.domain.shapes import Modality
 
 # vLLM's spelling of the content parts that hold words (vllm/renderers/chat_utils.py, 0.32).
 TextType = Literal["text", "input_text", "output_text", "refusal", "thinking"]
-UrlType = Literal["image_url", "video_url", "audio_url"]
-MODALITY_OF: Mapping[UrlType, Modality] = {
-    "image_url": "image",
-    "video_url": "video",
-    "audio_url": "audio",
-}
 
 # Inline media of up to 36 MiB, because base64 makes four bytes of three. A line is held in memory
 # some five times over while it is read.
@@ -97,7 +91,7 @@ def _as_parts(content: object) -> object:
     listed = [content] if isinstance(content, str) else content
     if not isinstance(listed, list):
         return listed
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in listed]
+    return [text_part(part) if isinstance(part, str) else part for part in listed]
 
 
 class ChatMessage(BaseModel):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 
 
 class _Image(BaseModel):
@@ -25,7 +25,7 @@ class _Content(BaseModel):
     def parts(self) -> Iterable[dict[str, object]]:
         for part in self.content:
             if part.get("type") == "image":
-                yield url_part("image_url", _Image.model_validate(part).image)
+                yield url_part(PART_OF["image"], _Image.model_validate(part).image)
             else:
                 yield part
 
@@ -35,7 +35,10 @@ class _Images(BaseModel):
     image_files: list[str] = Field(min_length=1)
 
     def parts(self) -> Iterable[dict[str, object]]:
-        return [text_part(self.prompt), *(url_part("image_url", file) for file in self.image_files)]
+        return [
+            text_part(self.prompt),
+            *(url_part(PART_OF["image"], file) for file in self.image_files),
+        ]
 
 
 class _Audio(BaseModel):
@@ -43,7 +46,7 @@ class _Audio(BaseModel):
     audio: str
 
     def parts(self) -> Iterable[dict[str, object]]:
-        return [text_part(self.prompt), url_part("audio_url", self.audio)]
+        return [text_part(self.prompt), url_part(PART_OF["audio"], self.audio)]
 
 
 class _Words(BaseModel):

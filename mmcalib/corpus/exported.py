@@ -57,3 +57,9 @@ def mapping(value: object) -> Mapping[str, Any]:
 def tokens(*given: object) -> int | None:
     """The first that is a count."""
     return next((n for n in given if type(n) is int and n > 0), None)
+
+
+def names(given: object) -> list[str]:
+    """The name that a field is, or those that it lists."""
+    listed = given if isinstance(given, list) else [given]
+    return [name for name in listed if isinstance(name, str) and name]

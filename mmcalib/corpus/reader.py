@@ -16,9 +16,10 @@ from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, carried_bytes
 from mmcalib.errors import MmcalibError
 from mmcalib.processes.confine import belong_to_parent, confine
+from mmcalib.sizes import MIB
 
 # A list is sent when it carries so much, holds so many, or is so old.
-_FULL_BYTES = 1 << 20
+_FULL_BYTES = MIB
 _FULL = 64
 _FLUSH_S = 0.2
 

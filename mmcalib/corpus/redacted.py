@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.corpus.asking import asked, is_plain
-from mmcalib.corpus.chat import MODALITY_OF, UrlType
-from mmcalib.corpus.content_parts import text_part
+from mmcalib.corpus.content_parts import MODALITY_OF, UrlType, text_part
 from mmcalib.corpus.urls import (
     Outside,
     Unresolved,

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from mmcalib.corpus.asking import asked
-from mmcalib.corpus.chat import MODALITY_OF, BadRequest, UrlType, parse_line
-from mmcalib.corpus.content_parts import url_part
+from mmcalib.corpus.chat import BadRequest, parse_line
+from mmcalib.corpus.content_parts import MODALITY_OF, UrlType, url_part
 from mmcalib.corpus.urls import (
     Outside,
     Unresolved,

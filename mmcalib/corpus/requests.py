@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmcalib.corpus.asking import asked, bare
-from mmcalib.corpus.chat import LONGEST_LINE_BYTES, MODALITY_OF, BadRequest, parse_line
+from mmcalib.corpus.chat import LONGEST_LINE_BYTES, BadRequest, parse_line
+from mmcalib.corpus.content_parts import MODALITY_OF
 from mmcalib.corpus.request_line import RequestLines, exists
 from mmcalib.corpus.urls import Unresolved
 from mmcalib.domain.items import Item, Prompt, Skipped, Text

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped, without_data
 from mmcalib.domain.shapes import Modality
 from mmcalib.locations.location import inside, url_of
 from mmcalib.locations.table_cell import Cell
+from mmcalib.media.file_names import SOUND_ENDINGS, VIDEO_ENDINGS, ending_of
 from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
 from mmcalib.wording import one_line
 
@@ -19,8 +19,6 @@ TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "ins
 
 # Bytes of larger media do not travel with their item: they are read again where they are needed.
 MOST_SENT_BYTES = 1 << 24
-
-_AUDIO_SUFFIXES = frozenset((".ogg", ".oga", ".opus", ".m4a", ".mka", ".weba", ".wma", ".amr"))
 
 # From the path in a cell without bytes to what it names.
 Named = Callable[[str], Item | Skipped]
@@ -63,7 +61,7 @@ class Table:
             if isinstance(medium.found, Skipped):
                 return Skipped(origin, one_line(f"{medium.found.path}: {medium.found.reason}"))
             items.append(without_data(medium.found))
-            parts.append(url_part(f"{medium.modality}_url", url_of(medium.found.path)))
+            parts.append(url_part(PART_OF[medium.modality], url_of(medium.found.path)))
         content = [*parts, *map(text_part, words)]
         message: dict[str, object] = {"role": "user", "content": content}
         return Prompt(origin, tuple(items), "\n".join(words), [message])
@@ -110,9 +108,9 @@ def _modality(data: bytes, path: str) -> Modality:
     """A guess for the content part; the probe says what it is."""
     kind = sniff(data[:HEAD_BYTES])
     if kind in ("container", "audio") or data == b"":
-        suffix = PurePosixPath(path).suffix.lower()
-        if kind == "audio" or suffix in _AUDIO_SUFFIXES:
+        ending = ending_of(path)
+        if kind == "audio" or ending in SOUND_ENDINGS:
             return "audio"
-        if kind == "container":
+        if kind == "container" or ending in VIDEO_ENDINGS:
             return "video"
     return "image"

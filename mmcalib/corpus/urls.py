@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+from mmcalib.corpus.content_parts import PART_OF, UrlType
 from mmcalib.locations.atomic_copy import keep
 from mmcalib.locations.location import BEHIND
 from mmcalib.media.sniff import FRAMES
@@ -128,11 +129,11 @@ def sent_frames(url: str) -> bytes | None:
     return FRAMES + payload.encode(errors="replace")
 
 
-def inline_file(part_type: str, url: str, folder: Path) -> str:
+def inline_file(part_type: UrlType, url: str, folder: Path) -> str:
     """The file below `folder` that holds what the `data:` URL of a part of this type carries.
     Raises `Unresolved` and OutputError.
     """
-    if part_type == "video_url" and (frames := sent_frames(url)):
+    if part_type == PART_OF["video"] and (frames := sent_frames(url)):
         return materialise(frames, FRAMES_SUFFIX, folder)
     return materialise(*decode_data_url(url), folder)
 

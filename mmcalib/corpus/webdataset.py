@@ -8,30 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from tarfile import TarInfo
 
-from mmcalib.corpus.chat import UrlType
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, UrlType, text_part, url_part
 from mmcalib.corpus.walk import is_hidden, why
 from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.locations.disk import NOT_REGULAR
 from mmcalib.locations.location import inside
 from mmcalib.locations.tarball import Damaged, Tar, is_file
+from mmcalib.media.file_names import MEDIA_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS
 from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
+from mmcalib.sizes import MIB
 from mmcalib.wording import one_line
 
-# Endings of the fields that webdataset/autodecode.py (1.0) decodes, and of what else models take.
-_IMAGES = {
-    *("jpg", "jpeg", "jpe", "jfif", "png", "ppm", "pgm", "pbm", "pnm", "gif", "webp", "bmp"),
-    *("tif", "tiff", "avif", "heic", "heif", "jp2", "ico"),
-}
-_VIDEOS = {
-    *("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "ogv", "wmv", "flv", "ts"),
-    *("m2ts", "3gp", "mjpeg", "h264"),
-}
-_SOUNDS = {
-    *("wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "wma", "amr"),
-    *("au", "mka", "weba"),
-}
-_MEDIA = _IMAGES | _VIDEOS | _SOUNDS
+# Endings as webdataset/autodecode.py (1.0) decodes them, beside those of media.
 _WORDS = {"txt", "text", "caption", "transcript"}
 _JSON = {"json", "jsn"}
 _TEXTS = _WORDS | _JSON
@@ -47,7 +35,7 @@ _FIELDS = ("prompt", "question", "text", "caption")
 _META = re.compile(r"__[^/]*__($|/)")
 
 # More text than this fits into no context.
-_LONGEST_TEXT_BYTES = 1 << 20
+_LONGEST_TEXT_BYTES = MIB
 # What stands in a compressed archive is read while it passes by, up to this, and up to so much of
 # one sample.
 _HELD_BYTES = 1 << 23
@@ -109,17 +97,17 @@ class _File:
     @property
     def is_media(self) -> bool:
         """By the ending, so that a damaged one is missed, or else by content."""
-        if self.ending in _MEDIA or self.ending in _TEXTS or self.ending in _VALUES:
-            return self.ending in _MEDIA
+        if self.ending in MEDIA_ENDINGS or self.ending in _TEXTS or self.ending in _VALUES:
+            return self.ending in MEDIA_ENDINGS
         return is_media(self.head)
 
     @property
     def part_type(self) -> UrlType:
         kind = sniff(self.head[:HEAD_BYTES])
-        sound = self.ending in _SOUNDS
+        sound = self.ending in SOUND_ENDINGS
         if kind == "audio" or (sound and kind != "image"):
-            return "audio_url"
-        return "video_url" if kind == "container" or self.ending in _VIDEOS else "image_url"
+            return PART_OF["audio"]
+        return PART_OF["video" if kind == "container" or self.ending in VIDEO_ENDINGS else "image"]
 
 
 @dataclass(slots=True)
@@ -217,7 +205,7 @@ def _wanted_bytes(
     if ending in _TEXTS:
         read = sum(len(file.head) for file in sample.files if file.ending in _TEXTS)
         return max(0, _LONGEST_TEXT_BYTES + 1 - read) if with_text else 0
-    known = ending in _VALUES or (ending in _MEDIA and not with_text)
+    known = ending in _VALUES or (ending in MEDIA_ENDINGS and not with_text)
     return 0 if known else HEAD_BYTES
 
 

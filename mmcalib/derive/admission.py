@@ -142,9 +142,9 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
     return _unknown(modality)
 
 
+_CUT_SHORT = "its end is missing: the server refuses a picture that it cannot decode whole"
 # OpenCV reads one from memory (vllm/multimodal/video_decoders/opencv.py, 0.32): of a single group
 # of pictures it gets no frame, of several it loses the first.
-_CUT_SHORT = "its end is missing: the server refuses a picture that it cannot decode whole"
 _STREAMED = "an MPEG transport stream: the server's decoder may find no frame in it"
 
 # As release 0.33 counts them: pictures with a fourth channel, frames without.

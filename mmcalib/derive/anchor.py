@@ -9,13 +9,14 @@ from typing import Final, Literal
 
 from mmcalib.derive.logs import StartupLog
 from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.sizes import GIB
 
 # Apart by more than this, a rehearsed KV cache is not the log's: the mean absolute error of the KV
 # pool where log and rehearsal share the code path (reports/memory-accuracy.md, Summary: 0.12 GiB
 # of 4 cases; text-only controls stand apart there). vLLM's own repeatability is 0.03 GiB.
-TOLERANCE_BYTES: Final = round(0.12 * 2**30)
+TOLERANCE_BYTES: Final = round(0.12 * GIB)
 # Logs round to 0.01 GiB, which in a small KV cache is much of a token's share.
-_ROUNDED_BYTES: Final = 0.005 * 2**30
+_ROUNDED_BYTES: Final = 0.005 * GIB
 
 PartName = Literal[
     "requested",

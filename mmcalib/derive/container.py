@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mmcalib.derive.mm_cache import GIB
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+from mmcalib.sizes import GIB
 
 # A container gets 64 MiB of shared memory unless told otherwise. vLLM's workers and NCCL hand their
 # buffers over there; it is a limit, and what nobody writes to takes nothing.

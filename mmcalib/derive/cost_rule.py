@@ -33,18 +33,8 @@ class CostRule:
     seconds_per_embed: float
     by_parts: bool = False
 
-    def cost(self, counted: VllmCount) -> Cost | None:
-        """None where the witnesses do not tell."""
-        embeds = counted.embeds
-        key = counted.parts if self.by_parts else embeds
-        text, nbytes = self.text(embeds), None if key is None else self.nbytes(key)
-        if text is None or nbytes is None:
-            return None
-        seconds = self.seconds_per_embed * embeds
-        return Cost(embeds + text, embeds, nbytes, 0.0, seconds, counted.sampled)
-
     def columns(self, counts: VllmCounts) -> tuple[Column, Column]:
-        """Text and bytes of each, as in `cost`; -1 where the witnesses do not tell."""
+        """Text and bytes of each; -1 where the witnesses do not tell."""
         keys = counts.parts if self.by_parts else counts.embeds
         return _each(self.text, counts.embeds), _each(self.nbytes, keys)
 

@@ -86,16 +86,3 @@ class CostTable:
     def largest(self) -> ItemCost | None:
         """The heaviest of all modalities."""
         return heaviest(cost for m in self.modalities() if (cost := self.heaviest(m)))
-
-
-def table_of(setting: Setting, costs: Mapping[Shape, ItemCost]) -> CostTable:
-    """The table of these alone."""
-    every = list(costs.values())
-    return CostTable(
-        setting,
-        {
-            modality: CostColumns.of(modality, mine)
-            for modality in MODALITIES
-            if (mine := [cost for cost in every if cost.shape.modality == modality])
-        },
-    )

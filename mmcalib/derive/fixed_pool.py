@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-
-_MIB: Final = 1 << 20
+from mmcalib.sizes import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def fixed_pool(found: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
     less what is spared for steps that take more than is reserved; None where nothing is left.
     """
     left = found.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
-    if left < _MIB or found.kv_cache_tokens is None:
+    if left < MIB or found.kv_cache_tokens is None:
         return None
-    size = left // _MIB * _MIB
+    size = left // MIB * MIB
     return FixedPool(found.kv_cache_bytes, size, found.capture_sizes, spared_bytes)

@@ -22,17 +22,17 @@ class SizedItems:
     tokens: int
 
 
-def buckets(found: Sequence[SizedItems], most: int = MOST_BUCKETS) -> Iterator[SizedItems]:
-    """At most so many, two or more, in the order of their tokens, with all items. The costliest
-    shape stays by itself; of the others, where they are too many, neighbours are one: that whose
-    tokens are nearest to their mean, so that the load as a whole is as heavy.
+def buckets(found: Sequence[SizedItems]) -> Iterator[SizedItems]:
+    """Few enough, in the order of their tokens, with all items. The costliest shape stays by
+    itself; of the others, where they are too many, neighbours are one: that whose tokens are
+    nearest to their mean, so that the load as a whole is as heavy.
     """
     if not found:
         return
     *ordered, costliest = sorted(
         found, key=lambda one: (one.tokens, one.shape.width_px, one.shape.height_px)
     )
-    each = math.ceil(len(ordered) / (most - 1)) or 1
+    each = math.ceil(len(ordered) / (MOST_BUCKETS - 1)) or 1
     for start in range(0, len(ordered), each):
         group = ordered[start : start + each]
         items = sum(one.items for one in group)

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmcalib.derive.stack_distance import Recency
+from mmcalib.domain.shares import least_covering
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+from mmcalib.sizes import GIB
 
 # A cache for the last few percent of the hits can cost as much as one for all the others.
 NEARLY_ALL = 0.95
 
-# vLLM multiplies `mm_processor_cache_gb` by `GiB_bytes`, whatever its name says
-# (vllm/multimodal/cache/base.py of 0.32).
-GIB = 2**30
 # The steps in which a size is written.
 STEPS_PER_GIB = 100
 
@@ -98,6 +97,7 @@ class CacheSize:
 
     @property
     def capacity_bytes(self) -> int:
+        # vLLM multiplies by `GiB_bytes`, whatever its name (vllm/multimodal/cache/base.py, 0.32).
         return round(self.mm_processor_cache_gb * GIB)
 
     @property
@@ -198,9 +198,9 @@ def choose(
     allowed = allowed_gib(ram_budget_bytes, processes)
     least = max(floor_bytes, curve.largest_request_bytes)
     most = curve.hits_at(allowed * GIB) if least <= allowed * GIB else 0
-    needed = curve.capacity_for(_share(share, most))
+    needed = curve.capacity_for(least_covering(share, most))
     gib = written_gib(max(needed, least)) if needed else 0.0
-    wanted = curve.capacity_for(_share(share, curve.most_hits))
+    wanted = curve.capacity_for(least_covering(share, curve.most_hits))
     wanted_gib = written_gib(max(wanted, least)) if wanted else 0.0
     return CacheSize(
         mm_processor_cache_gb=gib,
@@ -213,7 +213,3 @@ def choose(
         wanted_gib=wanted_gib,
         wanted_hit_rate=curve.rate_at(wanted_gib * GIB),
     )
-
-
-def _share(share: float, hits: int) -> int:
-    return math.ceil(round(share * hits, 9))

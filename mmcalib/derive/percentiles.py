@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.domain.shape_columns import Column
+from mmcalib.domain.shares import least_covering
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +52,5 @@ def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, sha
         return 0
     order = np.argsort(tokens, kind="stable")
     covered = np.cumsum(np.asarray(counts)[order])
-    needed = math.ceil(round(share * int(covered[-1]), 9))
+    needed = least_covering(share, int(covered[-1]))
     return int(np.asarray(tokens)[order][covered.searchsorted(needed)])

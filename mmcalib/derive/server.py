@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mmcalib.domain.encoding import MIB, Encoded
+from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.server import (
     AUDIO_BYTES,
     AUDIO_FILE,
@@ -15,6 +16,7 @@ from mmcalib.domain.server import (
     Server,
 )
 from mmcalib.domain.shapes import AudioShape, VideoShape
+from mmcalib.sizes import MIB
 
 # Bytes that FFmpeg's sample formats take per channel; libsndfile decodes to float32.
 _SAMPLE_BYTES = {"u8": 1, "s16": 2, "s32": 4, "flt": 4, "dbl": 8, "s64": 8}
@@ -92,7 +94,7 @@ def _sound(file: Encoded, shape: AudioShape, server: Server) -> ServerRefusal | 
         said = f"{shape.duration_s:.1f} s"
         if seconds > shape.duration_s:
             said += f", and packed samples of {held.channels} channels count each"
-        return _above(AUDIO_SECONDS, -int(-seconds // 1), said, f"{most} s")
+        return _above(AUDIO_SECONDS, math.ceil(seconds), said, f"{most} s")
     most = server.limits.get(AUDIO_BYTES)
     decoded = decoded_bytes(file, server)
     if most is not None and decoded > most:

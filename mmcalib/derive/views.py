@@ -18,10 +18,6 @@ class Pinned:
     batches: int
     known: bool
 
-    @property
-    def beyond_tokens(self) -> int:
-        return max(0, self.tokens - self.cache_tokens)
-
 
 def pinned(kept: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: bool) -> Pinned:
     """`kept` are the embeds of the distinct items that may stay while others come and go; one batch

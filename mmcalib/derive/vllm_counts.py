@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mmcalib.derive.sampled import integers, sampled_rows, sampled_tuples, widened
+from mmcalib.derive.sampled import sampled_tuples, widened
 from mmcalib.domain.shape_columns import Column, Shapes
-from mmcalib.domain.shapes import Modality, Shape
 
 # Stands for parts that are not known.
 _NONE = -1
@@ -35,18 +34,6 @@ class VllmCounts:
     embeds: Column
     sampled: Column
     parts: Column
-
-    @classmethod
-    def of(cls, modality: Modality, counts: Mapping[Shape, VllmCount]) -> VllmCounts:
-        """These, in whatever order they come."""
-        shapes = Shapes.of(modality, counts)
-        rows = [counts[shape] for shape in shapes]
-        return cls(
-            shapes,
-            integers(one.embeds for one in rows),
-            sampled_rows(one.sampled for one in rows),
-            integers(_NONE if one.parts is None else one.parts for one in rows),
-        )
 
     @classmethod
     def joined(cls, parts: Sequence[VllmCounts], of: Shapes) -> VllmCounts:

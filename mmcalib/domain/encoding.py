@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from mmcalib.domain.shapes import Modality, Shape
-
-MIB = 1 << 20
+from mmcalib.sizes import MIB
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -85,15 +85,6 @@ class TrafficStep:
     peak_bytes: int | None = None
     held_bytes: int | None = None
 
-    @property
-    def decisions(self) -> tuple[int, ...]:
-        """What the scheduler decided, and what then lay in the cache: the same on any device."""
-        return (
-            *(self.new, self.scheduled, self.waiting, self.preempted, self.held_up, self.tokens),
-            *(self.encoded, self.encoder_tokens, self.evicted, self.finished),
-            *(self.cache_tokens, self.logical_bytes, self.alive_bytes, self.kv_blocks),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class HighestStep:

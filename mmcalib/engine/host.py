@@ -37,6 +37,7 @@ from mmcalib.errors import (
     VllmRefused,
 )
 from mmcalib.processes.pipe import patient_pipe
+from mmcalib.processes.spawn import in_words
 
 R = TypeVar("R", bound=Reply)
 
@@ -202,13 +203,9 @@ class EngineHost(Closing):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_TERM_GRACE_S)
         code = self._process.returncode
-        how = "ended"
-        if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-            if -code == signal.SIGKILL:
-                how += " (out of memory?)"
-        elif code:
-            how = f"ended with exit code {code}"
+        how = in_words(code) if code else "ended"
+        if code == -signal.SIGKILL:
+            how += " (out of memory?)"
         self._tail.follow()
         last = last_line(self._log.path)
         hint = f"its log: {self._log.kept()}"

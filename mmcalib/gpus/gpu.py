@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from mmcalib.errors import UsageError
-from mmcalib.sizes import size_bytes
+from mmcalib.sizes import GIB, size_bytes
 
 TotalStatus: TypeAlias = Literal["found", "inferred", "given", "read"]
 TOTAL_STATUSES: tuple[str, ...] = get_args(TotalStatus)
@@ -26,7 +26,7 @@ CAPABILITIES: frozenset[Capability] = frozenset(
     }
 )
 # Bounds of our own, against a slip of the unit: no GPU of these capabilities lies outside.
-LEAST_BYTES = 2**30
+LEAST_BYTES = GIB
 MOST_BYTES = 2**42
 CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
 

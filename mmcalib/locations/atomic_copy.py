@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mmcalib.errors import OutputError
+from mmcalib.sizes import MIB
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = MIB
 # Requests carry what nobody else is meant to see.
 _PRIVATE = 0o700
 

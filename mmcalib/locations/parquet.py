@@ -18,9 +18,10 @@ from mmcalib.locations.location import Location
 from mmcalib.locations.opening import Opened
 from mmcalib.locations.optional_deps import need, plain_errors
 from mmcalib.locations.table_cell import Cell, Cursor
+from mmcalib.sizes import MIB
 
 # Pages are read as they are needed, not a row group at once.
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = MIB
 
 # Rows in memory at once, and what they may take.
 _BATCH_ROWS = 16

@@ -20,6 +20,7 @@ from mmcalib.closing import Closing
 from mmcalib.locations.disk import NOT_REGULAR, version_of
 from mmcalib.locations.file_slice import Window
 from mmcalib.locations.location import Location
+from mmcalib.sizes import MIB
 from mmcalib.wording import one_line
 
 # What `tarfile` raises on damaged headers, its own errors apart.
@@ -39,7 +40,7 @@ _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 # Long names and extended headers take some KiB; `tarfile` reads as much as the archive says, and
 # headers of headers, all of which it holds, before it comes to a member.
-_LONGEST_HEADER_BYTES = 1 << 20
+_LONGEST_HEADER_BYTES = MIB
 # A member has some ten fields. Global ones are copied for each member after them.
 _MOST_FIELDS = 1000
 _TOO_MANY = f"header of more than {_MOST_FIELDS} fields"

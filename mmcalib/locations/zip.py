@@ -17,12 +17,13 @@ from mmcalib.locations.file_slice import Window
 from mmcalib.locations.location import Location, member_name
 from mmcalib.locations.opening import Opened
 from mmcalib.locations.optional_deps import foreign, plain_errors
+from mmcalib.sizes import GIB
 
 # A member's name takes some 100 bytes of the archive's directory, and 1 KiB of memory.
 MOST_DIRECTORY_BYTES = 1 << 26
 
 # What may be inflated of one member: each step back starts over. Takes some four seconds.
-MOST_INFLATED_BYTES = 1 << 30
+MOST_INFLATED_BYTES = GIB
 
 # bzip2 and LZMA make gigabytes of a few kilobytes in one step.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

@@ -9,9 +9,10 @@ import time
 from typing import BinaryIO, cast
 
 from mmcalib.media.failure import Unreadable
+from mmcalib.sizes import MIB
 
 # Files below this are read without a bound: Pillow searches them in less than a second.
-_BOUNDED_BYTES = 1 << 20
+_BOUNDED_BYTES = MIB
 
 # Pillow takes two seconds to search this much of a file on disk byte by byte; segments of a header
 # that are longer than the buffer do not count.

@@ -8,7 +8,7 @@ import stat
 from dataclasses import replace
 from typing import BinaryIO, cast
 
-from mmcalib.domain.encoding import MIB, PLAIN, Encoded, mib
+from mmcalib.domain.encoding import PLAIN, Encoded, mib
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.errors import UsageError
@@ -29,6 +29,7 @@ from mmcalib.media.bounded import (
 from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import ANIMATED, HEAD_BYTES, Kind, sniff
+from mmcalib.sizes import MIB
 from mmcalib.wording import one_line
 
 _NOT_MEDIA = "not an image, video or audio file"

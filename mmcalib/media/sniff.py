@@ -7,16 +7,6 @@ from typing import Literal
 
 Kind = Literal["empty", "image", "container", "audio", "frames", "text", "unknown"]
 
-# Names of files that say they are media; what they are their content says.
-SUFFIXES = frozenset(
-    f".{name}"
-    for name in (
-        *("jpg", "jpeg", "png", "gif", "webp", "bmp", "tif", "tiff", "avif", "heic", "heif", "jp2"),
-        *("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "flv", "wmv"),
-        *("wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "aac", "wma", "aiff"),
-    )
-)
-
 # A clip as the frames that a client sent: the `data:` URL itself, which vLLM alone reads.
 FRAMES = b"data:video/jpeg;base64,"
 

@@ -56,10 +56,6 @@ class Geometry:
         """A section as the checkpoint's files hold it, provenance stripped; {} if there is none."""
         return _strip(self.sections.get(section, {}))
 
-    def doubtful(self) -> tuple[tuple[str, Fact], ...]:
-        """The facts that were not read in a stored copy of this model's files."""
-        return tuple((name, fact) for name, fact in self.facts() if fact.status != "found")
-
 
 def parse_geometry(document: Mapping[str, Any]) -> Geometry:
     """Reads one fact file; a fact's `source` key becomes the text in `sources`.

@@ -14,10 +14,11 @@ import sys
 from typing import NamedTuple
 
 from mmcalib.processes.confine import belong_to_parent
+from mmcalib.sizes import GIB
 
 # A tokenizer takes up to 40 MB, the list of a repository's files less than that.
 MOST_FILE_BYTES = 1 << 28
-MOST_MEMORY_BYTES = 1 << 30
+MOST_MEMORY_BYTES = GIB
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Per event of `sys.addaudithook` the arguments that name what is written.

@@ -16,9 +16,6 @@ from mmcalib.models.checkpoint import checkpoint_files, materialise
 from mmcalib.models.fact import Geometry
 from mmcalib.models.hub import HubUnavailable, HuggingFaceHub, ModelHub, cached_snapshot
 
-# What vLLM can load weights from.
-WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "consolidated*.pth", "*.gguf")
-
 Source = Literal["local", "hub", "bundled"]
 
 
@@ -31,11 +28,6 @@ class ResolvedModel:
     source: Source
     geometry: Geometry | None
     notes: tuple[str, ...]
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether the folder holds weights; without them load with `load_format=dummy`."""
-        return any(any(Path(self.path).glob(pattern)) for pattern in WEIGHT_FILES)
 
 
 def resolve(

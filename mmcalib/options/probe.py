@@ -51,7 +51,7 @@ class ProbeOptions(Options):
 
     def __post_init__(self) -> None:
         if self.ray_address is not None and self.executor != "ray":
-            raise UsageError("--ray-address is of a Ray cluster", hint="--executor ray")
+            raise UsageError("--ray-address needs a Ray cluster", hint="--executor ray")
 
 
 PROBE = ProbeOptions()

@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 from typing import Final
 
+from mmcalib.sizes import MIB
+
 # `M_MMAP_THRESHOLD` of glibc's malloc.h, and the bytes from which a block is a mapping of its own.
 _M_MMAP_THRESHOLD: Final = -3
-_LARGE_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = MIB
 
 
 def give_back_large_blocks() -> None:

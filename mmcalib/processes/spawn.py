@@ -39,6 +39,11 @@ def how_it_ended(process: subprocess.Popen[bytes], patience_s: float = 5.0) -> s
         code = process.wait(timeout=patience_s)
     except subprocess.TimeoutExpired:
         return "does not answer"
+    return in_words(code)
+
+
+def in_words(code: int) -> str:
+    """How a process ended, by its return code."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.sizes import GIB
 
 # cuBLAS takes 32 MiB on Hopper, cublasLt as much; more was taken by something else.
 _LEFT_BY_PROFILE_BYTES: Final = 128 << 20
@@ -81,7 +82,7 @@ class _Captured(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         found = _GRAPHS_TOOK.search(record.getMessage())
         if found:
-            self.nbytes = round(float(found[1]) * 2**30)
+            self.nbytes = round(float(found[1]) * GIB)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from mmcalib import wording
 from mmcalib.result.processor_device import ProcessedItems, ProcessorDevice
+from mmcalib.sizes import MIB
 
-MIB = 1 << 20
 HEAD = (
     *("", "items", "differ", "items/s, CPU", "items/s, device", "device memory per item, mean"),
     *("at most", "values differ by"),

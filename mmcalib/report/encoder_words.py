@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from mmcalib import wording
 from mmcalib.derive.encoder_curve import costlier_together
 from mmcalib.result.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
+from mmcalib.sizes import GIB, KIB, MIB
 
-KIB, MIB = 1 << 10, 1 << 20
 HEAD = (
     *("stand-ins", "tokens", "to the cache", "inputs", "peak", "above the curve", "rehearsed"),
     "seconds",
@@ -93,7 +93,7 @@ def items(shape: str, count: int) -> str:
 
 def mib(value: float) -> str:
     """Below a GiB, in MiB: most of these are far smaller."""
-    return wording.gib(round(value)) if abs(value) >= wording.GIB else f"{value / MIB:z,.2f} MiB"
+    return wording.gib(round(value)) if abs(value) >= GIB else f"{value / MIB:z,.2f} MiB"
 
 
 def _above(point: EncoderPoint) -> str:

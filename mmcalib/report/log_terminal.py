@@ -12,6 +12,7 @@ from mmcalib import wording
 from mmcalib.report.memory import memory_rows
 from mmcalib.result.logged import Logged, PartApart
 from mmcalib.result.memory import Memory
+from mmcalib.sizes import GIB
 
 
 def beside_the_log(log: Logged, memory: Memory, console: Console) -> None:
@@ -62,7 +63,7 @@ def _cells(part: PartApart) -> Iterator[str]:
     else:
         yield wording.gib(part.log)
         yield wording.gib(part.rehearsed)
-        shown = f"{part.difference / wording.GIB:+.2f} GiB"
+        shown = f"{part.difference / GIB:+.2f} GiB"
         yield "equal" if shown in {"+0.00 GiB", "-0.00 GiB"} else shown
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from mmcalib import wording
 from mmcalib.domain.release_figure import FigureGroup, FigureValue
 from mmcalib.result.release_comparison import ComparedFigure, ComparedRelease, ReleaseComparison
+from mmcalib.sizes import GIB, KIB, MIB
 
 _TITLES: Final[dict[FigureGroup, str]] = {
     "item_tokens": "Tokens per item",
@@ -33,8 +34,6 @@ _MOST_OPTIONS: Final = 12
 _CELL_CHARS: Final = 44
 # Beyond it a factor is plainer than per cent.
 _FAR: Final = 1.5
-_MIB: Final = 1 << 20
-_KIB: Final = 1 << 10
 
 
 def release_comparison(found: ReleaseComparison, console: Console) -> None:
@@ -95,7 +94,7 @@ def _number(value: float) -> str:
 
 
 def _bytes(value: float) -> str:
-    for unit, name, digits in ((wording.GIB, "GiB", 2), (_MIB, "MiB", 1), (_KIB, "KiB", 1)):
+    for unit, name, digits in ((GIB, "GiB", 2), (MIB, "MiB", 1), (KIB, "KiB", 1)):
         if abs(value) >= unit:
             return f"{value / unit:,.{digits}f} {name}"
     return f"{value:,.0f} B"

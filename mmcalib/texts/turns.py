@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmcalib.corpus.content_parts import MODALITY_OF
 from mmcalib.domain.shapes import Modality
 from mmcalib.texts.recipe import Content, Uncounted
 
@@ -23,12 +24,7 @@ _WORDS = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
-_MEDIA: Mapping[str, Modality] = {
-    "image_url": "image",
-    "video_url": "video",
-    "audio_url": "audio",
-    "input_audio": "audio",
-}
+_MEDIA: Mapping[str, Modality] = {**MODALITY_OF, "input_audio": "audio"}
 # Dropped from system turns by vLLM.
 _DROPPED = "x-anthropic-billing-header"
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from mmcalib.corpus.asking import answer_by
 from mmcalib.corpus.carried import ByReference, Carrier
-from mmcalib.corpus.chat import MODALITY_OF, BadRequest, parse_line
+from mmcalib.corpus.chat import BadRequest, parse_line
+from mmcalib.corpus.content_parts import MODALITY_OF
 from mmcalib.corpus.entries import entries
 from mmcalib.corpus.export_formats import requests_of
 from mmcalib.corpus.exported import Exported, Unusable

@@ -14,7 +14,7 @@ from mmcalib.census.executors.executor import Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.versions import version
-from mmcalib.corpus.chat import MODALITY_OF
+from mmcalib.corpus.content_parts import MODALITY_OF
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.seen import decode, may_pass

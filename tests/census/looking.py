@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Inline, Look, ProbeTask
+from mmcalib.census.executors.executor import Look, ProbeFuture, ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.versions import version
+from mmcalib.closing import Closing
 from mmcalib.domain.items import Item
 from mmcalib.domain.seen import Seen, decode
 from mmcalib.media.probe import probe
 from mmcalib.workflows.read import DECODED_FILES
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    orders: Sequence[ProbeTask]
+
+
+class Inline(Closing):
+    """Looks in this process, when it is asked for the result."""
+
+    ahead = 0
+    chunk_items = 64
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
+        return _Done(orders)
+
+    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
+        assert isinstance(ticket, _Done)
+        return [answer(order, self._look) for order in ticket.orders]
+
+    def close(self) -> None: ...
 
 
 def prober(look: Look = probe) -> Prober:

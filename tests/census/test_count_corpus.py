@@ -16,7 +16,7 @@ from PIL import Image
 from mmcalib.census.census import Census
 from mmcalib.census.count_corpus import CorpusCount
 from mmcalib.census.count_corpus import count_corpus as take_with
-from mmcalib.census.executors.executor import Inline, ProbeFuture, ProbeTask
+from mmcalib.census.executors.executor import ProbeFuture, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.folder import FolderSource
@@ -27,6 +27,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
+from tests.census.looking import Inline
 
 
 def count_corpus(sources, look=probe, **options) -> CorpusCount:

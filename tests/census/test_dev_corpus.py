@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from mmcalib.census.count_corpus import count_corpus
-from mmcalib.census.executors.executor import Inline
 from mmcalib.census.prober import Prober
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
+from tests.census.looking import Inline
 
 SHARED = Path(os.environ.get("MMCALIB_SHARED") or Path(__file__).parents[3] / "shared")
 DEV = SHARED / "corpora" / "dev"

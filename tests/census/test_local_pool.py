@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.executors.executor import Inline, Named, ProbeTask
+from mmcalib.census.executors.executor import Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed
@@ -19,6 +19,7 @@ from mmcalib.domain.seen import Seen, decode
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 from tests.census.decoders import behave
+from tests.census.looking import Inline
 
 GIB = 1 << 30
 OLD_NS = 1_700_000_000_123_456_789

@@ -10,12 +10,13 @@ import pytest
 from mmcalib.census import cache as cache_module
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Inline, ProbeResult, ProbeTask
+from mmcalib.census.executors.executor import ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.versions import is_settled, version
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
 from tests.census.decoders import behave
+from tests.census.looking import Inline
 
 OLD_NS = 1_700_000_000_123_456_789
 

@@ -14,7 +14,6 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect, flow, line
 from mmcalib.checks.room import Room
 from mmcalib.derive.adequacy import Adequacy
-from mmcalib.derive.costs import table_of
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.fit import Fit, PromptTokens
 from mmcalib.derive.item_cost import ItemCost
@@ -25,6 +24,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.nested import merged
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
+from tests.derive.costed import table_of
 
 OPTIONS = {
     "model": "model",

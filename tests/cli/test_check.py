@@ -175,6 +175,7 @@ def test_a_mistake_is_one_line(cli, kept: Path, words: list[str], code: int, say
 def test_nothing_but_texts_is_an_error(cli, kept: Path, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("words")
+    (tmp_path / "texts" / "a.ts").write_text("export {}")
     ended = cli("check", "--calibration", kept, tmp_path / "texts")
     assert ended.code == 1
     assert "nothing was checked" in ended.err

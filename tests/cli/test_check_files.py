@@ -17,10 +17,10 @@ from jsonschema import Draft202012Validator, FormatChecker
 from PIL import Image
 
 from mmcalib.cli import check_files
-from mmcalib.media.sniff import SUFFIXES
 from mmcalib.report.junit import junit_xml
 from mmcalib.report.sarif import sarif_json
 from mmcalib.result.check_lines import Offender, Summary
+from mmcalib.workflows.gate.check import SAYS_MEDIA
 from tests.report.example import calibration
 from tests.report.published import SARIF
 
@@ -178,8 +178,9 @@ def test_the_hook_is_one_that_pre_commit_takes() -> None:
     (hook,) = clientlib.load_manifest(ROOT / ".pre-commit-hooks.yaml")
     assert hook["entry"].split()[:2] == ["mmcalib", "check"]
     media = re.compile(hook["files"])
-    assert [suffix for suffix in SUFFIXES if not media.search(f"a/b{suffix.upper()}")] == []
-    assert not any(media.search(name) for name in ("a.py", "calibration.json", "png", "a.png.txt"))
+    assert [ending for ending in SAYS_MEDIA if not media.search(f"a/b.{ending.upper()}")] == []
+    others = ("a.py", "a.ts", "a.mts", "calibration.json", "png", "a.png.txt")
+    assert not any(media.search(name) for name in others)
     assert hook["pass_filenames"] is True
 
 

@@ -131,7 +131,7 @@ def test_a_kept_scrape_and_the_window_since_another(cli, tmp_path: Path) -> None
         (["--metrics", "empty"], 1, "no metrics of vLLM"),
         (["--metrics", "http://127.0.0.1:1/metrics"], 1, "cannot read"),
         (["--since", "before"], 2, "one place"),
-        (["--requests", "r.jsonl", "--since", "before"], 2, "--since is of metrics"),
+        (["--requests", "r.jsonl", "--since", "before"], 2, "--since needs --metrics"),
         (["--metrics", "before", "--tolerate", "7"], 2, "no share"),
     ],
 )

@@ -63,7 +63,7 @@ def test_rows_are_on_stdout_and_their_heads_beside_them() -> None:
     assert [row.split()[0] for row in rows] == ids("glm-ocr")
     assert all("1,369" in row for row in rows), "tokens of 1024 × 1024 pixels"
     assert done.stderr.startswith("model ")
-    assert "none of the bundled models" in CliRunner().invoke(app, ["models", "xyz"]).stderr
+    assert "no bundled model matches" in CliRunner().invoke(app, ["models", "xyz"]).stderr
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -100,6 +100,18 @@ def test_a_column_of_words_makes_each_row_a_prompt(tmp_path: Path) -> None:
     ]
     assert isinstance(second, Prompt)
     assert (second.text, len(second.items)) == ("", 1)
+
+
+def test_a_path_without_bytes_is_asked_for_as_what_its_name_says(tmp_path: Path) -> None:
+    names = ["a.mp3", "a.mp4", "a.png", "a"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    cells = [{"bytes": None, "path": name} for name in names]
+    (prompt,) = ParquetSource(table(tmp_path, {"text": ["a"], "media": [cells]})).prompts()
+    assert isinstance(prompt, Prompt)
+    *media, _ = cast(list[dict[str, object]], prompt.messages[0]["content"])
+    kinds = ["audio_url", "video_url", "image_url", "image_url"]
+    assert [part["type"] for part in media] == kinds
 
 
 def test_media_of_prompts_count_once(tmp_path: Path) -> None:

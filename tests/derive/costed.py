@@ -1,15 +1,21 @@
-"""Knobs, and cost tables made of them, for tests of the frontier."""
+"""Knobs, counts, and cost tables made of costs, for tests."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.sampled import integers, sampled_rows
+from mmcalib.derive.vllm_counts import VllmCount, VllmCounts
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import CropCap, FrameSampling, TileCap
 from mmcalib.domain.setting import DEFAULT, Setting
-from mmcalib.domain.shapes import ImageShape, Shape
+from mmcalib.domain.shape_columns import Shapes
+from mmcalib.domain.shapes import MODALITIES, ImageShape, Shape
 
 UNIT = 28 * 28
 AREA = AreaCap(
@@ -38,9 +44,34 @@ def cost(shape: Shape, tokens: int, count: int = 1) -> ItemCost:
     return ItemCost(shape, count, f"{shape}.jpg", tokens, tokens, 0, 0.0, (), "blank")
 
 
+def table_of(setting: Setting, costs: Mapping[Shape, ItemCost]) -> CostTable:
+    """The table of these alone."""
+    every = list(costs.values())
+    return CostTable(
+        setting,
+        {
+            modality: CostColumns.of(modality, mine)
+            for modality in MODALITIES
+            if (mine := [cost for cost in every if cost.shape.modality == modality])
+        },
+    )
+
+
 def table(*costs: ItemCost, setting: Setting = DEFAULT) -> CostTable:
     return table_of(setting, {c.shape: c for c in costs})
 
 
 def sized(sizes: list[tuple[int, int]]) -> CostTable:
     return table(*(cost(ImageShape(w, h), min(16384, max(1, w * h // UNIT))) for w, h in sizes))
+
+
+def counts_of(images: Mapping[Shape, VllmCount]) -> VllmCounts:
+    """These, in whatever order they come."""
+    shapes = Shapes.of("image", images)
+    rows = [images[shape] for shape in shapes]
+    return VllmCounts(
+        shapes,
+        integers(one.embeds for one in rows),
+        sampled_rows(one.sampled for one in rows),
+        integers(-1 if one.parts is None else one.parts for one in rows),
+    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mmcalib.derive.cache_floor import cache_floor, largest_item_bytes, parts, within_context
-from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
+from tests.derive.costed import table_of
 
 TOKEN_BYTES = 4704
 LOGO, PAGE = ImageShape(100, 100), ImageShape(1000, 1000)

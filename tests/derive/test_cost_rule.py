@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from mmcalib.derive.cost_rule import CostRule, cost_rule, follows
 from mmcalib.derive.vllm_counts import VllmCount
 from mmcalib.domain.cost import Cost
+from mmcalib.domain.shapes import ImageShape
+from tests.derive.costed import counts_of
 
 EMBEDS = st.sets(st.integers(0, 20_000), min_size=3, max_size=40)
 
@@ -19,6 +21,13 @@ def rule_of(*costs: Cost, parts: tuple[int | None, ...] = ()) -> CostRule | None
     of = parts or (None,) * len(costs)
     pairs = zip(costs, of, strict=True)
     return cost_rule([(VllmCount(cost.embeds, (), number), cost) for cost, number in pairs])
+
+
+def says(rule: CostRule, embeds: int, parts: int | None = None) -> tuple[int, int]:
+    """Text and bytes of one item."""
+    counted = counts_of({ImageShape(28, 28): VllmCount(embeds, (), parts)})
+    (text,), (nbytes,) = rule.columns(counted)
+    return int(text), int(nbytes)
 
 
 @given(EMBEDS, st.integers(-9, 9), st.integers(0, 10**6))
@@ -68,13 +77,9 @@ def test_a_line_never_gives_a_fraction_of_a_byte() -> None:
 def test_an_item_costs_what_the_witnesses_say() -> None:
     rule = rule_of(item(10), item(20), item(40))
     assert rule is not None
-    cost = rule.cost(VllmCount(30, (5, 6)))
-    assert cost is not None
-    assert (cost.tokens, cost.embeds, cost.tensor_bytes, cost.sampled) == (
-        *(32, 30, 24 + 4704 * 30),
-        (5, 6),
-    )
-    assert cost.process_s == pytest.approx(30 * 0.3 / 70)
+    assert says(rule, 30) == (2, 24 + 4704 * 30)
+    assert says(rule, 50) == (-1, -1)
+    assert rule.seconds_per_embed == pytest.approx(0.3 / 70)
 
 
 def test_nothing_proves_nothing() -> None:
@@ -90,8 +95,7 @@ def test_bytes_may_follow_from_the_tiles_where_they_do_not_from_the_embeds() -> 
     assert rule_of(*witnesses, parts=(2, 2, 2)) is None
     rule = rule_of(*witnesses, parts=(2, 2, 3))
     assert rule is not None
-    found = [rule.cost(VllmCount(701, (), parts)) for parts in (2, 3, 4, None)]
-    assert [cost and cost.tensor_bytes for cost in found] == [216, 316, None, None]
+    assert [says(rule, 701, parts)[1] for parts in (2, 3, 4, None)] == [216, 316, -1, -1]
 
 
 def test_a_line_by_the_frames_is_preferred_to_single_numbers_of_embeds() -> None:
@@ -101,6 +105,4 @@ def test_a_line_by_the_frames_is_preferred_to_single_numbers_of_embeds() -> None
     rule = rule_of(*witnesses, parts=tuple(frames))
     assert rule is not None
     assert rule.by_parts
-    found = rule.cost(VllmCount(25, (), 100))
-    assert found is not None
-    assert (found.embeds, found.tensor_bytes) == (25, 8 + 256 * 100)
+    assert says(rule, 25, 100) == (2, 8 + 256 * 100)

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.counted import SPOTS, as_counted, filled, reproduces, spots
 from mmcalib.derive.vllm_counts import VllmCount, VllmCounts
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import ImageShape, Shape
-from tests.derive.costed import sized, table
+from tests.derive.costed import counts_of, sized, table, table_of
 
 SIDES = st.integers(28, 4000)
 CORPORA = st.lists(st.tuples(SIDES, SIDES), min_size=SPOTS + 1, max_size=40, unique=True)
@@ -23,7 +23,7 @@ def counts(costs: CostColumns, cap: int = 10**9) -> VllmCounts:
     found: dict[Shape, VllmCount] = {
         c.shape: VllmCount(min(c.embeds, cap), c.sampled) for c in costs
     }
-    return VllmCounts.of("image", found)
+    return counts_of(found)
 
 
 def changed(found: VllmCounts, costs: CostColumns) -> Column:
@@ -93,7 +93,7 @@ def test_tokens_beside_the_embeds_follow_the_level() -> None:
     default = sized([(280, 280 + 28 * n) for n in range(20)])
     costs = default.of("image")
     embeds = {c.shape: 256 if c.embeds < 150 else 768 for c in costs}
-    found = VllmCounts.of("image", {shape: VllmCount(n, ()) for shape, n in embeds.items()})
+    found = counts_of({shape: VllmCount(n, ()) for shape, n in embeds.items()})
     looked_at = spots(costs, np.arange(20), found)
     now = dict(measured(default, looked_at, 10**9).costs)
     for shape in looked_at:
@@ -128,9 +128,9 @@ def test_what_was_sampled_is_part_of_the_proof() -> None:
     costs = sized([(280, 280)]).of("image")
 
     def says(*counted: VllmCount) -> bool:
-        return reproduces(VllmCounts.of("image", dict.fromkeys([shape], *counted)), costs)
+        return reproduces(counts_of(dict.fromkeys([shape], *counted)), costs)
 
     assert says(VllmCount(100, ()))
     assert not says(VllmCount(100, (140, 140)))
     assert not says(VllmCount(99, ()))
-    assert not reproduces(VllmCounts.of("image", {}), costs)
+    assert not reproduces(counts_of({}), costs)

@@ -7,12 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.residency import Residency, residencies
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from tests.derive.costed import table_of
 
 PAGE, CLIP = ImageShape(280, 280), VideoShape(8, 8.0, 1.0, 280, 280)
 

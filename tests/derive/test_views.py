@@ -10,7 +10,7 @@ SIZES = st.lists(st.integers(1, 500), max_size=40)
 
 def test_without_repeats_one_batch_stays_beside_the_cache() -> None:
     found = pinned([], 2400, 1000, known=True)
-    assert (found.tokens, found.beyond_tokens, found.batches) == (3400, 1000, 0)
+    assert (found.tokens, found.batches) == (3400, 0)
 
 
 def test_every_item_that_stays_keeps_what_is_left_of_the_cache() -> None:

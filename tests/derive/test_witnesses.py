@@ -3,14 +3,14 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from mmcalib.derive.vllm_counts import VllmCount, VllmCounts
+from mmcalib.derive.vllm_counts import VllmCount
 from mmcalib.derive.witnesses import WITNESSES, witnesses
 from mmcalib.domain.shapes import ImageShape, Shape, weight
-from tests.derive.costed import UNIT
+from tests.derive.costed import UNIT, counts_of
 
 
 def picked_of(counts: dict[Shape, VllmCount]) -> list[Shape]:
-    return witnesses(VllmCounts.of("image", counts))
+    return witnesses(counts_of(counts))
 
 
 def slope(shape: Shape) -> float:

@@ -17,10 +17,9 @@ import pytest
 
 from mmcalib.census.sample import choose as choose_sample
 from mmcalib.derive.cache_floor import CacheFloor
-from mmcalib.derive.costs import table_of
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
-from mmcalib.derive.mm_cache import GIB, choose, hit_curve
+from mmcalib.derive.mm_cache import choose, hit_curve
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.residency import residencies
 from mmcalib.domain.budget import Budget
@@ -31,9 +30,11 @@ from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
+from mmcalib.sizes import GIB
 from mmcalib.workflows.decision.cache import SizedCache, size_cache
 from mmcalib.workflows.decision.measure import measure
 from mmcalib.workflows.read import read
+from tests.derive.costed import table_of
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
 from tests.engine.conftest import Lab

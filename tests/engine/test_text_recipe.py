@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.corpus.asking import bare
-from mmcalib.corpus.content_parts import url_part
+from mmcalib.corpus.content_parts import MODALITY_OF, PART_OF, url_part
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import (
     BareRequest,
@@ -102,7 +102,7 @@ parts = st.lists(
         words.map(lambda said: {"type": "text", "text": said}),
         words.map(lambda said: {"type": "refusal", "refusal": said}),
         words.map(lambda said: {"type": "thinking", "thinking": said}),
-        st.sampled_from(["image_url", "video_url"]).map(lambda kind: url_part(kind, "x")),
+        st.sampled_from([PART_OF["image"], PART_OF["video"]]).map(lambda kind: url_part(kind, "x")),
     ),
     max_size=5,
 )
@@ -182,4 +182,4 @@ def test_a_recipe_never_comes_to_another_number_than_vllm(
 
 def modality_of(part: object) -> Modality | None:
     kind = part.get("type") if isinstance(part, dict) else None
-    return {"image_url": "image", "video_url": "video"}.get(kind)  # type: ignore[arg-type,return-value]
+    return MODALITY_OF.get(str(kind))

@@ -54,20 +54,7 @@ def test_a_local_folder_comes_first(tmp_path: Path) -> None:
     folder = materialise(bundled()[0], tmp_path / "mine")
     found = resolve(str(folder), cache_dir=tmp_path / "cache", env=env(tmp_path), hub=NoHub())
     assert (found.source, found.path, found.geometry) == ("local", str(folder), None)
-    assert not found.has_weights
     assert not (tmp_path / "cache").exists()
-
-
-def test_weights_are_seen(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    assert resolve(str(tmp_path), cache_dir=tmp_path, env={}, hub=NoHub()).has_weights
-
-
-def test_an_index_alone_is_no_weights(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    assert not resolve(str(tmp_path), cache_dir=tmp_path, env={}, hub=NoHub()).has_weights
 
 
 def test_a_folder_without_config_is_an_error(tmp_path: Path) -> None:

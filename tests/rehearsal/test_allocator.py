@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.child.rehearsal.device.allocator import MIB, CachingAllocator
+from mmcalib.child.rehearsal.device.allocator import CachingAllocator
 from mmcalib.child.rehearsal.device.allocator_settings import (
     AllocatorSettings,
     given_settings,
@@ -17,8 +17,7 @@ from mmcalib.child.rehearsal.device.expanding import ExpandingAllocator
 from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.errors import UsageError
 from mmcalib.gpus.catalogue import find
-
-KIB = 1 << 10
+from mmcalib.sizes import MIB
 
 
 def test_sizes_are_rounded_to_512_bytes() -> None:
@@ -173,71 +172,6 @@ class TestMaxSplit:
         assert allocator.reserved_bytes == 60 * MIB
 
 
-class TestPrivatePools:
-    def test_a_pool_does_not_share_segments(self) -> None:
-        allocator = CachingAllocator()
-        allocator.free(allocator.allocate(64 * MIB))
-        allocator.begin_pool("graphs")
-        inside = allocator.allocate(64 * MIB)
-        allocator.end_pool("graphs")
-        assert allocator.reserved_bytes == 128 * MIB
-        allocator.free(inside)
-        allocator.allocate(64 * MIB)
-        assert allocator.reserved_bytes == 128 * MIB
-
-    def test_its_segments_outlive_empty_cache_until_its_last_use_is_given_up(self) -> None:
-        allocator = CachingAllocator()
-        for _ in range(2):
-            allocator.begin_pool("graphs")
-            allocator.free(allocator.allocate(64 * MIB))
-            allocator.end_pool("graphs")
-        assert allocator.reserved_bytes == 64 * MIB
-        for left in (64 * MIB, 0):
-            allocator.release_pool("graphs")
-            allocator.empty_cache()
-            assert allocator.reserved_bytes == left
-
-    def test_an_output_that_lives_on_holds_its_segment(self) -> None:
-        allocator = CachingAllocator()
-        allocator.begin_pool("graphs")
-        output = allocator.allocate(1 * KIB)
-        allocator.end_pool("graphs")
-        allocator.release_pool("graphs")
-        allocator.empty_cache()
-        assert allocator.reserved_bytes == 2 * MIB
-        allocator.free(output)
-        allocator.empty_cache()
-        assert allocator.reserved_bytes == 0
-
-    def test_the_innermost_of_nested_pools_serves(self) -> None:
-        allocator = CachingAllocator()
-        allocator.begin_pool("weights")
-        allocator.begin_pool("graphs")
-        allocator.free(allocator.allocate(64 * MIB))
-        allocator.end_pool("graphs")
-        allocator.allocate(64 * MIB)
-        assert allocator.reserved_bytes == 128 * MIB
-
-    def test_the_common_cache_stays_while_a_pool_is_open(self) -> None:
-        allocator = CachingAllocator()
-        allocator.free(allocator.allocate(64 * MIB))
-        allocator.begin_pool("graphs")
-        allocator.empty_cache()
-        assert allocator.reserved_bytes == 64 * MIB
-
-    def test_misuse_is_an_error(self) -> None:
-        allocator = CachingAllocator()
-        with pytest.raises(ValueError, match="no use to give up"):
-            allocator.release_pool("graphs")
-        allocator.begin_pool("graphs")
-        with pytest.raises(ValueError, match="already open"):
-            allocator.begin_pool("graphs")
-        allocator.end_pool("graphs")
-        allocator.release_pool("graphs")
-        with pytest.raises(ValueError, match="cannot be used again"):
-            allocator.begin_pool("graphs")
-
-
 class TestExpanding:
     """With expandable_segments:True, which many servers set."""
 
@@ -288,12 +222,6 @@ class TestExpanding:
         allocator.free(hole)
         allocator.free(end)
         assert allocator.allocate(25 * MIB) == hole
-
-    def test_a_private_pool_has_segments_as_ever(self) -> None:
-        allocator = ExpandingAllocator()
-        allocator.begin_pool("graphs")
-        allocator.allocate(11 * MIB)
-        assert allocator.reserved_bytes == 12 * MIB
 
 
 LIMIT = "max_split_size_mb:512"

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mmcalib.child.rehearsal.device.allocator import MIB, CachingAllocator
+from mmcalib.child.rehearsal.device.allocator import CachingAllocator
 from mmcalib.child.rehearsal.device.workspace import (
-    KIB,
     Workspaces,
     cublas_workspace_bytes,
     cublaslt_workspace_bytes,
     parse_workspace_config,
 )
+from mmcalib.sizes import KIB, MIB
 
 COMMON = 8 * MIB + 128 * KIB
 

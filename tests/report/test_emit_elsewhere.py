@@ -263,15 +263,15 @@ def sized(*tokens: int) -> list[SizedItems]:
 
 
 def test_few_sizes_stay_as_they_are() -> None:
-    assert list(buckets(sized(3, 1, 2), 24)) == sized(1, 2, 3)
-    assert list(buckets([], 24)) == []
-    assert list(buckets(sized(7), 24)) == sized(7)
+    assert list(buckets(sized(3, 1, 2))) == sized(1, 2, 3)
+    assert list(buckets([])) == []
+    assert list(buckets(sized(7))) == sized(7)
 
 
 @pytest.mark.parametrize("count", [24, 25, 100, 1000])
 def test_many_sizes_weigh_as_much_in_few(count: int) -> None:
     found = sized(*range(1, count + 1))
-    made = list(buckets(found, 24))
+    made = list(buckets(found))
     assert len(made) <= 24
     assert sum(one.items for one in made) == sum(one.items for one in found)
     assert made[-1] == found[-1]

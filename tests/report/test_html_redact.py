@@ -65,6 +65,7 @@ def test_of_a_model_folder_its_last_part_is_left() -> None:
         ("tar://a/cat.jpg::s3://b/0001.tar: damaged", "{}: damaged"),
         ("C:\\Users\\me\\x.png: damaged", "{}: damaged"),
         ("cat.jpg costs 4 tokens", "{} costs 4 tokens"),
+        ("call.amr costs 4 tokens", "{} costs 4 tokens"),
         ("/srv/corpus: 7 files", "{}: 7 files"),
         ("customers.jsonl:17: too long", "{}: too long"),
         (

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from mmcalib.census.cache import Cache, CacheBroken
-from mmcalib.census.executors.executor import Inline, ProbeResult, ProbeTask
+from mmcalib.census.executors.executor import ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.versions import version
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
 from tests.census.decoders import behave
+from tests.census.looking import Inline
 
 SEEN = '["image",5,1]'
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
-from mmcalib.closing import Closing
 from mmcalib.domain.items import Item
 from mmcalib.domain.seen import Seen
 
@@ -56,8 +55,8 @@ class ProbeTask(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """`line` is `outcome.encode` of what was seen, or what `Look` said, of the bytes of `version`;
-    without one it may not be kept for another time.
+    """`line` is `domain.seen.encode` of what was seen, or what `Look` said, of the bytes of
+    `version`; without one it may not be kept for another time.
     """
 
     line: str
@@ -94,29 +93,3 @@ class Executor(Protocol):
     def close(self) -> None:
         """End whatever was started. Safe to call twice."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    orders: Sequence[ProbeTask]
-
-
-class Inline(Closing):
-    """Looks in this process, when it is asked for the result: for tests, and for trusted media."""
-
-    ahead = 0
-    chunk_items = 64
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
-
-    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
-        return _Done(orders)
-
-    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
-        from mmcalib.census.executors.answering import answer
-
-        assert isinstance(ticket, _Done)
-        return [answer(order, self._look) for order in ticket.orders]
-
-    def close(self) -> None: ...

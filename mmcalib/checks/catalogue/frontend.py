@@ -7,8 +7,8 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule
-from mmcalib.derive.mm_cache import GIB
 from mmcalib.releases.constants import GPU_VIDEO_BACKEND
+from mmcalib.sizes import GIB
 
 API_SERVER_MEMORY = CheckId("memory of the API server")
 

@@ -9,6 +9,7 @@ from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
 from mmcalib.checks.trap import Figures, Taken, Trap, TrapRule, size
 from mmcalib.releases.constants import LOGIT_BYTES, V2_LOGPROBS_TOKENS
+from mmcalib.wording import gib
 
 LOGPROBS_RESERVED = CheckId("prompt_logprobs reserved")
 
@@ -35,7 +36,7 @@ def prompt_logprobs(engine_args: Mapping[str, Any], known: Figures) -> Trap | No
     name, reserved = LOGPROBS_RESERVED, known.activation_peak_bytes
     taken = None if nbytes is None else Taken("logits of prompt_logprobs", nbytes)
     if nbytes is not None and reserved is not None and nbytes <= reserved:
-        held = f"{detail}; the activation peak reserves {reserved / 2**30:.2f} GiB (rehearsed)"
+        held = f"{detail}; the activation peak reserves {gib(reserved)} (rehearsed)"
         return Trap(Check(name, "pass", held), taken)
     lower = max(1, tokens // 4)
     remedy = (

@@ -10,8 +10,10 @@ from mmcalib.checks.dialect import line
 from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.cache_floor import CacheFloor, parts
-from mmcalib.derive.mm_cache import GIB, written_gib
+from mmcalib.derive.mm_cache import written_gib
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
+from mmcalib.sizes import GIB
+from mmcalib.wording import gib
 
 CACHE = CheckId("processor cache holds a request")
 
@@ -31,7 +33,7 @@ def cache_findings(engine_args: Mapping[str, Any], floor: CacheFloor) -> Check |
     if alone and engine_args.get("mm_processor_cache_type") == "shm":
         return None
     said = f"{SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
-    most = f"{' + '.join(parts(floor))} = {floor.nbytes / GIB:.2f} GiB (computed)"
+    most = f"{' + '.join(parts(floor))} = {gib(floor.nbytes)} (computed)"
     if floor.nbytes <= size * GIB:
         return Check(CACHE, "pass", f"{said}; one admissible request may bring {most}")
     return Check(

@@ -18,6 +18,7 @@ from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.nested import merged
 from mmcalib.domain.shapes import Modality
+from mmcalib.wording import gib
 
 # In bytes it takes the place of the one in tokens.
 RESERVED = CheckId("adequately reserved")
@@ -103,7 +104,7 @@ def skipped_profile(
         return None
     size, lower = "", ""
     if room is not None:
-        size = f" and take {room.peak_bytes / 2**30:.2f} GiB"
+        size = f" and take {gib(room.peak_bytes)}"
         lower = f", or {line('gpu_memory_utilization', room.utilization)}"
     return Check(
         ENCODER_RESERVED,

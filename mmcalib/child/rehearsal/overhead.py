@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-MIB: Final = 1 << 20
+from mmcalib.sizes import MIB
+
 # The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
 # first use (benchmarks/memory_allowances.toml has them all).
 ONE_RANK_BYTES: Final = 72 * MIB

@@ -25,6 +25,7 @@ from mmcalib.releases.configs import served_config
 from mmcalib.releases.environment import subtracts_graphs
 from mmcalib.releases.release import TRIED, installed
 from mmcalib.releases.runner import estimates_graphs, uses_v2_runner
+from mmcalib.wording import gib
 
 
 def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
@@ -163,17 +164,16 @@ def _assumptions(
     if ".".join(version.split(".")[:2]) not in TRIED:
         tried = ", ".join(TRIED)
         yield f"rehearsals were tried with vLLM {tried}: with {version} figures may drift"
-    yield f"total memory {gpu.total_bytes / 2**30:.2f} GiB ({gpu.total_status}: {gpu.source})"
-    yield f"{outside / 2**30:.2f} GiB outside torch: an allowance"
+    yield f"total memory {gib(gpu.total_bytes)} ({gpu.total_status}: {gpu.source})"
+    yield f"{gib(outside)} outside torch: an allowance"
     if graphs.count:
-        assumed = (graphs.nbytes - graphs.attention_bytes) / 2**30
-        yield f"{graphs.count} CUDA graphs take {assumed:.2f} GiB: an allowance"
+        assumed = graphs.nbytes - graphs.attention_bytes
+        yield f"{graphs.count} CUDA graphs take {gib(assumed)}: an allowance"
     if graphs.attention_bytes:
-        attention = graphs.attention_bytes / 2**30
-        yield f"attention keeps {attention:.2f} GiB more in vLLM's estimate of them: computed"
+        attention = gib(graphs.attention_bytes)
+        yield f"attention keeps {attention} more in vLLM's estimate of them: computed"
     if graphs.beside_bytes:
-        beside = graphs.beside_bytes / 2**30
-        yield f"attention keeps {beside:.2f} GiB that startup reserves nowhere: computed"
+        yield f"attention keeps {gib(graphs.beside_bytes)} that startup reserves nowhere: computed"
     if graphs.problem:
         yield f"what attention keeps beside its graphs is not known: {graphs.problem}"
     yield "nothing else runs on the GPU"

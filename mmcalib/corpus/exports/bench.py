@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.corpus.custom import is_custom
-from mmcalib.corpus.exported import Entry, Exported, ExportFormat, Unusable, tokens
+from mmcalib.corpus.exported import Entry, Exported, ExportFormat, Unusable, names, tokens
 from mmcalib.corpus.exports.openai import sent
 
 # vLLM's, then GuideLLM's.
@@ -18,9 +18,9 @@ _SYSTEM: Final = ("system_prompt", "prefix")
 # GuideLLM's names of columns that vLLM's benchmarks do not have.
 _WORDS: Final = ("prompt", "instruction", "question")
 _MEDIA: Final = {
-    **dict.fromkeys(("image", "picture", "photo", "img"), "image_url"),
-    **dict.fromkeys(("video", "clip", "movie"), "video_url"),
-    **dict.fromkeys(("audio", "sound", "voice", "speech"), "audio_url"),
+    **dict.fromkeys(("image", "picture", "photo", "img"), PART_OF["image"]),
+    **dict.fromkeys(("video", "clip", "movie"), PART_OF["video"]),
+    **dict.fromkeys(("audio", "sound", "voice", "speech"), PART_OF["audio"]),
 }
 
 
@@ -37,7 +37,7 @@ def _requests(entry: Mapping[str, Any]) -> Iterator[Exported | Unusable]:
     columns = [
         url_part(part_type, name)
         for column, part_type in _MEDIA.items()
-        for name in _names(entry.get(column))
+        for name in names(entry.get(column))
     ]
     if "content" in entry or "image_files" in entry or not (columns or _words(entry)):
         yield Exported(entry, sent(entry), answered)
@@ -51,11 +51,6 @@ def _requests(entry: Mapping[str, Any]) -> Iterator[Exported | Unusable]:
 
 def _words(entry: Mapping[str, Any]) -> str:
     return next((entry[name] for name in _WORDS if isinstance(entry.get(name), str)), "")
-
-
-def _names(given: object) -> list[str]:
-    listed = given if isinstance(given, list) else [given]
-    return [name for name in listed if isinstance(name, str) and name]
 
 
 FORMAT = ExportFormat(_recognises, _requests)

@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mmcalib.corpus.content_parts import text_part, url_part
-from mmcalib.corpus.exported import Entry, Exported, ExportFormat, Unusable, mapping
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.corpus.exported import Entry, Exported, ExportFormat, Unusable, mapping, names
+from mmcalib.domain.shapes import Modality
 
 _FEWEST_TURNS: Final = 2
 _SYSTEM: Final = "system"
-_MEDIA: Final = {"image": "image_url", "video": "video_url"}
+_MODALITIES: Final[tuple[Modality, ...]] = ("image", "video")
 # Where LLaVA's data say that the medium stands; a chat template writes its own.
 _MARK: Final = re.compile(r"<(?:image|video)>\n?")
 
@@ -32,18 +33,13 @@ def _requests(entry: Mapping[str, Any]) -> Iterator[Exported | Unusable]:
         return
     words = _MARK.sub("", str(turns[0].get("value", "")))
     parts: list[dict[str, object]] = [
-        url_part(part_type, name)
-        for field, part_type in _MEDIA.items()
-        for name in _names(entry.get(field))
+        url_part(PART_OF[modality], name)
+        for modality in _MODALITIES
+        for name in names(entry.get(modality))
     ]
     yield Exported(
         {"messages": [*messages, {"role": "user", "content": [*parts, text_part(words)]}]}
     )
-
-
-def _names(given: object) -> list[str]:
-    listed = given if isinstance(given, list) else [given]
-    return [name for name in listed if isinstance(name, str) and name]
 
 
 FORMAT = ExportFormat(_recognises, _requests)

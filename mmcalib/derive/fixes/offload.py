@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_rule import FixRule, Unfixed
+from mmcalib.sizes import GIB
 
 _OFFLOADED = (4, 2)
-_GIB = 1 << 30
 
 
 def _offload(unfixed: Unfixed) -> Iterator[Fix]:
     before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
     weights = unfixed.facts.weights_bytes
-    sizes = sorted({math.ceil(weights / share / _GIB) for share in _OFFLOADED})
+    sizes = sorted({math.ceil(weights / share / GIB) for share in _OFFLOADED})
     for level, gib in enumerate(size for size in sizes if size > before):
         yield Fix(
             name=f"cpu_offload_gb={gib}",

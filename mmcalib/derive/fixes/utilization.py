@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_rule import FixRule, Unfixed
+from mmcalib.sizes import GIB
 
 # Of a GPU that serves nothing else; driver and display want some hundred MiB.
 _UTILIZATION = 0.95
-_GIB = 1 << 30
 
 
 def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
-    rest = (1 - _UTILIZATION) * unfixed.facts.total_bytes / _GIB
+    rest = (1 - _UTILIZATION) * unfixed.facts.total_bytes / GIB
     yield Fix(
         name="gpu_memory_utilization",
         knob="gpu_memory_utilization",

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmcalib.derive.logs.figures import Quantity
+from mmcalib.sizes import GIB
 from mmcalib.wording import gib
 
 # Every figure is printed with two decimals of a GiB (utils/mem_utils.py, format_gib).
-_ROUNDED_BYTES = 0.005 * 2**30
+_ROUNDED_BYTES = 0.005 * GIB
 # From 0.27.0, where vLLM's own accounting became exact: the estimate for graphs is in the peak
 # (v1/worker/gpu_worker.py:526 of 0.27.0, :749 of 0.33.0).
 _CONSUMED: tuple[Quantity, ...] = ("consumed", "activation_peak")

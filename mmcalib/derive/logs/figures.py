@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 from mmcalib.derive.logs.quantities import NUMBER as N
 from mmcalib.derive.logs.quantities import UNIT, size_bytes
@@ -23,7 +23,6 @@ Quantity = Literal[
     "gpu_total",
     "requested",
 ]
-QUANTITIES = cast(tuple[Quantity, ...], get_args(Quantity))
 
 
 @dataclass(frozen=True, slots=True)

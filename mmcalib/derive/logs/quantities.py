@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mmcalib.sizes import GIB, KIB, MIB, TIB
+
 # Bounded, so that no text makes a number that Python refuses to read or a search that backtracks.
 NUMBER = r"-?\d{1,15}(?:\.\d{1,20})?"
 COUNT = r"\d{1,3}(?:,\d{3}){1,5}|\d{1,15}"
@@ -13,15 +15,15 @@ UNIT = r"TiB|GiB|GB|Gi|MiB|MB|Mi|KiB|KB|bytes|B"
 _BYTES = {
     "bytes": 1,
     "B": 1,
-    "KiB": 2**10,
-    "KB": 2**10,
-    "MiB": 2**20,
-    "MB": 2**20,
-    "Mi": 2**20,
-    "GiB": 2**30,
-    "GB": 2**30,
-    "Gi": 2**30,
-    "TiB": 2**40,
+    "KiB": KIB,
+    "KB": KIB,
+    "MiB": MIB,
+    "MB": MIB,
+    "Mi": MIB,
+    "GiB": GIB,
+    "GB": GIB,
+    "Gi": GIB,
+    "TiB": TIB,
 }
 
 

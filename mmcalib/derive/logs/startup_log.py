@@ -166,14 +166,6 @@ class StartupLog:
         return round(self.gpu_total_bytes * self.gpu_memory_utilization)
 
     @property
-    def overhead_bytes(self) -> int | None:
-        """What is neither weights nor KV cache: activations, non-torch memory, graph estimate."""
-        parts = (self.requested_bytes, self.weights_bytes, self.kv_cache_bytes)
-        if parts[0] is None or parts[1] is None or parts[2] is None:
-            return None
-        return parts[0] - parts[1] - parts[2]
-
-    @property
     def failure(self) -> Trouble | None:
         """The first error that ends a server: not a retried allocation, not a refused request."""
         for trouble in self.troubles:

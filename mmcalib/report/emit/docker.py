@@ -10,12 +10,12 @@ from pathlib import PurePosixPath
 
 from mmcalib import wording
 from mmcalib.derive.container import processor_caches_bytes, shm_bytes
-from mmcalib.derive.mm_cache import GIB
 from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.sayable import check_visible
 from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.sizes import GIB
 
 _IMAGE = "vllm/vllm-openai"
 _PORT = 8000

@@ -9,6 +9,7 @@ from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, reference, upright
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.result.processor_cache import ProcessorCache
+from mmcalib.sizes import GIB
 
 _DEFAULT_GIB = float(PROCESSOR_CACHE_GIB)
 
@@ -17,7 +18,7 @@ def cache(found: ProcessorCache) -> PageFigure | None:
     """The curve, or None where nothing repeats."""
     if not found.curve:
         return None
-    sizes = [point.capacity_bytes / wording.GIB for point in found.curve]
+    sizes = [point.capacity_bytes / GIB for point in found.curve]
     chosen = found.mm_processor_cache_gb
     lines = [(f"vLLM's default {_DEFAULT_GIB:g} GiB", _DEFAULT_GIB, "var(--ink-3)")]
     if chosen:

@@ -9,6 +9,7 @@ from mmcalib.report import encoder_words
 from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, upright
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.result.encoder_sweep import EncoderCurve, EncoderPoint, EncoderSweep, ModalitySweep
+from mmcalib.sizes import GIB
 
 _CURVE_STEPS = 48
 _SINGLE = {"shape": "circle", "filled": True, "size": 75, "stroke": "var(--paper)", "opacity": 1}
@@ -36,7 +37,7 @@ def _figure(sweep: EncoderSweep, modality: str, one: ModalitySweep) -> PageFigur
         "field": "gib",
         "type": "quantitative",
         "axis": upright("peak above the inputs, GiB"),
-        "scale": {"domain": [0, most_bytes / wording.GIB * 1.1], "nice": False},
+        "scale": {"domain": [0, most_bytes / GIB * 1.1], "nice": False},
     }
     several = [point for point in one.points if point.items > 1]
 
@@ -74,7 +75,7 @@ def _marks(points: list[EncoderPoint], style: Layer, x: Layer, y: Layer) -> Laye
     values = [
         {
             "tokens": point.tokens,
-            "gib": point.peak_bytes / wording.GIB,
+            "gib": point.peak_bytes / GIB,
             "tip": f"{encoder_words.items(point.shape, point.items)} · "
             f"{wording.number(point.tokens)} tokens · {encoder_words.mib(point.peak_bytes)}",
         }
@@ -89,7 +90,7 @@ def _marks(points: list[EncoderPoint], style: Layer, x: Layer, y: Layer) -> Laye
 
 def _curve(curve: EncoderCurve, most_tokens: float, x: Layer, y: Layer) -> Layer:
     steps = [most_tokens * place / _CURVE_STEPS for place in range(_CURVE_STEPS + 1)]
-    values = [{"tokens": at, "gib": max(0.0, curve.at(at)) / wording.GIB} for at in steps]
+    values = [{"tokens": at, "gib": max(0.0, curve.at(at)) / GIB} for at in steps]
     return {
         "data": {"values": values},
         "mark": {

@@ -13,6 +13,7 @@ from mmcalib.report.html.memory_bars import BarPart, inside, names, row_y, segme
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import Label
+from mmcalib.sizes import GIB
 
 _PARTS = (
     ("weights", "weights_bytes", "part-weights"),
@@ -33,7 +34,7 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
         return None
     calibrated = calibration.memory.calibrated
     total, requested = calibrated.total_bytes, calibrated.requested_bytes
-    most = max([total or 0, *(part.end for part in parts)]) / wording.GIB
+    most = max([total or 0, *(part.end for part in parts)]) / GIB
     x = {
         "field": "start",
         "type": "quantitative",
@@ -42,7 +43,7 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
     }
     marks = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
     lines = [
-        (f"{name} {wording.gib(value)}", value / wording.GIB, colour)
+        (f"{name} {wording.gib(value)}", value / GIB, colour)
         for name, value, colour in marks
         if value
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mmcalib import wording
 from mmcalib.report.html.canvas import ROW_PX, Layer, text
 from mmcalib.result.memory import Memory
+from mmcalib.sizes import GIB
 
 _BAR_ROW_PX, _BAR_PX = 58, 26
 # Two rows of words above the first bar, one above each.
@@ -35,8 +36,8 @@ def segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
         {
             "row": row_y(bars.index(part.bar)) + _NAME_PX,
             "under": row_y(bars.index(part.bar)) + _NAME_PX + _BAR_PX,
-            "start": part.start / wording.GIB,
-            "end": part.end / wording.GIB,
+            "start": part.start / GIB,
+            "end": part.end / GIB,
             "colour": part.colour,
             "tip": f"{part.bar} · {part.name} {wording.gib(part.end - part.start)} · {part.label}",
         }
@@ -80,10 +81,10 @@ def inside(
     """Sizes of the parts that are wide enough for them."""
     rows = [name for name, _ in bars]
     for part in parts:
-        start, end = part.start / wording.GIB * scale, part.end / wording.GIB * scale
+        start, end = part.start / GIB * scale, part.end / GIB * scale
         if end - start >= _LABEL_PX:
             y = row_y(rows.index(part.bar)) + _NAME_PX + _BAR_PX / 2 + 1
-            size = f"{(part.end - part.start) / wording.GIB:.2f}"
+            size = f"{(part.end - part.start) / GIB:.2f}"
             colour = f"var(--on-{part.colour})"
             middle = (start + end) / 2
             yield from text(size, middle, y, "center", colour, weight=500, halo=False)

@@ -10,17 +10,21 @@ from typing import Any, get_args
 from mmcalib import wording
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
+from mmcalib.media.file_names import MEDIA_ENDINGS
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.part import Label
 from mmcalib.wording import one_line
 
 WITHHELD = "(path withheld)"
 
-# Endings of what a corpus, a list of requests or an archive is kept in.
-_ENDINGS = (
-    "jpe?g|jp2|png|webp|gif|bmp|tiff?|avif|hei[cf]|ico|ppm|psd|svg|mp4|m4v|mov|mkv|webm|avi|mpe?g|"
-    "mts|ts|flv|wmv|og[gv]|3gp|wav|mp3|flac|opus|m4a|aac|aiff?|wma|jsonl?|csv|tsv|txt|ya?ml|pdf|"
-    "tar|tgz|gz|zip|parquet|arrow"
+# Endings of what a corpus, a list of requests or an archive is kept in, and of drawings, which no
+# model takes.
+_ENDINGS = "|".join(
+    (
+        *sorted(MEDIA_ENDINGS),
+        *("svg", "jsonl?", "csv", "tsv", "txt", "ya?ml", "pdf"),
+        *("tar", "tgz", "gz", "zip", "parquet", "arrow"),
+    )
 )
 _END = rf"\.(?:{_ENDINGS})(?:[?#]\S*)?(?::\d+)?(?![\w])"
 _START = r"(?:(?<=[\s(\[\"'`=,;<{|])|^)"

@@ -15,6 +15,7 @@ from mmcalib.result.traffic import (
     TimelineStep,
     TrafficFigures,
 )
+from mmcalib.sizes import GIB
 
 # (words, field of a step, colour): each is above the next.
 _SERIES = (
@@ -31,7 +32,7 @@ def traffic(served: ServedTraffic) -> PageFigure:
     """The timeline of the calibrated configuration, and behind it what the default takes."""
     found, default = served.calibrated, served.default
     both = [found] if default is None else [found, default]
-    most = max(max(one.peak_bytes, one.reserved_bytes) for one in both) / wording.GIB * 1.15 or 1.0
+    most = max(max(one.peak_bytes, one.reserved_bytes) for one in both) / GIB * 1.15 or 1.0
     longest = max(one.steps for one in both)
     problem = wording.plain(served.default_problem).rstrip(".")
     x = {
@@ -49,7 +50,7 @@ def traffic(served: ServedTraffic) -> PageFigure:
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
         if default is not None:
-            apart = abs(default.reserved_bytes - found.reserved_bytes) / wording.GIB
+            apart = abs(default.reserved_bytes - found.reserved_bytes) / GIB
             near = apart / most * canvas.height_px < ROW_PX
             yield from _reserve(default, most, canvas, "by default", _DEFAULT[-1], below=near)
             yield _line(default.timeline, *_DEFAULT, x, y)
@@ -103,7 +104,7 @@ def _reserve(
     below: bool = False,
 ) -> Iterator[Layer]:
     """A line across with its words, `below` where another's are above."""
-    reserved = found.reserved_bytes / wording.GIB
+    reserved = found.reserved_bytes / GIB
     height = canvas.height_px * (1 - reserved / most)
     yield {
         "data": {"values": [{}]},
@@ -122,7 +123,7 @@ def _line(
     timeline: list[TimelineStep], said: str, field: str, colour: str, x: Layer, y: Layer
 ) -> Layer:
     values = [
-        {"step": one.step, "gib": getattr(one, field) / wording.GIB, "tip": _tip(one, said, field)}
+        {"step": one.step, "gib": getattr(one, field) / GIB, "tip": _tip(one, said, field)}
         for one in timeline
     ]
     return {
@@ -147,7 +148,7 @@ def _highest(found: TrafficFigures, highest: HighestTrafficStep, x: Layer, y: La
     ]
     at = {
         "step": highest.number,
-        "gib": found.peak_bytes / wording.GIB,
+        "gib": found.peak_bytes / GIB,
         "tip": wording.plain(" · ".join(tip)),
     }
     return {

@@ -12,7 +12,6 @@ from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
 from mmcalib.derive.mm_cache import (
-    GIB,
     CacheSize,
     HitCurve,
     allowed_gib,
@@ -24,6 +23,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
+from mmcalib.sizes import GIB
 
 
 @dataclass(frozen=True, slots=True)

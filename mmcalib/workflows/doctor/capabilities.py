@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from mmcalib.checks.check import Check, CheckId
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT
@@ -39,6 +40,7 @@ from mmcalib.models import find, materialise
 from mmcalib.progress import Progress
 from mmcalib.result.diagnosis import Capability, CapabilityState
 from mmcalib.scratch import Scratch
+from mmcalib.wording import gib
 
 CAPABILITY = CheckId("{} by vLLM")
 
@@ -170,8 +172,7 @@ class _Trials:
     def _replay(self, host: EngineHost) -> str:
         photo = self._scratch / "photo.png"
         Image.new("RGB", (_PHOTO.width_px, _PHOTO.height_px)).save(photo)
-        url = {"type": "image_url", "image_url": {"url": photo.as_uri()}}
-        content = [{"type": "text", "text": "Describe this."}, url]
+        content = [text_part("Describe this."), url_part(PART_OF["image"], photo.as_uri())]
         tokens = (self._photo.tokens,) if self._photo else ()
         prompt = ReplayPrompt("photo.png", [{"role": "user", "content": content}], tokens)
         (answer,) = host.ask(Replay((prompt,)), "answering a request").answers
@@ -232,7 +233,7 @@ def _rehearsed(path: Path) -> list[Capability]:
         found = host.ask(Rehearse(args, gpu), f"rehearsing on {gpu.name}").rehearsed
         if found.kv_cache_tokens is None:
             raise EngineError(found.problem)
-        return f"{gpu.name}: KV cache {found.kv_cache_bytes / 2**30:.2f} GiB"
+        return f"{gpu.name}: KV cache {gib(found.kv_cache_bytes)}"
 
     def serve(host: EngineHost) -> str:
         photos = (TrafficItem(_PHOTO, "photo"),)

@@ -16,6 +16,7 @@ from mmcalib.errors import EngineError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.releases.constants import CPU_INDEX, GPU_MEMORY_UTILIZATION, INSTALL_CPU, INSTALL_CUDA
 from mmcalib.result.diagnosis import Backend
+from mmcalib.wording import gib
 
 ENGINE = CheckId("engine")
 SERVING = CheckId("serving")
@@ -121,15 +122,11 @@ def _gpu(looked: Looked, gpu: Gpu | None) -> Check:
         return Check(GPU, "skip", detail, "mmcalib run --gpu L4 ...")
     total, free = looked.total_bytes, looked.free_bytes
     if total is None or free is None:
-        return Check(GPU, "pass", f"{gpu.name}, {_gib(gpu.total_bytes)}", "")
-    detail = f"{gpu.name}, {_gib(free)} of {_gib(total)} free"
+        return Check(GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}", "")
+    detail = f"{gpu.name}, {gib(free)} of {gib(total)} free"
     if free < GPU_MEMORY_UTILIZATION * total:
         detail += f"; vLLM asks for {GPU_MEMORY_UTILIZATION:.0%} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
         remedy = f"nvidia-smi (says who holds the rest), or --gpu-memory-utilization {share:.2f}"
         return Check(GPU, "warn", detail, remedy)
     return Check(GPU, "pass", detail, "")
-
-
-def _gib(number: int) -> str:
-    return f"{number / 2**30:.2f} GiB"

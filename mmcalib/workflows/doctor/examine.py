@@ -13,6 +13,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.diagnosis import Diagnosis, PresentGpu
+from mmcalib.sizes import GIB
 from mmcalib.version import __version__
 from mmcalib.workflows.doctor.capabilities import capabilities, capability_checks
 from mmcalib.workflows.doctor.engine import ENGINE, EngineProbe, ask, engine_checks
@@ -22,9 +23,9 @@ from mmcalib.workflows.doctor.machine import host, machine_checks
 from mmcalib.workflows.doctor.packages import build_check, media_check, packages, versions
 
 # Three photos for Qwen2.5-VL-3B took 6.8 GiB at their highest: engine on CPU, rehearsal beside.
-WANTED_RAM_BYTES = 7 * 2**30
+WANTED_RAM_BYTES = 7 * GIB
 # That took 4 MB of results and cache; the census of millions of files and vLLM's logs take more.
-WANTED_DISK_BYTES = 2**30
+WANTED_DISK_BYTES = GIB
 
 
 def examine(

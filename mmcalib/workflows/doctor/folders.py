@@ -10,6 +10,7 @@ from typing import Literal
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.result.diagnosis import Folder
+from mmcalib.sizes import GIB, MIB
 from mmcalib.workflows.spec import cache_dir
 
 FOLDER = CheckId("{} folder")
@@ -39,12 +40,10 @@ def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Che
         if not folder.writable:
             yield Check(name, "fail", f"cannot write to {where}", _CURES[folder.purpose])
         elif folder.free_bytes is not None and folder.free_bytes < wanted_bytes:
-            detail = f"{folder.free_bytes / 2**20:.0f} MiB free in {where}"
+            detail = f"{folder.free_bytes / MIB:.0f} MiB free in {where}"
             yield Check(name, "warn", detail, _CURES[folder.purpose])
         else:
-            free = (
-                "" if folder.free_bytes is None else f", {folder.free_bytes / 2**30:.0f} GiB free"
-            )
+            free = "" if folder.free_bytes is None else f", {folder.free_bytes / GIB:.0f} GiB free"
             yield Check(name, "pass", f"{where}{free}", "")
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.derive.container import SHM_BYTES
-from mmcalib.derive.mm_cache import GIB
 from mmcalib.processes.free_memory import CGROUP, MEMINFO, free_bytes
 from mmcalib.result.diagnosis import Host
+from mmcalib.sizes import GIB, MIB
 
 HOST_MEMORY = CheckId("host memory")
 SHARED_MEMORY = CheckId("shared memory")
@@ -49,9 +49,7 @@ def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
     else:
         yield Check(HOST_MEMORY, "pass", f"{_gib(ram)} free", "")
     if shm is not None and shm < LEAST_SHM_BYTES:
-        detail = (
-            f"{shm / 2**20:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
-        )
+        detail = f"{shm / MIB:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
         yield Check(
             SHARED_MEMORY,
             "warn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.requests import RequestsSource
@@ -17,13 +17,16 @@ from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.media.ending import examine_whole
-from mmcalib.media.sniff import SUFFIXES
+from mmcalib.media.file_names import MEDIA_ENDINGS, ending_of
 from mmcalib.result.checked import Checked
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.gate.held import item_named
 from mmcalib.workflows.gate.presented import admitted_prompt, unreadable
+
+# A folder with files of `.ts` and `.mts` is more often TypeScript than transport streams.
+SAYS_MEDIA = MEDIA_ENDINGS - {"ts", "mts"}
 
 
 def check(
@@ -72,8 +75,7 @@ def _named(data: str | Path) -> str:
 
 def _says_media(path: str, named: str) -> bool:
     """Whether it was asked for itself, or its name ends as those of media do."""
-    name = PurePosixPath(path.partition(BEHIND)[0])
-    return path == named or name.suffix.lower() in SUFFIXES
+    return path == named or ending_of(path.partition(BEHIND)[0]) in SAYS_MEDIA
 
 
 class _Gate:

@@ -12,6 +12,7 @@ from mmcalib.corpus.custom import is_custom
 from mmcalib.corpus.rows import TEXT_COLUMNS
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.media.file_names import IMAGE_ENDINGS
 from mmcalib.media.sniff import HEAD_BYTES, is_media
 from mmcalib.workflows.gate.arrays import is_array, is_sound, layout_of
 from mmcalib.workflows.gate.held import is_cell, is_picture, what
@@ -20,8 +21,6 @@ _WORDS = r"image|img|photo|picture|pic|frame|video|clip|audio|sound|speech"
 # Columns whose strings name media, and whose arrays are such: others hold labels and embeddings.
 _MEDIA_COLUMN = re.compile(rf"({_WORDS})s?([_ ]?(path|url|uri|file|file_?name))?s?", re.IGNORECASE)
 _NAME_COLUMN = re.compile(r"path|file|file_?name|file_?path|url|uri", re.IGNORECASE)
-# `webdataset` names a member of a sample by its extension.
-_EXTENSION = re.compile(r"(.*\.)?(jpe?g|png|webp|gif|bmp|tiff?|ppm)", re.IGNORECASE)
 _SOUND_COLUMN = re.compile(r"audio|sound|speech|waveform|amplitude", re.IGNORECASE)
 _RATE_COLUMNS = ("sampling_rate", "sample_rate", "sample_rate_hz", "rate")
 _MESSAGES, _BODY = "messages", "body"
@@ -116,9 +115,14 @@ def _is_held(value: Any, column: str, row: Mapping[str, Any]) -> bool:
     if isinstance(value, tuple) and len(value) == 2 and is_array(value[0]):
         return is_sound(*value)
     if is_array(value):
-        named = _MEDIA_COLUMN.fullmatch(column) or _EXTENSION.fullmatch(column)
-        return bool(named and layout_of(value)) or _sound_rate(value, column, row) is not None
+        return _is_pictured(value, column) or _sound_rate(value, column, row) is not None
     return is_picture(value)
+
+
+def _is_pictured(array: Any, column: str) -> bool:
+    # `webdataset` names a member of a sample by its extension.
+    named = column.rpartition(".")[2].lower() in IMAGE_ENDINGS or _MEDIA_COLUMN.fullmatch(column)
+    return bool(named and layout_of(array))
 
 
 def _sounding(value: Any, column: str, row: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.corpus.chat import UrlType
+from mmcalib.corpus.content_parts import PART_OF
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.derive.admission import Gate
 from mmcalib.domain.encoding import Encoded
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WRITTEN = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 _QUALITY = 95
-_IMAGE: UrlType = "image_url"
+_IMAGE = PART_OF["image"]
 
 
 def fitted(
@@ -113,13 +113,13 @@ def _medium(gate: Gate, item: Any, *, allow_url: bool) -> Any:
         return item
     if answer.largest is None:
         raise ValueError(f"no size of it fits: {answer.reason}")
-    made = _smaller(item, file, answer.largest, allow_url)
+    made = _smaller(item, answer.largest)
     if made is None:
         raise ValueError(f"not made smaller here: {answer.reason}; {answer.remedy}")
     return made
 
 
-def _smaller(item: Any, file: Encoded, to: Shape, allow_url: bool) -> Any:
+def _smaller(item: Any, to: Shape) -> Any:
     """None for a file of video or sound, which would have to be encoded anew."""
     if isinstance(item, ImageShape | VideoShape | AudioShape):
         return to

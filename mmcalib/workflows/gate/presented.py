@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.corpus.asking import asked, asked_by, digest
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, text_decides
@@ -96,7 +96,7 @@ def _admitted_row(
 
 def _messages(row: DatasetRow, files: Sequence[Encoded]) -> Iterator[Message]:
     """The media stand before the words of the first turn of the user."""
-    waiting: list[object] = [url_part(f"{f.modality}_url", "memory://item") for f in files]
+    waiting: list[object] = [url_part(PART_OF[f.modality], "memory://item") for f in files]
     for role, words in row.turns or [("user", "")]:
         content: list[object] = [text_part(words)] if words else []
         if role == "user" and waiting:

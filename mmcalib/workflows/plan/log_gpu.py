@@ -8,6 +8,7 @@ from mmcalib.derive.logs import GpuOccupied, OutOfMemory, StartupLog
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.sizes import GIB
 
 # Logs round to 0.01 GiB, and drivers differ a little in what they leave.
 _ROUNDED: Final = 0.005
@@ -30,7 +31,7 @@ def gpu_of_log(log: StartupLog) -> Gpu:
     ]
     if len(alike) == 1:
         return alike[0]
-    size = f"{total / 2**30:.2f}GiB"
+    size = f"{total / GIB:.2f}GiB"
     if alike:
         raise UsageError(
             f"the log is of a GPU with {size}: {', '.join(gpu.name for gpu in alike)}",

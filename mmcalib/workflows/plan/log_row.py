@@ -8,8 +8,8 @@ from typing import Any, Final
 from mmcalib.derive.logs import StartupLog
 from mmcalib.derive.logs.log_failures import failure_words
 from mmcalib.result.log_row import LogFigures, LogRow
+from mmcalib.sizes import GIB
 from mmcalib.version import __version__
-from mmcalib.wording import GIB
 
 # Named in every row; null where the log has the default.
 _ALWAYS: Final = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
@@ -22,7 +22,6 @@ from mmcalib.locations.location import url_of
 _TOP = 16
 # Prompts that are only admitted, heaviest first; each costs what its media cost to load.
 _ADMITTED = 256
-_URL_PART = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, set[Modality]]:
 
 def prompt_of(cost: ItemCost) -> ReplayPrompt:
     """A request for this one item."""
-    kind = _URL_PART[cost.shape.modality]
+    kind = PART_OF[cost.shape.modality]
     content = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
     return ReplayPrompt(
         origin=cost.exemplar,

@@ -9,6 +9,7 @@ from mmcalib.checks.check import Check
 from mmcalib.engine.host import SILENCE_S, EngineHost
 from mmcalib.errors import EngineError, EngineSilent, VllmMoved
 from mmcalib.progress import Progress
+from mmcalib.wording import gib
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.proof import startup
 from mmcalib.workflows.proof.startup import Launch, Started
@@ -60,6 +61,6 @@ def start_default(
         detail = f"the default configuration does not start: {error.message}"
         return DefaultStart(Check(name, "warn", detail))
     peak = default.figures.activation_peak_bytes
-    found = f", activation peak {peak / 2**30:.2f} GiB" if peak is not None else ""
+    found = f", activation peak {gib(peak)}" if peak is not None else ""
     detail = f"started too, for comparison{found}, measured"
     return DefaultStart(Check(name, "pass", detail), default)

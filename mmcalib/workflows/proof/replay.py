@@ -28,11 +28,11 @@ def choose_burst(
     prompts: PromptCensus,
     decision: Configuration,
     started: Started,
-    s: float,
+    within_s: float,
     scratch: Path,
     files: Files = files,
 ) -> Burst:
-    """The prompts to replay within about `s` seconds, judged by what the profile took or, where it
+    """The prompts to replay within about `within_s`, judged by what the profile took or, where it
     was left out for time, was estimated to take. Made-up items lie in `scratch`.
     """
     figures, profiled = started.figures, decision.adequacy.profiled_tokens
@@ -40,7 +40,7 @@ def choose_burst(
     spent = figures.profile_estimate_s if figures.profile_s is None else figures.profile_s
     if spent and profiled:
         rate = spent / profiled
-    affordable = s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
+    affordable = within_s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
     table, counts, step = decision.table, decision.counts, figures.budget_tokens
     chosen = with_files(burst(prompts, table, counts, step, affordable), files)
     return filled(chosen, table, counts, step, affordable, scratch / "made-up")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from PIL import Image
 
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.domain.traffic import TrafficItem, TrafficRequest
 
@@ -31,7 +32,7 @@ def fired(requests: Sequence[TrafficRequest]) -> Iterator[str]:
         parts = [
             _part(item, numbers.setdefault(item.content, len(numbers))) for item in request.items
         ]
-        content = [*parts, {"type": "text", "text": "word " * request.text_tokens}]
+        content = [*parts, text_part("word " * request.text_tokens)]
         places[request.group] += 1
         line: dict[str, Any] = {
             "custom_id": f"group-{request.group}-{places[request.group]}",
@@ -44,15 +45,15 @@ def fired(requests: Sequence[TrafficRequest]) -> Iterator[str]:
         yield json.dumps(line)
 
 
-def _part(item: TrafficItem, number: int) -> dict[str, Any]:
+def _part(item: TrafficItem, number: int) -> dict[str, object]:
     if not isinstance(item.shape, ImageShape):
-        kind = f"{item.shape.modality}_url"
-        return {"type": kind, kind: {"url": item.content.rpartition("~")[0] or item.content}}
+        url = item.content.rpartition("~")[0] or item.content
+        return url_part(PART_OF[item.shape.modality], url)
     size = item.shape.width_px, item.shape.height_px
     page = io.BytesIO()
     Image.new("RGB", size, _colour(number)).save(page, "PNG")
     url = f"data:image/png;base64,{base64.b64encode(page.getvalue()).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return url_part(PART_OF["image"], url)
 
 
 def _colour(number: int) -> tuple[int, int, int]:

@@ -82,7 +82,7 @@ def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
     """By origin when each was sent."""
     hint = "--rate R sends so many a second"
     if not every or corpus.texts is None:
-        raise UsageError("--timestamps are of --requests", hint=hint)
+        raise UsageError("--timestamps needs --requests", hint=hint)
     wanted = {access.origin for access in every}
     sent = {text.origin: text.sent_s for text in corpus.texts(wanted)}
     found = {origin: at_s for origin, at_s in sent.items() if at_s is not None}

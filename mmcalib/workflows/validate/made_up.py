@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Dummy
 from mmcalib.domain.cost import Cost
@@ -28,7 +28,6 @@ _SHARES: Final = (1, 2, 4)
 _MOST: Final = 24
 _MOST_IN_PROMPT: Final = 8
 _FPS: Final = 2
-_KINDS: Final = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 
 
 def write_requests(subject: Subject, host: EngineHost, folder: Path) -> Path | None:
@@ -68,9 +67,8 @@ def _of_modality(
 
 def _request(modality: Modality, paths: Sequence[Path], number: int) -> dict[str, Any]:
     """Texts differ in length, so that each request counts as one of its own."""
-    kind = _KINDS[modality]
     content: list[dict[str, Any]] = [text_part("Describe this." + "." * number)]
-    content += [url_part(kind, path.resolve().as_uri()) for path in paths]
+    content += [url_part(PART_OF[modality], path.resolve().as_uri()) for path in paths]
     return {"messages": [{"role": "user", "content": content}]}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.encoder_sizes import EncoderBatch, Sized
 from mmcalib.domain.encoder_run import EncoderRun
 from mmcalib.domain.shapes import ImageShape, Shape
@@ -15,6 +15,7 @@ from mmcalib.engine.messages import EngineStarted
 from mmcalib.workflows.calibration.throughput import throughput
 from mmcalib.workflows.proof.startup import Started
 from mmcalib.workflows.proof.sweep import Sweep, Swept
+from tests.derive.costed import table_of
 from tests.workflows.corpora import corpus, decide
 
 PAGE = ImageShape(2800, 2240)  # 8,000 tokens

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.cache_floor import largest_item_bytes
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.mm_cache import GIB
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+from mmcalib.sizes import GIB
 from mmcalib.workflows.calibration.cache import cache_checks, cache_evidence, cache_report
 from mmcalib.workflows.decision.cache import SizedCache
 from mmcalib.workflows.decision.decision import Decision

@@ -14,7 +14,7 @@ from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
 from mmcalib.checks.catalogue.reserve import RESERVED, embeddings_alone
 from mmcalib.checks.check import Check, verdict
 from mmcalib.derive.adequacy import Adequacy
-from mmcalib.derive.costs import CostTable, table_of
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import LanguageStep, Merge, PromptsStep, WorstStep
 from mmcalib.derive.item_cost import ItemCost
@@ -42,6 +42,7 @@ from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.retained import views_check
 from mmcalib.workflows.memory.tokens_alone import in_tokens, no_gpu
 from mmcalib.workflows.memory.worst_steps import encoder_steps
+from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
 GPU = catalogue.find("L4")

@@ -150,5 +150,5 @@ def test_a_request_that_does_not_say_when_is_named() -> None:
     given = asking(corpus([], [[SMALL], [SMALL]]), "a", "b", sent=[1.0, None])
     with pytest.raises(UsageError, match=r"r\.jsonl:2 has no .timestamp"):
         trace(given, count, timed=True)
-    with pytest.raises(UsageError, match="--timestamps are of --requests"):
+    with pytest.raises(UsageError, match="--timestamps needs --requests"):
         trace(corpus([SMALL]), count, timed=True)

@@ -4,20 +4,20 @@ What torch reports as allocated is the size of blocks, not of tensors, and what 
 the GPU is the size of segments; both follow from the order of requests. The rules are those of
 `DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp (`round_size`, `get_pool`,
 `get_free_block`, `get_allocation_size`, `should_split`, `alloc_found_block`, `free_block`,
-`try_merge_blocks`, `release_cached_blocks`, `beginAllocateToPool`, `releasePool`), which are the
-same from torch 2.8 to 2.13 for the native backend with one stream. Not replayed: other streams'
-blocks waiting for events, the threshold of garbage collection, rounding to powers of two, and what
-torch gives back before it reports that it is out of memory. Segments that expand are beside this,
-in `expanding`.
+`try_merge_blocks`, `release_cached_blocks`), which are the same from torch 2.8 to 2.13 for the
+native backend with one stream. Not replayed: private pools, which graphs are captured into, other
+streams' blocks waiting for events, the threshold of garbage collection, rounding to powers of two,
+and what torch gives back before it reports that it is out of memory. Segments that expand are
+beside this, in `expanding`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-MIB = 1 << 20
+from mmcalib.sizes import MIB
+
 # c10/core/AllocatorConfig.h: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kRoundLarge.
 MIN_BLOCK_BYTES = 512
 SMALL_REQUEST_BYTES = 1 * MIB
@@ -76,13 +76,6 @@ class Block:
 
 
 @dataclass(slots=True, eq=False)
-class PoolPair:
-    small: Pool = field(default_factory=lambda: Pool(True))
-    large: Pool = field(default_factory=lambda: Pool(False))
-    uses: int = 1
-
-
-@dataclass(slots=True, eq=False)
 class CachingAllocator:
     """One device's allocator. Bytes allocated are sizes of blocks, bytes reserved are of segments.
 
@@ -97,17 +90,15 @@ class CachingAllocator:
     _next_address: int = field(default=_FIRST_ADDRESS, init=False)
     _live: dict[int, Block] = field(default_factory=dict, init=False)
     _idle: dict[int, Block] = field(default_factory=dict, init=False)
-    _common: PoolPair = field(default_factory=PoolPair, init=False)
-    _private: dict[Hashable, PoolPair] = field(default_factory=dict, init=False)
-    _open: list[Hashable] = field(default_factory=list, init=False)
+    _small: Pool = field(default_factory=lambda: Pool(True), init=False)
+    _large: Pool = field(default_factory=lambda: Pool(False), init=False)
 
     def allocate(self, nbytes: int) -> int:
         """Take a block of at least so many bytes; its address, or 0 where none were asked for."""
         if nbytes <= 0:
             return 0
         size = max(MIN_BLOCK_BYTES, rounded(nbytes, MIN_BLOCK_BYTES))
-        pair = self._private[self._open[-1]] if self._open else self._common
-        pool = pair.small if size <= SMALL_REQUEST_BYTES else pair.large
+        pool = self._small if size <= SMALL_REQUEST_BYTES else self._large
         block = self._best_fit(pool, size) or self._segment(pool, size)
         if self._splits(block, size):
             self._put(block.part(size, mapped=True))
@@ -133,48 +124,18 @@ class CachingAllocator:
         return self._live[address].size
 
     def empty_cache(self) -> None:
-        """Return every wholly free segment to the device, as torch.cuda.empty_cache does.
-
-        Private pools keep theirs while in use; so does the common pool while a private one is open.
-        """
-        if not self._open:
-            self._release(self._common)
-        for name, pair in list(self._private.items()):
-            if pair.uses == 0 and self._release(pair):
-                del self._private[name]
+        """Return every wholly free segment to the device, as torch.cuda.empty_cache does."""
+        for pool in (self._small, self._large):
+            for _, address in list(pool.free):
+                block = self._idle[address]
+                if block.before is None and block.after is None:
+                    self._take(block)
+                    self.reserved_bytes -= block.size
 
     def reset_peak(self) -> None:
         """Peaks start again at what is held now."""
         self.allocated_peak_bytes = self.allocated_bytes
         self.reserved_peak_bytes = self.reserved_bytes
-
-    def begin_pool(self, name: Hashable) -> None:
-        """Serve what follows from a pool of its own, as a graph capture does; adds one use of it.
-
-        Pools may nest, the innermost serves. Raises ValueError for a pool that is already open or
-        whose last use was given up: torch asserts both.
-        """
-        if name in self._open:
-            raise ValueError(f"pool {name!r} is already open")
-        pair = self._private.get(name)
-        if pair is None:
-            self._private[name] = PoolPair()
-        elif pair.uses == 0:
-            raise ValueError(f"pool {name!r} was released and cannot be used again")
-        else:
-            pair.uses += 1
-        self._open.append(name)
-
-    def end_pool(self, name: Hashable) -> None:
-        """Serve from the pool that was open before; raises ValueError if this one is not open."""
-        self._open.remove(name)
-
-    def release_pool(self, name: Hashable) -> None:
-        """Give up one use, as a destroyed graph does; after the last, empty_cache may release."""
-        pair = self._private.get(name)
-        if pair is None or pair.uses == 0:
-            raise ValueError(f"pool {name!r} has no use to give up")
-        pair.uses -= 1
 
     def _index(self, pool: Pool, size: int) -> int:
         """Where among the free blocks the one is that fits best."""
@@ -228,17 +189,6 @@ class CachingAllocator:
         del self._idle[block.address]
         free = block.pool.free
         del free[bisect_left(free, (block.size, block.address))]
-
-    def _release(self, pair: PoolPair) -> bool:
-        """Return whole segments of both pools; whether nothing of them is left."""
-        for pool in (pair.small, pair.large):
-            for _, address in list(pool.free):
-                block = self._idle[address]
-                if block.before is None and block.after is None:
-                    self._take(block)
-                    self.reserved_bytes -= block.size
-        pools = (pair.small, pair.large)
-        return not any(block.pool in pools for block in self._live.values())
 
 
 def rounded(nbytes: int, unit: int) -> int:

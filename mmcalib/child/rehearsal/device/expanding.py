@@ -4,7 +4,7 @@ and one for large ones, to which pages are added where they end and in which the
 The rules are those of `find_expandable_block`, `try_allocate_expandable_block`, `map_block`,
 `unmap_block` and `ExpandableSegment` in c10/cuda/CUDACachingAllocator.cpp. No block is given whole
 because little of it would be left, which is what this setting changes in what torch reports as
-allocated. Private pools do as without it.
+allocated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from mmcalib.child.rehearsal.device.allocator import (
     Block,
     CachingAllocator,
     Pool,
-    PoolPair,
     rounded,
 )
 
@@ -34,6 +33,12 @@ class ExpandingAllocator(CachingAllocator):
 
     # By pool, in the order of their addresses.
     _unmapped: dict[Pool, list[tuple[int, Block]]] = field(default_factory=dict, init=False)
+
+    def empty_cache(self) -> None:
+        """Return the pages that lie wholly in free blocks."""
+        for pool in (self._small, self._large):
+            for _, address in list(pool.free):
+                self._unmap(self._idle[address])
 
     def _index(self, pool: Pool, size: int) -> int:
         """A block that could grow counts as large as it could be."""
@@ -51,8 +56,6 @@ class ExpandingAllocator(CachingAllocator):
         return block.size - size >= MIN_BLOCK_BYTES
 
     def _segment(self, pool: Pool, size: int) -> Block:
-        if self._open:
-            return CachingAllocator._segment(self, pool, size)
         block = self._candidate(pool, size)
         if not block.mapped:
             self._map(block, min(block.size, size))
@@ -126,13 +129,6 @@ class ExpandingAllocator(CachingAllocator):
                 places.remove((beside.address, beside))
                 whole.join(beside)
         insort(places, (whole.address, whole))
-
-    def _release(self, pair: PoolPair) -> bool:
-        for pool in (pair.small, pair.large):
-            if pool in self._unmapped:
-                for _, address in list(pool.free):
-                    self._unmap(self._idle[address])
-        return CachingAllocator._release(self, pair)
 
 
 def _page_bytes(pool: Pool) -> int:

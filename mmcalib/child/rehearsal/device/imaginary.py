@@ -26,17 +26,17 @@ from mmcalib.child.rehearsal.device.ledger import Ledger
 from mmcalib.child.rehearsal.device.meta_kernels import NOT_ASKED, MetaKernels
 from mmcalib.child.rehearsal.device.scratch import scratch_bytes
 from mmcalib.child.rehearsal.device.values import Values
+from mmcalib.sizes import MIB
 
 aten = torch.ops.aten
 
-# Host tensors above it are fake as well: a profile's pixels take gigabytes, and only their shape
-# matters.
-LARGE_HOST_BYTES = 32 << 20
+# Host tensors above it are fake too: a profile's pixels take gigabytes, and only shapes matter.
+LARGE_HOST_BYTES = 32 * MIB
 # Attention picks its kernel by device inside C++; its fake result is one tensor, as with flash.
 _WHOLE = {aten.scaled_dot_product_attention.default}
 # Fresh memory of a device holds zeros, or what nobody may rely on.
 _EMPTIES = ("aten::empty", "aten::new_empty")
-_FRESH_BYTES = 1 << 20
+_FRESH_BYTES = MIB
 _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation", "convolution"}
 _HOST_BUFFERS = {aten.zeros.default, aten.empty.memory_format}
 _TORCH = ("aten", "prims", "prim")

@@ -11,9 +11,10 @@ import torch
 
 from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.child.storages import storages
+from mmcalib.sizes import MIB
 
 # A peak's listing is for a reader: what is smaller explains nothing.
-_WORTH_NAMING_BYTES = 1 << 20
+_WORTH_NAMING_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import re
 from typing import Protocol
 
 from mmcalib.child.rehearsal.device.allocator import CachingAllocator
+from mmcalib.sizes import KIB
 
-KIB = 1 << 10
 # parseChosenWorkspaceSize: ":4096:2:16:8" where nothing else is said.
 COMMON_BYTES = (4096 * 2 + 16 * 8) * KIB
 LARGE_BYTES = 4096 * 8 * KIB
