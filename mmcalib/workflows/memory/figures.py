@@ -11,13 +11,13 @@ from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.residency import residencies
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.label import Label
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel
 from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Label
 from mmcalib.result.peak_tensor import peak_tensors
 from mmcalib.result.rehearsal import Phase, Rehearsal
 from mmcalib.version import __version__
