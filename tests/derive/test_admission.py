@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.admission import Admission, Answer, Gate, Known, admit, admit_prompt
+from mmcalib.derive.admission import Admission, Answer, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder, Rung, Sampling
+from mmcalib.derive.gate import Gate, Known
 from mmcalib.derive.remedies import (
     CALIBRATE,
     prompts_needed,
