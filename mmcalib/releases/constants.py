@@ -87,6 +87,9 @@ QWEN_LEAST_FRAMES: Final = 4
 QWEN_MOST_FRAMES: Final = 768
 QWEN_MOST_FPS: Final = 30
 QWEN_FRAMES_TOGETHER: Final = 2
+# The slimmest pictures that the processors of the Qwen-VL families take. `smart_resize`,
+# transformers/models/qwen2_vl/image_processing_qwen2_vl.py:75 of 5.19.
+QWEN_MOST_ASPECT: Final = 200.0
 
 # The smallest budget that graphs of an encoder begin with in Qwen2.5-VL and Qwen3-VL: a picture of
 # 224 × 224. `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.
