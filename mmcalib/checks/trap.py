@@ -8,6 +8,7 @@ from typing import Any
 
 from mmcalib.checks.check import Check
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 from mmcalib.wording import gib
 
 
@@ -37,11 +38,11 @@ class Figures:
     """
 
     budget: Budget
-    counts: Mapping[str, int]
+    counts: Mapping[Modality, int]
     vocab_size: int = 0
     encoder_peak_bytes: int | None = None
     encoder_tokens: int = 0
-    step_bytes: Mapping[str, int] = field(default_factory=dict)
+    step_bytes: Mapping[Modality, int] = field(default_factory=dict)
     encoder_cache_bytes: int | None = None
     activation_peak_bytes: int | None = None
     runner: str = ""

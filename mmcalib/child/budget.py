@@ -8,6 +8,7 @@ from typing import Any
 from mmcalib.child.largest import largest_clip
 from mmcalib.child.media import sampled_of
 from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import AskBudget
 from mmcalib.releases.budget import budget_of, multimodal_budget
 from mmcalib.releases.configs import served_config
@@ -22,11 +23,11 @@ def budget(request: AskBudget) -> Budget:
     if not request.build_dummy:
         return found
     only = found.profiled_modality if request.only_profiled else None
-    names = [only] if only else mm.mm_max_toks_per_item
+    names = [only] if only else found.max_tokens_per_item
     return replace(found, dummies={name: dummy(mm.processor, name) for name in names})
 
 
-def dummy(processor: Any, modality: str) -> Dummy:
+def dummy(processor: Any, modality: Modality) -> Dummy:
     """The item that vLLM's dummy builder makes, clamped by the size hints as it clamps them."""
     inputs = dummy_inputs(processor, modality)
     placeholders = inputs["mm_placeholders"][modality]
@@ -37,7 +38,7 @@ def dummy(processor: Any, modality: str) -> Dummy:
     )
 
 
-def _dummy_size(processor: Any, modality: str) -> dict[str, int]:
+def _dummy_size(processor: Any, modality: Modality) -> dict[str, int]:
     info = processor.info
     options = info.ctx.get_mm_config().limit_per_prompt
     data = processor.dummy_inputs.get_dummy_mm_data(

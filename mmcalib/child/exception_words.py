@@ -74,7 +74,8 @@ def what_failed(error: BaseException) -> str:
     if kind_of(error) == "moved":
         return f"this is not the vLLM that mmcalib knows ({installed('vllm')}): {_line(error)}"
     outer, inner = _line(error), root_cause(error)
-    if taken := NO_ROOM.search(outer) or NO_ROOM.search(inner):
+    taken = NO_ROOM.search(outer) or NO_ROOM.search(inner)
+    if taken and not taken["external"]:
         return _no_room(taken)
     if inner in outer:
         return outer[:FAILURE_CHARS]
@@ -87,7 +88,7 @@ def _no_room(found: re.Match[str]) -> str:
     share = int(free / total * 100) / 100
     less = f"; --gpu-memory-utilization {share:.2f} would fit" if share > 0 else ""
     return (
-        f"{found['free']} of {found['total']} GiB are free on {found['device']}, and "
+        f"{found['free']} of {found['total']} GiB are free on {found['device'] or 'the GPU'}, and "
         f"gpu_memory_utilization {found['share']} wants {found['wanted']} GiB: nvidia-smi says who "
         f"holds the rest{less}"
     )

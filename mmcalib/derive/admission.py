@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 from mmcalib.derive.bounds import Bound, Frames, Refused, Rule
+from mmcalib.derive.gate import Gate
 from mmcalib.derive.request import Between, Needs, takes, text_tokens
 from mmcalib.derive.server import decoded_bytes, request_refused, server_refuses
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import Encoded, Encoding, Given, encoded
-from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.domain.text_bound import TextBound
 from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
 
 Answer = Literal["fits", "no", "unknown"]
@@ -30,41 +29,8 @@ _BASIS: Mapping[str, Basis] = {
     "ladder": "ladder",
 }
 
-
 # A `PIL.Image.Image`, which this module does not import.
 Picture = Any
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The cost of a shape of the corpus, as measured or as vLLM counts it."""
-
-    tokens: int
-    embeds: int
-    basis: Literal["real", "blank", "counted"]
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """What a configuration admits, and all that is known of what items cost under it.
-
-    `counts` has the modalities that the model takes, with their items per prompt; `refused` shapes
-    that vLLM refused when they were measured. `server` says which files are let in. `text` bounds
-    the text of a request, None where nothing does, and `counted` has the text tokens of requests by
-    their digests; items of an `encoder_decoder` model are no part of its context.
-    """
-
-    budget_tokens: int
-    max_model_len: int
-    text_reserve_tokens: int
-    counts: Mapping[Modality, int]
-    known: Mapping[Shape, Known]
-    refused: Mapping[Shape, str]
-    rules: Mapping[Modality, Rule]
-    server: Server = field(default_factory=Server)
-    text: TextBound | None = None
-    encoder_decoder: bool = False
-    counted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +65,18 @@ class Admission:
         return resized
 
 
+def rejected(
+    reason: str, remedy: str = "", *, basis: Basis = "refused", exact: bool = True
+) -> Admission:
+    """Of what is not let in, whatever it would cost."""
+    return Admission("no", None, None, exact, basis, reason, remedy)
+
+
+def undecided(reason: str, remedy: str = "") -> Admission:
+    """Of what nothing is known that would tell."""
+    return Admission("unknown", None, None, exact=False, basis="none", reason=reason, remedy=remedy)
+
+
 def admit(gate: Gate, given: Given) -> Admission:
     """Whether one item fits on its own; without a remedy for its shape, which `remedies` finds.
 
@@ -120,20 +98,20 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
         why = f"the model takes no {modality}"
         if count == 0:
             why = f"limit_mm_per_prompt admits no {modality}"
-        return Admission("no", None, None, True, "none", why)
+        return rejected(why, basis="none")
     if refusal := server_refuses(file, gate.server):
-        return Admission("no", None, None, True, "refused", refusal.reason, refusal.remedy)
+        return rejected(refusal.reason, refusal.remedy)
     if refusal := request_refused([_decoded_bytes(gate, file)], gate.server):
-        return Admission("no", None, None, False, "refused", refusal.reason, refusal.remedy)
+        return rejected(refusal.reason, refusal.remedy, exact=False)
     if file.encoding.transport_stream:
-        return Admission("unknown", None, None, False, "none", _STREAMED, "remux it to MP4")
+        return undecided(_STREAMED, "remux it to MP4")
     if file.encoding.cut_short:
-        return Admission("unknown", None, None, False, "none", _CUT_SHORT, "make it anew")
+        return undecided(_CUT_SHORT, "make it anew")
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
         return _bounded(gate, rule, file, reserve_tokens)
     if shape in gate.refused:
-        return Admission("no", None, None, True, "refused", f"vLLM: {gate.refused[shape]}")
+        return rejected(f"vLLM: {gate.refused[shape]}")
     if known := gate.known.get(shape):
         cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
         return _judged(gate, cost, known.basis, reserve_tokens, exact=True)
@@ -175,13 +153,12 @@ def _bounded(gate: Gate, rule: Rule, file: Encoded, reserve_tokens: int) -> Admi
         case Bound() as found:
             return _judged(gate, found, _BASIS[rule.kind], reserve_tokens, exact=False)
         case Refused(reason=why):
-            return Admission("no", None, None, False, "refused", why)
+            return rejected(why, exact=False)
     return _unknown(file.modality)
 
 
 def _unknown(modality: Modality) -> Admission:
-    why = f"no {modality} of this shape was measured, and nothing bounds what it costs"
-    return Admission("unknown", None, None, False, "none", why)
+    return undecided(f"no {modality} of this shape was measured, and nothing bounds what it costs")
 
 
 def _judged(
@@ -208,6 +185,31 @@ def _judged(
     return Admission(answer, cost.tokens, cost.embeds, exact, basis, reason)
 
 
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Of the items of a prompt, which all fit and so have costs; `basis` is a bound where there is
+    one among measured costs.
+    """
+
+    tokens: int
+    embeds: int
+    exact: bool
+    basis: Basis
+
+    @classmethod
+    def of(cls, items: Sequence[Admission]) -> Self:
+        bounded = [item.basis for item in items if not item.exact]
+        return cls(
+            tokens=sum(item.tokens or 0 for item in items),
+            embeds=sum(item.embeds or 0 for item in items),
+            exact=not bounded,
+            basis=next(iter(bounded or (item.basis for item in items)), "none"),
+        )
+
+    def answered(self, answer: Answer, reason: str, remedy: str = "") -> Admission:
+        return Admission(answer, self.tokens, self.embeds, self.exact, self.basis, reason, remedy)
+
+
 def admit_prompt(
     gate: Gate, shapes: Sequence[Given], asked: Asked, text: Between | None = None
 ) -> Admission:
@@ -222,19 +224,19 @@ def admit_prompt(
         worst = next((item for item in items if item.answer == answer), None)
         if worst is not None:
             return worst
+    costs = _Costs.of(items)
     if refusal := request_refused([_decoded_bytes(gate, encoded(s)) for s in shapes], gate.server):
-        why, remedy = refusal.reason, refusal.remedy
-        return Admission("no", *_sums(items), _weakest(items), why, remedy)
+        return costs.answered("no", refusal.reason, refusal.remedy)
     kinds = Counter(shape.modality for shape in shapes)
     for modality, count in kinds.items():
         if count > gate.counts[modality]:
             why = f"{count} {modality} items, limit_mm_per_prompt admits {gate.counts[modality]}"
-            return Admission("no", *_sums(items), _weakest(items), why)
-    held = Between(sum(_least(gate, shape) for shape in shapes), _sums(items)[0])
+            return costs.answered("no", why)
+    held = Between(sum(_least(gate, shape) for shape in shapes), costs.tokens)
     words = text or text_tokens(gate.text, asked, kinds)
     in_context = Between.exactly(0) if gate.encoder_decoder else held
     return _together(
-        gate, items, Needs(in_context, words, asked.answer_tokens, asked.least_answer_tokens)
+        gate, costs, Needs(in_context, words, asked.answer_tokens, asked.least_answer_tokens)
     )
 
 
@@ -243,11 +245,10 @@ def text_decides(gate: Gate, shapes: Sequence[Given], answer: Admission) -> bool
     return answer.answer == "unknown" and all(admit_beside(gate, s, 0).fits for s in shapes)
 
 
-def _together(gate: Gate, items: Sequence[Admission], needs: Needs) -> Admission:
-    tokens, embeds, exact = _sums(items)
+def _together(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
     context, answer = gate.max_model_len, takes(needs, gate.max_model_len)
     most, asks = needs.prompt.most, needs.answer_tokens
-    media = f"{'' if exact else 'at most '}{tokens} tokens of media"
+    media = f"{'' if costs.exact else 'at most '}{costs.tokens} tokens of media"
     if needs.text.most is None:
         words = "a text that nothing bounds"
     else:
@@ -264,7 +265,7 @@ def _together(gate: Gate, items: Sequence[Admission], needs: Needs) -> Admission
         if left < wanted:
             which = "are reserved" if asks is None else "are asked for"
             reason += f", which leaves {left} tokens for the answer, {wanted} {which}"
-    return Admission(answer, tokens, embeds, exact, _weakest(items), reason)
+    return costs.answered(answer, reason)
 
 
 def _least(gate: Gate, given: Given) -> int:
@@ -275,16 +276,3 @@ def _least(gate: Gate, given: Given) -> int:
         return known.tokens
     found = rule.bound(file.shape, file.encoding) if rule else None
     return found.least_tokens if isinstance(found, Bound) else 0
-
-
-def _sums(items: Sequence[Admission]) -> tuple[int | None, int | None, bool]:
-    """Of items that all fit, and so have costs."""
-    tokens = sum(item.tokens or 0 for item in items)
-    embeds = sum(item.embeds or 0 for item in items)
-    return tokens, embeds, all(item.exact for item in items)
-
-
-def _weakest(items: Sequence[Admission]) -> Basis:
-    """A bound where there is one among measured costs."""
-    bounded = [item.basis for item in items if not item.exact]
-    return next(iter(bounded or (item.basis for item in items)), "none")

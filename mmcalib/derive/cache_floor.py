@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
-
-# The slimmest pictures that the Qwen-VL processors take. One keeps a token's height, and the length
-# that its area leaves it, whatever the cap: √(200 × cap) tokens, more than a cap below 200
-# (`smart_resize`, transformers/models/qwen2_vl/image_processing_qwen2_vl.py of 5.19).
-_SLIMMEST = 200
+from mmcalib.releases.constants import QWEN_MOST_ASPECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,9 @@ def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
     if modality == "video" and most:
         return limit_tokens
     if modality == "image":
-        return max(most, min(math.ceil(math.sqrt(_SLIMMEST * most)), limit_tokens))
+        # The slimmest keeps a token's height, and the length that its area leaves it, whatever the
+        # cap: √(200 × cap) tokens, more than a cap below 200.
+        return max(most, min(math.ceil(math.sqrt(QWEN_MOST_ASPECT * most)), limit_tokens))
     return most
 
 

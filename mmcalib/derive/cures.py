@@ -106,9 +106,10 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
         case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + VLLM_SLACK_BYTES:
             return None
         case WorstStep() | LanguageStep() | PromptsStep() | Merge():
-            count = counts.get(_profiled(budget), 1) or 1
+            profiled = budget.profiled_modality
+            count = counts.get(profiled, 1) if profiled else 1
             items = -(-budget.encoder_budget_tokens // largest)
-            seqs = -(-items // count)
+            seqs = -(-items // (count or 1))
             return Engine(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
 
 
@@ -138,8 +139,4 @@ def _whole(tokens: int, largest: int) -> int:
 
 
 def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
-    return max((count for m, count in counts.items() if m == step.modality), default=1) or 1
-
-
-def _profiled(budget: Budget) -> Any:
-    return budget.profiled_modality
+    return counts.get(step.modality, 1) or 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 
@@ -32,7 +33,7 @@ class WorstStep:
     `exemplar` are in it.
     """
 
-    modality: str
+    modality: Modality
     tokens: int
     peak_bytes: int
     resident: Resident = field(default_factory=Resident)
@@ -110,7 +111,7 @@ class Shortfall:
 
 
 def worst_step(
-    modality: str,
+    modality: Modality,
     peak_bytes: int,
     profiled_tokens: int,
     limit_tokens: int,

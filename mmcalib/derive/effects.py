@@ -203,8 +203,8 @@ def _profile(budget: Budget) -> str:
 
 def _dummies(one: Budget, other: Budget) -> Iterator[str]:
     """Of the profiled modality: the others are never run."""
-    modality = one.profiled_modality or ""
-    if modality != other.profiled_modality:
+    modality = one.profiled_modality
+    if modality is None or modality != other.profiled_modality:
         return
     before, after = one.dummies.get(modality), other.dummies.get(modality)
     if before and after:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.releases.constants import QWEN_FRAMES_TOGETHER, VIDEO_FPS
 
 # Enough to tell a line from a curve, with some to spare where two fall together.
 SIZES = 10
@@ -16,13 +18,10 @@ _SPAN = 64
 _TRIED = 28
 # Batches of the middle size, and of the only one where all items cost the same.
 _BATCHES, _ONLY_BATCHES = (2, 4), (2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Layouts of tiles as strips and blocks, at the largest tile edge that is known.
-_TILE_PX = 448
+# The largest tile edge that is known (InternVL's; others have 336 and 384).
+TILE_PX: Final = 448
+# Layouts of tiles as strips and blocks.
 _LAYOUTS = [*((n, 1) for n in range(1, 13)), (2, 2), (3, 2), (4, 2), (5, 2), (3, 3), (4, 3)]
-# A loader that samples by time keeps every frame of a clip at this rate (Qwen-VL's default in
-# vllm/multimodal/video.py, 0.32), and one that takes a number of frames does not care.
-_FPS = 2.0
-_FRAMES_TOGETHER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def candidates(
             sides = [
                 (largest["width"] * math.sqrt(s), largest["height"] * math.sqrt(s)) for s in shares
             ]
-            tiles = [(a * _TILE_PX, d * _TILE_PX) for a, d in _LAYOUTS] if tiled else []
+            tiles = [(a * TILE_PX, d * TILE_PX) for a, d in _LAYOUTS] if tiled else []
             found: list[Shape] = [ImageShape(_px(w), _px(h)) for w, h in (*tiles, *sides)]
         case "video":
             found = [_clip(largest, share) for share in shares]
@@ -72,10 +71,12 @@ def candidates(
 def _clip(largest: Mapping[str, int], share: float) -> VideoShape:
     """Fewer frames first; below two of them, smaller ones."""
     wanted = largest["num_frames"] * share
-    frames = max(_FRAMES_TOGETHER, round(wanted / _FRAMES_TOGETHER) * _FRAMES_TOGETHER)
+    frames = max(QWEN_FRAMES_TOGETHER, round(wanted / QWEN_FRAMES_TOGETHER) * QWEN_FRAMES_TOGETHER)
     side = math.sqrt(min(1.0, wanted / frames))
     width, height = _px(largest["width"] * side), _px(largest["height"] * side)
-    return VideoShape(frames, _FPS, frames / _FPS, width, height)
+    # A loader that samples by time keeps every frame of a clip at this rate, and one that takes a
+    # number of frames does not care.
+    return VideoShape(frames, float(VIDEO_FPS), frames / VIDEO_FPS, width, height)
 
 
 def _px(side: float) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmcalib.domain.knobs import Knob
+from mmcalib.domain.shapes import Modality
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Facts:
     `attention_heads` are those of the language model, None where its config does not say.
     """
 
-    largest_items: Mapping[str, int]
+    largest_items: Mapping[Modality, int]
     knobs: tuple[Knob, ...]
     chunks_mm_input: bool
     quantized: bool

@@ -9,6 +9,7 @@ from typing import Any
 
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.label import Label
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 
 Hint = Mapping[str, int]
@@ -20,7 +21,7 @@ class Count:
 
     value: int
     reason: str
-    label: str
+    label: Label
     exemplar: str = ""
 
 

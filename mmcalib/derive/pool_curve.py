@@ -8,10 +8,11 @@ from typing import Final
 
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.shapes import Modality
 
 # Modality that is profiled and sequences of a step: rehearsals that differ in one of these say
 # nothing of each other. The tokens of a step move its buffers, which is little beside the encoder.
-Kind = tuple[str | None, int]
+Kind = tuple[Modality | None, int]
 
 # Of few rehearsals none need be as far off as the next.
 _MARGIN: Final = 2
@@ -47,8 +48,9 @@ def kind(budget: Budget) -> Kind:
 
 
 def profiled_tokens(budget: Budget) -> int:
-    modality = budget.profiled_modality or ""
-    return budget.profiled_items * budget.max_tokens_per_item.get(modality, 0)
+    modality = budget.profiled_modality
+    each = budget.max_tokens_per_item.get(modality, 0) if modality else 0
+    return budget.profiled_items * each
 
 
 @dataclass(frozen=True, slots=True)

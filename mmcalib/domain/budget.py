@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mmcalib.domain.shapes import Modality
+
 
 @dataclass(frozen=True, slots=True)
 class Dummy:
@@ -39,12 +41,12 @@ class Budget:
 
     encoder_compute_budget: int
     encoder_cache_size: int
-    max_tokens_per_item: dict[str, int]
-    max_items_per_prompt: dict[str, int]
-    max_items_per_batch: dict[str, int]
-    profiled_modality: str | None
+    max_tokens_per_item: dict[Modality, int]
+    max_items_per_prompt: dict[Modality, int]
+    max_items_per_batch: dict[Modality, int]
+    profiled_modality: Modality | None
     profiled_items: int
-    dummies: dict[str, Dummy]
+    dummies: dict[Modality, Dummy]
     max_model_len: int
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -55,7 +57,7 @@ class Budget:
         """What one step may encode: the scheduler heeds both limits."""
         return min(self.encoder_compute_budget, self.encoder_cache_size)
 
-    def largest_item(self, modality: str) -> int:
+    def largest_item(self, modality: Modality) -> int:
         """The most tokens that an admissible item of the modality takes; 0 where none is budgeted.
 
         An image or sound is at most what vLLM says is the largest. Its largest video is the one of

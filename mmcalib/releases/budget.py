@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmcalib.domain.budget import Budget, Clip
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.releases.release import VLLM_0_10, VLLM_0_20, VLLM_0_28
 from mmcalib.releases.runner import uses_v2_runner
 
@@ -107,11 +108,10 @@ def _budget(
     return Budget(
         encoder_compute_budget=compute,
         encoder_cache_size=cache,
-        # They come from a set, in any order.
-        max_tokens_per_item=dict(sorted(most.items())),
-        max_items_per_prompt=dict(sorted(per_prompt.items())),
-        max_items_per_batch=dict(sorted(per_batch.items())),
-        profiled_modality=modality,
+        max_tokens_per_item=_by_modality(most),
+        max_items_per_prompt=_by_modality(per_prompt),
+        max_items_per_batch=_by_modality(per_batch),
+        profiled_modality=_modality(modality) if modality else None,
         profiled_items=per_batch[modality] if modality else 0,
         dummies={},
         max_model_len=config.model_config.max_model_len,
@@ -119,3 +119,16 @@ def _budget(
         max_num_seqs=config.scheduler_config.max_num_seqs,
         largest_clip=largest_clip,
     )
+
+
+def _by_modality(figures: Mapping[str, int]) -> dict[Modality, int]:
+    # They come from a set, in any order.
+    return {_modality(name): figures[name] for name in sorted(figures)}
+
+
+def _modality(name: str) -> Modality:
+    """Raises ValueError for vLLM's own others, such as the `vision_chunk` of Kimi-K2.5."""
+    for known in MODALITIES:
+        if name == known:
+            return known
+    raise ValueError(f"the model takes {name}, of which mmcalib knows no items")

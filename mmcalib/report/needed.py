@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mmcalib.derive.needed_memory import needed_bytes
+from mmcalib.domain.label import Label
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.part import Label
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.derive.fix import COSTS, Cost
+from mmcalib.domain.label import Label
 from mmcalib.report import words
 from mmcalib.report.log_terminal import beside_the_log
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Label
 from mmcalib.result.plan import Combination, Plan, TriedFix
 
 

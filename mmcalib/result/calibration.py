@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from mmcalib.derive.admission import Gate
+from mmcalib.derive.gate import Gate
 from mmcalib.domain.server import Server
 from mmcalib.errors import UsageError
 from mmcalib.result.budget import Budgets

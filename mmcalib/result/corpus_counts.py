@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mmcalib.result.part import DocumentPart, Label
+from mmcalib.domain.label import Label
+from mmcalib.result.part import DocumentPart
 
 
 class Tokens(DocumentPart):

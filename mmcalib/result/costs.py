@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, FailFast, Field, ValidationError
 
-from mmcalib.derive.admission import Gate, Known
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
+from mmcalib.derive.gate import Gate, Known
 from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.domain.text_bound import TextBound

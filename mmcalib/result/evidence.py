@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from mmcalib.result.part import DocumentPart, Label
+from mmcalib.domain.label import Label
+from mmcalib.result.part import DocumentPart
 
 
 class Evidence(DocumentPart):

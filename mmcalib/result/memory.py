@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mmcalib.result.part import DocumentPart, Label
+from mmcalib.domain.label import Label
+from mmcalib.result.part import DocumentPart
 
 
 class Memory(DocumentPart):

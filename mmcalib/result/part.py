@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-
-# measured: read from vLLM doing it. rehearsed: from vLLM's code on imaginary memory. computed:
-# follows from measured values by vLLM's own rule. assumed: nobody said otherwise. given: by the
-# user. projected: a log's measured figure plus the difference of two rehearsals (`plan --log`).
-Label = Literal["measured", "rehearsed", "computed", "assumed", "given", "projected"]
 
 
 class DocumentPart(BaseModel):

@@ -7,11 +7,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from mmcalib.derive.fix import Cost
+from mmcalib.domain.label import Label
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.log_row import LogRow
 from mmcalib.result.logged import Logged
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import DocumentPart, Label
+from mmcalib.result.part import DocumentPart
 
 
 class TriedFix(DocumentPart):

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from mmcalib.result.part import DocumentPart, Label
+from mmcalib.domain.label import Label
+from mmcalib.result.part import DocumentPart
 from mmcalib.result.peak_tensor import PeakTensor
 
 

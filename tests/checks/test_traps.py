@@ -23,7 +23,7 @@ from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.nested import merged
 from mmcalib.domain.setting import DEFAULT
-from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from tests.derive.costed import table_of
 
 OPTIONS = {
@@ -69,8 +69,8 @@ OPENED = ModelInfo(
 
 
 def budget(
-    most: Mapping[str, int],
-    dummies: Mapping[str, Dummy] | None = None,
+    most: Mapping[Modality, int],
+    dummies: Mapping[Modality, Dummy] | None = None,
     *,
     max_model_len: int = 128_000,
     cache: int | None = None,

@@ -168,8 +168,11 @@ def test_json_is_printed_for_a_no_as_well(tmp_path: Path, capsys) -> None:
 
 
 def test_json_is_printed_whatever_the_names(tmp_path: Path, capsys) -> None:
-    leave(named(NAMES["not utf-8"]), tmp_path, as_json=True, quiet=True)
-    json.loads(capsys.readouterr().out)
+    found = named(NAMES["not utf-8"])
+    leave(found, tmp_path, as_json=True, quiet=True)
+    said = json.loads(capsys.readouterr().out)
+    assert said["model"]["id"] == NAMES["not utf-8"]
+    assert said == json.loads(found.to_json())
 
 
 def test_quiet_says_nothing(tmp_path: Path, capsys) -> None:

@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.adequacy import adequacy
 from mmcalib.domain.budget import Budget, Clip, Dummy
+from mmcalib.domain.shapes import Modality
 
 
 def budget(
     encoder_tokens: int,
-    most: dict[str, int],
+    most: dict[Modality, int],
     *,
-    profiled: str | None = "image",
+    profiled: Modality | None = "image",
     items: int = 1,
     dummy: int | None = None,
     seqs: int = 256,
@@ -75,7 +76,7 @@ def test_a_video_is_no_larger_than_loader_and_processor_make_it() -> None:
 
 def test_a_video_that_nothing_bounds_may_fill_the_whole_budget() -> None:
     """No processor option bounds its frames, so its own maximum does not either."""
-    most = {"image": 1280, "video": 1000}
+    most: dict[Modality, int] = {"image": 1280, "video": 1000}
     found = adequacy(budget(8192, most, items=1, dummy=1280, seqs=1), {"image": 1, "video": 1})
     assert found.worst_step_tokens == 8192
     assert not found.passes
@@ -89,7 +90,7 @@ def test_a_modality_that_is_switched_off_adds_nothing() -> None:
 
 
 def test_modalities_add_up_in_one_step() -> None:
-    most = {"image": 1000, "audio": 500}
+    most: dict[Modality, int] = {"image": 1000, "audio": 500}
     found = adequacy(budget(8192, most, items=1, dummy=1000, seqs=1), {"image": 2, "audio": 1})
     assert found.worst_step_tokens == 2500
 

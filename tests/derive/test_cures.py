@@ -6,12 +6,13 @@ from hypothesis import strategies as st
 from mmcalib.derive.cures import Engine, larger, smaller
 from mmcalib.derive.demand import LanguageStep, PromptsStep, Resident, Shortfall, WorstStep
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 MIB = 1 << 20
 
 
-def budget(cache: int, item: int, seqs: int, modality: str = "image") -> Budget:
+def budget(cache: int, item: int, seqs: int, modality: Modality = "image") -> Budget:
     items = max(1, min(cache // item, seqs))
     return Budget(
         cache, cache, {modality: item}, {modality: 1}, {modality: items}, modality, items, {},

@@ -11,7 +11,7 @@ from mmcalib.checks.dialect import Dialect
 from mmcalib.derive.encoder_input import Excess, excesses
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from tests.derive.costed import table
 
 # Qwen2-Audio's input features of any clip: 128 mel bins by 3,000 frames, in 4 bytes.
@@ -27,7 +27,7 @@ def clip(seconds: float) -> ItemCost:
     return cost(AudioShape(int(seconds * RATE), RATE), int(25 * seconds), PADDED)
 
 
-def budget(tokens: int, dummies: dict[str, Dummy], seqs: int = 256) -> Budget:
+def budget(tokens: int, dummies: dict[Modality, Dummy], seqs: int = 256) -> Budget:
     return Budget(tokens, tokens, {}, {}, {}, None, 0, dummies, 32_768, tokens, seqs)
 
 

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.derive.admission import Gate, admit
+from mmcalib.derive.admission import admit
+from mmcalib.derive.gate import Gate
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Item

@@ -46,6 +46,11 @@ def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type(
     )
     full = TAKEN.replace("9.53", "0.01")
     assert what_failed(ValueError(full)).endswith("nvidia-smi says who holds the rest")
+    held = TAKEN.replace(
+        "desired GPU memory utilization",
+        "the engine's budget after excluding external process's weights",
+    )
+    assert what_failed(ValueError(held)) == held
 
 
 class OutOfMemoryError(RuntimeError):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.models import bundled
 from tests.engine.conftest import NEEDS, Lab
@@ -235,7 +235,7 @@ LOGGED = [
 def test_the_largest_item_is_what_startup_logs_say(
     lab: Callable[[str], Lab],
     model_id: str,
-    modality: str,
+    modality: Modality,
     kwargs: dict[str, Any],
     bounds: tuple[int, int],
 ) -> None:

@@ -29,6 +29,7 @@ from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from vllm.config import CacheConfig, MultiModalConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration as Qwen
@@ -62,6 +63,7 @@ print(json.dumps({
     "most_frames": [getattr(loaders[n], "_MAX_FRAMES", None) for n in ("qwen2_vl", "qwen3_vl")],
     "most_fps": [getattr(loaders[n], "_MAX_FPS", None) for n in ("qwen2_vl", "qwen3_vl")],
     "sources": {
+        "sides": source(smart_resize),
         "loaders": "".join(source(one) for one in loaders.values()),
         "encoder_graphs": source(Qwen.get_encoder_cudagraph_budget_range),
         "arguments": source(EngineArgs),
@@ -141,6 +143,7 @@ def test_bounds_of_its_loaders(vllm: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("source", "line"),
     [
+        ("sides", f"min(height, width) > {constants.QWEN_MOST_ASPECT:g}:"),
         ("loaders", f'"min_frames", {constants.QWEN_LEAST_FRAMES})'),
         ("loaders", f'"temporal_patch_size", {constants.QWEN_FRAMES_TOGETHER})'),
         ("loaders", f"fps: int = {constants.VIDEO_FPS},"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from mmcalib.checks.check import Status
 from mmcalib.derive.bounds import Area
+from mmcalib.domain.label import Label
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.result.budget import Budgets, EncoderBudget
 from mmcalib.result.calibration import Limits, Model, Tool
@@ -22,7 +23,6 @@ from mmcalib.result.encoder_sweep import (
 from mmcalib.result.evidence import Evidence
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memories, Memory
-from mmcalib.result.part import Label
 from mmcalib.result.processor_cache import CachePoint, ProcessorCache
 from mmcalib.result.processor_device import ProcessedItems, ProcessorDevice
 from mmcalib.result.server import ServerPart

@@ -224,11 +224,11 @@ def _audio(samples: int) -> int:
 
 def budget(model: ModelInfo, args: Mapping[str, Any], *, build_dummy: bool) -> Budget:
     """vLLM's rule (vllm/multimodal/encoder_budget.py, 0.32)."""
-    limits: dict[str, tuple[int, Mapping[str, int]]] = {
+    limits: dict[Modality, tuple[int, Mapping[str, int]]] = {
         m: _limit(args.get("limit_mm_per_prompt", {}).get(m)) for m in model.modalities
     }
     kwargs = args.get("mm_processor_kwargs", {})
-    most: dict[str, int] = {m: _most(m, kwargs) for m, (count, _) in limits.items() if count}
+    most: dict[Modality, int] = {m: _most(m, kwargs) for m, (count, _) in limits.items() if count}
     batched = args.get("max_num_batched_tokens", model.serve_defaults["max_num_batched_tokens"])
     seqs = args.get("max_num_seqs", model.serve_defaults["max_num_seqs"])
     largest = max(most.values(), default=0)

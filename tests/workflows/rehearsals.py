@@ -7,6 +7,7 @@ from typing import Any
 
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
+from mmcalib.domain.shapes import Modality
 
 GIB = 1 << 30
 # Bytes of one cached embedding of Qwen3-VL-8B.
@@ -65,7 +66,7 @@ def rehearsed(**changes: Any) -> Rehearsed:
     return replace(found, **changes)
 
 
-def limits(cache: int, seqs: int, item: int = 324, modality: str = "image") -> Budget:
+def limits(cache: int, seqs: int, item: int = 324, modality: Modality = "image") -> Budget:
     items = max(1, min(cache // item, seqs))
     return replace(
         BUDGET,

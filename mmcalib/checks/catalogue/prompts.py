@@ -21,7 +21,9 @@ PROMPTS_FIT = CheckId("prompts fit")
 
 
 def fullest(
-    served: Mapping[Modality, Count], engine_args: Mapping[str, Any], largest: Mapping[str, int]
+    served: Mapping[Modality, Count],
+    engine_args: Mapping[str, Any],
+    largest: Mapping[Modality, int],
 ) -> dict[Modality, tuple[int, int]]:
     """Per modality that the limits name: how many items a prompt may carry, and the tokens of the
     `largest` of them.

@@ -65,7 +65,7 @@ def embeddings_alone(budget: Budget) -> Check | None:
 
 def reserved_check(
     found: Adequacy,
-    modality: str | None,
+    modality: Modality | None,
     cures: Sequence[str],
     dialect: Dialect = Dialect.LINES,
     *,

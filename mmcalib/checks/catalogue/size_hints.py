@@ -13,6 +13,7 @@ from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
 
 SIZE_HINT = CheckId("{} size hint")
 HINT_WITHIN = CheckId("{} hint within the maximum")
@@ -38,7 +39,7 @@ def hint_findings(
 
 
 def _clamped(
-    limits: Mapping[str, Any], modality: str, size: Mapping[str, int], largest: Dummy
+    limits: Mapping[str, Any], modality: Modality, size: Mapping[str, int], largest: Dummy
 ) -> Iterator[Check]:
     above = {axis: most for axis, most in largest.size.items() if size.get(axis, 0) > most}
     if not above:
@@ -58,7 +59,7 @@ def _clamped(
 
 def _shrunk(
     limits: Mapping[str, Any],
-    modality: str,
+    modality: Modality,
     budget: Budget,
     plain: Budget,
     dummy: Dummy,

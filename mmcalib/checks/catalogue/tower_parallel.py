@@ -45,8 +45,10 @@ def tower_parallel(engine_args: Mapping[str, Any], known: Figures) -> Trap | Non
 def _per_rank(known: Figures, ranks: int) -> int:
     """Tokens of the rank that has most of the profile's items."""
     budget = known.budget
-    dummy = budget.dummies.get(budget.profiled_modality or "")
-    embeds = dummy.embeds if dummy else budget.largest_item(budget.profiled_modality or "")
+    if budget.profiled_modality is None:
+        return 0
+    dummy = budget.dummies.get(budget.profiled_modality)
+    embeds = dummy.embeds if dummy else budget.largest_item(budget.profiled_modality)
     return math.ceil(budget.profiled_items / ranks) * embeds
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mmcalib.derive.admission import Admission, Gate, admit_beside
+from mmcalib.derive.admission import Admission, admit_beside
 from mmcalib.derive.drift.calibrated import CalibratedTraffic
 from mmcalib.derive.drift.figure import DriftFigure, alike, items_per_request, no_more, shown
+from mmcalib.derive.gate import Gate
 from mmcalib.derive.percentiles import quantile
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 

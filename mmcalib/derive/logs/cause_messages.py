@@ -22,6 +22,7 @@ from mmcalib.derive.logs.causes import (
 from mmcalib.derive.logs.line import Line
 from mmcalib.derive.logs.quantities import COUNT, UNIT, count, size_bytes
 from mmcalib.derive.logs.quantities import NUMBER as N
+from mmcalib.releases.constants import NO_ROOM
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
@@ -57,11 +58,6 @@ _ESTIMATED = _compile(r"stimated maximum model length is (\d{1,15})")
 _TOO_SMALL_V0 = _compile(
     r"The model's max seq len \((\d{1,15})\) is larger than the maximum number of tokens that can "
     r"be stored in KV cache \((\d{1,15})\)"
-)
-_OCCUPIED = _compile(
-    rf"Free memory on device[^(]{{0,20}} \(({N})/({N}) GiB\) on startup is less than "
-    r"(?:desired GPU memory utilization|the engine's budget after excluding external process's "
-    rf"weights) \(({N}), ({N}) GiB\)"
 )
 # By 0.32 (v1/worker/utils.py:731).
 _EXTERNAL = _compile(
@@ -162,12 +158,14 @@ def _too_small_v0(line: Line) -> KvCacheTooSmall | None:
 
 
 def _occupied(line: Line) -> GpuOccupied | None:
-    found = _OCCUPIED.search(line.message("Decrease GPU memory"))
+    found = NO_ROOM.search(line.message("Decrease GPU memory"))
     if not found:
         return None
-    free, total, utilization, requested = found.groups()
     return GpuOccupied(
-        size_bytes(free), size_bytes(total), float(utilization), size_bytes(requested)
+        size_bytes(found["free"]),
+        size_bytes(found["total"]),
+        float(found["share"]),
+        size_bytes(found["wanted"]),
     )
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from mmcalib import wording
 from mmcalib.checks.catalogue.reserve import RESERVED
+from mmcalib.domain.label import Label
 from mmcalib.report import words
 from mmcalib.report.html.canvas import Canvas, Layer, draw
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.part import Label
 
 _ROW_PX, _BAR_PX = 52, 16
 

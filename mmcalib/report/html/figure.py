@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmcalib.domain.label import Label
 from mmcalib.report.html.canvas import Drawing
-from mmcalib.result.part import Label
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mmcalib import wording
+from mmcalib.domain.label import Label
 from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, log_axis, upright
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.frontier_marks import SHAPES, closed, kept_share, kind, series
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Label
 
 # All that can be kept, and some air for the points there.
 _TOP = 1.07

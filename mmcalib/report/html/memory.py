@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from mmcalib import wording
 from mmcalib.checks.catalogue.memory import PREDICTED
+from mmcalib.domain.label import Label
 from mmcalib.report import words
 from mmcalib.report.html.canvas import Canvas, Layer, draw, reference
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.memory_bars import BarPart, inside, names, row_y, segments
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Label
 from mmcalib.sizes import GIB
 
 _PARTS = (

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from mmcalib import wording
+from mmcalib.domain.label import Label
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.media.file_names import MEDIA_ENDINGS
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.part import Label
 from mmcalib.wording import one_line
 
 WITHHELD = "(path withheld)"

@@ -15,7 +15,7 @@ from mmcalib.result.evidence import Evidence
 from mmcalib.result.processor_cache import CachePoint, ProcessorCache
 from mmcalib.sizes import GIB
 from mmcalib.wording import gib, number, share
-from mmcalib.workflows.decision.cache import CappedCache, SizedCache
+from mmcalib.workflows.decision.cache import CappedCache, DecidedCache, SizedCache, UnsizedCache
 from mmcalib.workflows.decision.decision import Decision
 
 SETTING = "mm_processor_cache_gb"
@@ -120,10 +120,10 @@ def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
     yield from _large_items(decision)
 
 
-def _processor_cache(cache: SizedCache | CappedCache | str, policy: Policy) -> Check:
+def _processor_cache(cache: DecidedCache, policy: Policy) -> Check:
     name = PROCESSOR_CACHE
-    if isinstance(cache, str):
-        return Check(name, "skip", cache)
+    if isinstance(cache, UnsizedCache):
+        return Check(name, "skip", cache.reason)
     if isinstance(cache, CappedCache):
         least = f"--ram-budget {PROCESSOR_CACHES * written_gib(cache.floor.nbytes):g}GiB or more"
         remedy = "" if cache.gib else f"{least}, where the host has that"

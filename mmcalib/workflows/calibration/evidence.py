@@ -9,6 +9,7 @@ from typing import Any
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.policy import FIT, Policy
+from mmcalib.domain.label import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
@@ -74,7 +75,7 @@ def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
     yield Evidence(
         setting=f"{name}.count" if decision.hints.get(modality) else name,
         value=count.value,
-        label=count.label,  # type: ignore[arg-type]
+        label=count.label,
         reason=count.reason,
         exemplar=count.exemplar,
     )
@@ -129,7 +130,8 @@ def _why(point: Point, decision: Decision, policy: Policy) -> str:
 
 
 def _context(decision: Decision, policy: Policy) -> Evidence:
-    reason, label, exemplar = "the model's own context", "computed", ""
+    label: Label = "computed"
+    reason, exemplar = "the model's own context", ""
     if policy.context_tokens is not None:
         reason, label = "given: --max-model-len", "given"
     elif policy.max_model_len == FIT and decision.longest is not None:
@@ -141,7 +143,7 @@ def _context(decision: Decision, policy: Policy) -> Evidence:
     return Evidence(
         setting="max_model_len",
         value=decision.engine_args["max_model_len"],
-        label=label,  # type: ignore[arg-type]
+        label=label,
         reason=reason,
         exemplar=exemplar,
     )
@@ -153,6 +155,7 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
     most = max(budget.max_tokens_per_item.values(), default=0)
     largest = decision.table.largest()
     base = opened.serve_defaults["max_num_batched_tokens"]
+    label: Label
     if policy.max_num_batched_tokens is not None:
         label, reason, exemplar = "given", "given: --max-num-batched-tokens", ""
     elif largest is not None and largest.embeds > most:
@@ -174,7 +177,7 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
     return Evidence(
         setting="max_num_batched_tokens",
         value=value,
-        label=label,  # type: ignore[arg-type]
+        label=label,
         reason=reason,
         exemplar=exemplar,
     )

@@ -114,7 +114,7 @@ def served_modalities(
 ) -> tuple[ReadCorpus, dict[str, str]]:
     """The corpus without modalities that will not be served, and why each of those is left out."""
     left_out = {
-        str(m): "the model does not take them" if m not in opened.modalities else "--count says 0"
+        m: "the model does not take them" if m not in opened.modalities else "--count says 0"
         for m in corpus.census.modalities()
         if m not in opened.modalities or policy.count.get(m) == 0
     }
@@ -128,5 +128,5 @@ def served_modalities(
             f"nothing to measure: the corpus holds only {only}; the model takes {takes}",
             hint="--model one that takes them, or --data with other media",
         )
-    reasons = {m: f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}  # type: ignore[arg-type]
+    reasons = {str(m): f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}
     return kept, reasons

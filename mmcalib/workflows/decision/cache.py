@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
+from typing import Final
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.derive.cache_floor import CacheFloor
@@ -64,6 +65,18 @@ class CappedCache:
         return _plain(self.gib)
 
 
+@dataclass(frozen=True, slots=True)
+class UnsizedCache:
+    """Why vLLM's default stays."""
+
+    reason: str
+
+
+NOT_SIZED: Final = UnsizedCache("not sized")
+
+DecidedCache = SizedCache | CappedCache | UnsizedCache
+
+
 def _plain(gib: float) -> int | float:
     """As it is written: 0 rather than 0.0."""
     return int(gib) if gib.is_integer() else gib
@@ -76,7 +89,7 @@ def size_cache(
     floor: CacheFloor,
     opened: ModelInfo,
     policy: Policy,
-) -> SizedCache | CappedCache | str:
+) -> DecidedCache:
     """The size for the requests that the limits admit, or why vLLM's default stays.
 
     An item takes the bytes of its processed tensors under the chosen setting; vLLM counts no more
@@ -84,16 +97,14 @@ def size_cache(
     """
     if opened.encoder_decoder:
         # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
-        return "vLLM keeps no processed items of encoder-decoder models"
+        return UnsizedCache("vLLM keeps no processed items of encoder-decoder models")
     # A byte for each request: a million lists of their items would take a hundred.
     served = bytearray(_is_served(r, accesses, table, counts) for r in accesses.requests())
     if not any(served):
         why = "no request that the limits admit" if accesses.ends else "no request order given"
         said = "" if accesses.ends else "; --requests gives one"
-        return (
-            _unordered(floor, policy)
-            or f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{said}"
-        )
+        stays = f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{said}"
+        return _unordered(floor, policy) or UnsizedCache(stays)
     sizes = [_bytes(shape, table) for shape, _ in accesses.items]
     curve = hit_curve(
         [(index, sizes[index]) for index in _as_merged(request, accesses)]

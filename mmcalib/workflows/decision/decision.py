@@ -17,7 +17,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality
-from mmcalib.workflows.decision.cache import CappedCache, SizedCache
+from mmcalib.workflows.decision.cache import NOT_SIZED, DecidedCache, UnsizedCache
 from mmcalib.workflows.decision.explore import Explored
 
 
@@ -48,7 +48,7 @@ class Decision:
     longest: Fit | None
     forced: str = ""
     effects: tuple[Effect, ...] = ()
-    cache: SizedCache | CappedCache | str = "not sized"
+    cache: DecidedCache = NOT_SIZED
 
     @property
     def plain(self) -> Budget:
@@ -66,9 +66,9 @@ class Decision:
         counts = {m: count.value for m, count in self.counts.items()}
         return cache_floor(counts, self.table, self.unhinted, self.budget.encoder_budget_tokens)
 
-    def with_cache(self, cache: SizedCache | CappedCache | str) -> Decision:
+    def with_cache(self, cache: DecidedCache) -> Decision:
         """The same with this processor cache, or the reason why vLLM's default stays."""
-        if isinstance(cache, str):
+        if isinstance(cache, UnsizedCache):
             return replace(self, cache=cache)
         args = {**self.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}
         return replace(self, cache=cache, engine_args=args)

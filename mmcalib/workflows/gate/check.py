@@ -11,7 +11,8 @@ from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
-from mmcalib.derive.admission import Admission, Gate, admit
+from mmcalib.derive.admission import Admission, admit
+from mmcalib.derive.gate import Gate
 from mmcalib.derive.remedies import with_remedy
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Prompt, Skipped

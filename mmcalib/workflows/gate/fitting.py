@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmcalib.corpus.content_parts import PART_OF
 from mmcalib.corpus.request_line import RequestLines
-from mmcalib.derive.admission import Gate
+from mmcalib.derive.gate import Gate
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape

@@ -14,7 +14,15 @@ from mmcalib.corpus.asking import asked, asked_by, digest
 from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.urls import REMOTE
-from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, text_decides
+from mmcalib.derive.admission import (
+    Admission,
+    admit,
+    admit_prompt,
+    rejected,
+    text_decides,
+    undecided,
+)
+from mmcalib.derive.gate import Gate
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.request import Between
 from mmcalib.domain.asked import Asked
@@ -129,9 +137,8 @@ def _together(
 def unreadable(reason: str) -> Admission:
     """Of what cannot be read nothing is served; of what is elsewhere nothing is known."""
     if reason == REMOTE:
-        remedy = "check a local copy, or --allow-url fetches it"
-        return Admission("unknown", None, None, False, "none", reason, remedy)
-    return Admission("no", None, None, True, "none", reason)
+        return undecided(reason, "check a local copy, or --allow-url fetches it")
+    return rejected(reason, basis="none")
 
 
 @contextmanager

@@ -6,16 +6,18 @@ import math
 from collections.abc import Sequence
 
 from mmcalib.derive.bounds import Area
+from mmcalib.derive.encoder_sizes import TILE_PX
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.releases.constants import QWEN_MOST_ASPECT, QWEN_MOST_FRAMES
 
 # Larger blanks take longer than they tell.
 _MOST_PX = 16_000_000
 _CLIP_PX = 30_000_000
 # Every layout of up to 12 tiles (InternVL's `max_dynamic_patch`), and the largest of up to 6×6
-# (LLaVA-OneVision), at a tile edge that is not below any known one (336, 384, 448).
-_TILE_PX, _TILES, _SQUARE = 448, 12, 6
+# (LLaVA-OneVision).
+_TILES, _SQUARE = 12, 6
 # (short side at least, aspect ratio at most): the most generous first.
-DOMAINS: Sequence[tuple[int, float]] = ((1, 200.0), (8, 100.0), (28, 50.0), (28, 20.0))
+DOMAINS: Sequence[tuple[int, float]] = ((1, QWEN_MOST_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
 _LARGE_PX = 4000
 _SHORT_SECONDS = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
 _SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
@@ -47,7 +49,7 @@ def layouts() -> list[ImageShape]:
     each = range(1, _TILES + 1)
     tiles = {(a, d) for a in each for d in each if a * d <= _TILES}
     tiles |= {(a, d) for a in (_SQUARE - 1, _SQUARE) for d in (_SQUARE - 1, _SQUARE)}
-    sizes = [(a * _TILE_PX, d * _TILE_PX) for a, d in sorted(tiles)]
+    sizes = [(a * TILE_PX, d * TILE_PX) for a, d in sorted(tiles)]
     between = [(640, 480), (480, 641), (1080, 1920), (333, 1111), (2222, 777), (100, 100), (37, 53)]
     return _images([*sizes, *between])
 
@@ -105,8 +107,8 @@ def _clip(frames: int, fps: float, width: int, height: int) -> VideoShape:
 
 
 def _weight(clip: VideoShape) -> int:
-    """Pixels that a loader may keep: no known one keeps more than 768 frames."""
-    return min(768, clip.num_frames) * clip.width_px * clip.height_px
+    """Pixels that a loader may keep: no known one keeps more frames than that of Qwen-VL."""
+    return min(QWEN_MOST_FRAMES, clip.num_frames) * clip.width_px * clip.height_px
 
 
 def _images(sizes: Sequence[tuple[int, int]]) -> list[ImageShape]:

@@ -31,6 +31,7 @@ from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import (
+    QWEN_MOST_ASPECT,
     VIDEO_FPS,
     VIDEO_FRAMES,
     VIDEO_SAMPLINGS,
@@ -38,8 +39,6 @@ from mmcalib.releases.constants import (
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.gate import probes
 
-# The aspect ratio that all processors of the Qwen-VL families refuse to exceed (`smart_resize`).
-_QWEN_ASPECT = 200.0
 # A timestamp in the prompt, `<12345.6 seconds>` between two special tokens: a byte or more each.
 _TIMESTAMP_TOKENS = 19
 
@@ -192,7 +191,7 @@ class _Seeker:
         for knob in self.opened.knobs:
             if isinstance(knob, AreaCap) and knob.modality == self.modality and knob.token_px:
                 least, most = knob.bounds(self.setting)
-                return Area(math.isqrt(knob.token_px), least, most, _QWEN_ASPECT)
+                return Area(math.isqrt(knob.token_px), least, most, QWEN_MOST_ASPECT)
         return None
 
     def _sampling(self) -> Sampling | None:

@@ -131,7 +131,7 @@ def profile(one: Budgeted) -> Profile:
     return (
         modality,
         budget.profiled_items,
-        budget.max_tokens_per_item.get(modality or ""),
+        budget.max_tokens_per_item.get(modality) if modality else None,
         budget.encoder_cache_size,
         budget.max_num_batched_tokens,
         budget.max_num_seqs,

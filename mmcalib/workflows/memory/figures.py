@@ -11,13 +11,13 @@ from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.residency import residencies
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.label import Label
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel
 from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Label
 from mmcalib.result.peak_tensor import peak_tensors
 from mmcalib.result.rehearsal import Phase, Rehearsal
 from mmcalib.version import __version__
@@ -69,8 +69,8 @@ def encoder_budget(
     found = adequacy(budget, counts) if counts is not None else None
     return EncoderBudget(
         encoder_budget_tokens=budget.encoder_budget_tokens,
-        max_tokens_per_item=budget.max_tokens_per_item,
-        items_per_batch=budget.max_items_per_batch,
+        max_tokens_per_item={str(m): n for m, n in budget.max_tokens_per_item.items()},
+        items_per_batch={str(m): n for m, n in budget.max_items_per_batch.items()},
         profiled_modality=budget.profiled_modality,
         profiled_items=budget.profiled_items,
         profiled_tokens=found.profiled_tokens if found else None,
@@ -81,16 +81,12 @@ def encoder_budget(
     )
 
 
-def admitted(budget: Budget) -> dict[Modality, int]:
-    """Items of each modality that one prompt may carry, as vLLM reads the configuration."""
-    return {m: n for m, n in budget.max_items_per_prompt.items() if m in MODALITIES}
-
-
 def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
     """R4 in tokens: the embeddings that the profile made against those of a step of as many items
     as the configuration admits. Where it takes embeddings alone, those that stay.
     """
-    worst = adequacy(replace(budget, profiled_modality=None), admitted(budget)).worst_step_tokens
+    unprofiled = replace(budget, profiled_modality=None)
+    worst = adequacy(unprofiled, budget.max_items_per_prompt).worst_step_tokens
     if not budget.max_tokens_per_item:
         worst = budget.encoder_budget_tokens
     return Adequacy(found.encoder_tokens, worst)

@@ -27,7 +27,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.releases.constants import UNSAID_LIMIT
 from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.workflows.memory.cured import cured
-from mmcalib.workflows.memory.figures import admitted, rehearsed_adequacy
+from mmcalib.workflows.memory.figures import rehearsed_adequacy
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.tokens_alone import in_tokens, not_rehearsed
 from mmcalib.workflows.memory.worst_steps import configurations
@@ -181,7 +181,8 @@ def _configured(
 ) -> Configured:
     args = bench.args(fixes)
     # vLLM's budget leaves out what is not served; a limit that nobody names admits its largest.
-    counts = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})} | admitted(budget)
+    named = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
+    counts = named | budget.max_items_per_prompt
     return Configured(
         engine_args=args,
         counts={m: Count(count, "", "computed") for m, count in counts.items()},

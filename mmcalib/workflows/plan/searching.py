@@ -10,6 +10,7 @@ from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import LAST, Fix, Outcome
 from mmcalib.derive.fix_search import Found, cheapest
 from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
 from mmcalib.workflows.plan.bench import Bench
 
@@ -57,7 +58,7 @@ def _priced(fixes: list[Fix], bench: Bench) -> list[Fix]:
     ]
 
 
-def refused_by(fix: Fix, bench: Bench) -> dict[str, tuple[int, int]]:
+def refused_by(fix: Fix, bench: Bench) -> dict[Modality, tuple[int, int]]:
     """Tokens of the largest item of each modality that is served, before and under a fix that was
     rehearsed, where larger ones are refused then.
     """

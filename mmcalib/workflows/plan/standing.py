@@ -7,10 +7,10 @@ from typing import Final, Literal
 
 from mmcalib.derive.anchor import TOLERANCE_BYTES, Anchor, Part, parts
 from mmcalib.derive.logs import StartupLog
+from mmcalib.domain.label import Label
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Label
 from mmcalib.wording import gib
 from mmcalib.workflows.memory.figures import memory
 from mmcalib.workflows.plan.log_gpu import same_size

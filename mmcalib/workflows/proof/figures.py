@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mmcalib.domain.label import Label
 from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.messages import Replayed
 from mmcalib.result.memory import Memory
-from mmcalib.result.part import Label
 from mmcalib.result.startup import ReplayResult, Startup
 from mmcalib.workflows.proof.burst import Burst
 from mmcalib.workflows.proof.replay import mismatched, rejected

@@ -14,6 +14,7 @@ from mmcalib.checks.rule import CheckStage
 from mmcalib.derive.cache_floor import CacheFloor, cache_floor, within_context
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Modality
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.validate.memory import ServedMemory, gain, room
 from mmcalib.workflows.validate.subject import Subject, accepts, takes_context
@@ -67,7 +68,7 @@ def _fullest(subject: Subject) -> Fullest | None:
     return fullest(subject, subject.budget.max_tokens_per_item, own=False)
 
 
-def fullest(subject: Subject, largest: Mapping[str, int], *, own: bool) -> Fullest:
+def fullest(subject: Subject, largest: Mapping[Modality, int], *, own: bool) -> Fullest:
     """A prompt of as many of these largest items as the limits name."""
     return Fullest(prompts.fullest(subject.counts, subject.engine_args, largest), own)
 

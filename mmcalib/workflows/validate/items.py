@@ -85,9 +85,7 @@ def _longest(
         if subject.opened.encoder_decoder:
             return None, False
         heaviest = {m: table.heaviest(m) for m in table.modalities()}
-        largest: dict[str, int] = {
-            m: cost.tokens for m, cost in heaviest.items() if cost is not None
-        }
+        largest = {m: cost.tokens for m, cost in heaviest.items() if cost is not None}
         most = fullest(subject, largest, own=True)
         return most, takes_fullest(subject, asks, most)
     fit = longest_prompt(

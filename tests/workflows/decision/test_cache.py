@@ -16,7 +16,7 @@ from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.sizes import GIB
 from mmcalib.workflows.calibration.cache import cache_checks, cache_evidence, cache_report
-from mmcalib.workflows.decision.cache import SizedCache
+from mmcalib.workflows.decision.cache import SizedCache, UnsizedCache
 from mmcalib.workflows.decision.decision import Decision
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, budget, cost, opened
@@ -89,7 +89,8 @@ def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
     one = decide(read, Policy(count={"image": 1}))
     assert (sized(one).requests, sized(one).curve.most_hits) == (2, 0)
     none = decide(corpus([], [[A, B]]), Policy(count={"image": 1}))
-    assert none.cache == "no request that the limits admit: vLLM's default of 4 GiB stays"
+    stays = "no request that the limits admit: vLLM's default of 4 GiB stays"
+    assert none.cache == UnsizedCache(stays)
 
 
 def test_encoder_decoder_models_have_none() -> None:
@@ -208,7 +209,7 @@ def test_items_are_in_the_order_in_which_vllm_merges_them(clips_first: bool) -> 
 @given(st.lists(st.lists(st.sampled_from([A, B, C, CLIP]), max_size=3), min_size=1, max_size=12))
 def test_a_size_holds_every_request_or_is_off(requests: list[list[Shape]]) -> None:
     decision = decide(corpus([A], requests))
-    if isinstance(decision.cache, str):
+    if isinstance(decision.cache, UnsizedCache):
         assert not any(requests)
         return
     size, curve = sized(decision).size, sized(decision).curve

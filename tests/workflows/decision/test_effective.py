@@ -146,7 +146,8 @@ def test_what_goes_changes_nothing_and_what_stays_has_a_reason(shapes, policy: P
     assert now is not None
     assert then is not None
     assert replace(now, dummies={}) == replace(then, dummies={})
-    profiled = now.profiled_modality or ""
+    profiled = now.profiled_modality
+    assert profiled is not None
     assert now.dummies[profiled] == then.dummies[profiled]
     shown = [*(cost.shape for cost in after.table.costs.values()), *there.witnesses]
     assert there.items(after.engine_args, shown) == there.items(before.engine_args, shown)

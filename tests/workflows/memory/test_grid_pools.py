@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.pool_curve import profiled_tokens
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import EncoderStep, PhasePeak, Rehearsed
@@ -52,8 +53,7 @@ class Pretended:
         return self.of(budget(self.model, {"max_num_seqs": 128, **args}, build_dummy=False))
 
     def of(self, found: Budget) -> Rehearsed:
-        modality = found.profiled_modality or ""
-        tokens = found.profiled_items * found.max_tokens_per_item.get(modality, 0)
+        tokens = profiled_tokens(found)
         encoder = tokens * MIB // 8
         kept = hash((tokens, found.max_model_len)) % (4 * MIB)
         peak = max(encoder, LATER)

@@ -11,6 +11,7 @@ from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.goal import Goal
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.shapes import Modality
 from mmcalib.gpus import catalogue
 from mmcalib.progress import Silent
 from mmcalib.workflows.memory.prediction import MemoryPrediction
@@ -77,7 +78,7 @@ class SharedCap:
     ) -> Rehearsed:
         kwargs = engine_args.get("mm_processor_kwargs") or {}
         video = 4_096 if "images_kwargs" in kwargs else 114_688
-        items = {"image": 4_096 if kwargs else 16_384, "video": video}
+        items: dict[Modality, int] = {"image": 4_096 if kwargs else 16_384, "video": video}
         return rehearsed(budget=replace(BUDGET, max_tokens_per_item=items), kv_cache_tokens=1_000)
 
 

@@ -57,8 +57,8 @@ class Padding(Encoder):
 def decided() -> Decision:
     """For one large image; with the dummy's size, which the pretend model does not tell."""
     decision = decide(corpus([LARGE]))
-    dummies = {"image": Dummy(8000, 0, {"width": LARGE.width_px, "height": LARGE.height_px})}
-    return replace(decision, unhinted=replace(decision.unhinted, dummies=dummies))
+    dummy = Dummy(8000, 0, {"width": LARGE.width_px, "height": LARGE.height_px})
+    return replace(decision, unhinted=replace(decision.unhinted, dummies={"image": dummy}))
 
 
 def swept(host: Encoder, seconds: float = 60) -> Sweep:
