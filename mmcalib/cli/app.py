@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from typer.core import TyperCommand
@@ -27,7 +27,7 @@ from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
 from mmcalib.cli.show import show
-from mmcalib.cli.usage_errors import Unparsed, flush, unexpected, unparsed
+from mmcalib.cli.usage_errors import Unparsed, during_interrupt, flush, unexpected, unparsed
 from mmcalib.cli.validate import validate
 from mmcalib.cli.welcome import welcome
 from mmcalib.errors import MmcalibError
@@ -104,9 +104,10 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.exit(code or 0)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _interrupted()
     except Exception as error:
+        if during_interrupt(error):
+            _interrupted()
         if os.environ.get("MMCALIB_DEBUG") == "1":
             raise
         known = _known(error)
@@ -115,6 +116,11 @@ def main() -> None:
         if known.hint:
             print(plain(f"  try: {known.hint}"), file=sys.stderr)
         sys.exit(known.exit_code)
+
+
+def _interrupted() -> NoReturn:
+    print("interrupted", file=sys.stderr)
+    sys.exit(INTERRUPTED)
 
 
 def _known(error: Exception) -> MmcalibError:

@@ -42,6 +42,14 @@ def unexpected(error: Exception) -> MmcalibError:
     )
 
 
+def during_interrupt(error: BaseException) -> bool:
+    """Whether it came up while what an interrupt had left was closed."""
+    held = error.__context__
+    while held is not None and not isinstance(held, KeyboardInterrupt):
+        held = held.__context__
+    return held is not None
+
+
 def flush() -> None:
     """Write out what was printed: at the end of the process nobody could say that it failed.
 
