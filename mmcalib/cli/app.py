@@ -27,7 +27,14 @@ from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
 from mmcalib.cli.show import show
-from mmcalib.cli.usage_errors import Unparsed, during_interrupt, flush, unexpected, unparsed
+from mmcalib.cli.usage_errors import (
+    Unparsed,
+    during_interrupt,
+    flush,
+    spell_for_the_locale,
+    unexpected,
+    unparsed,
+)
 from mmcalib.cli.validate import validate
 from mmcalib.cli.welcome import welcome
 from mmcalib.errors import MmcalibError
@@ -95,6 +102,7 @@ def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 the verdict is no, 130
     interrupted.
     """
+    spell_for_the_locale()
     # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Collection, Sequence
+from io import TextIOWrapper
 
 import typer
 
@@ -48,6 +50,15 @@ def during_interrupt(error: BaseException) -> bool:
     while held is not None and not isinstance(held, KeyboardInterrupt):
         held = held.__context__
     return held is not None
+
+
+def spell_for_the_locale() -> None:
+    """A character that the locale's encoding lacks, as C's do most, is a question mark and no
+    error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="replace")
 
 
 def flush() -> None:
