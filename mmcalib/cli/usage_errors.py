@@ -29,6 +29,11 @@ def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) 
     option = getattr(error, "option_name", None)
     if said.startswith("No such option") and command in _PASSES_FLAGS_ON:
         hint = f"flags of vllm serve go after --: mmcalib {command} ... -- {option} ..."
+    if said.startswith("Missing option '--model'") and "--" in words:
+        from mmcalib.workflows.serve_flags import model_beside
+
+        model, _ = model_beside(None, words[words.index("--") + 1 :])
+        hint = f"the model stands before the --: --model {model or 'MODEL'} ... -- ..."
     if "unexpected extra argument" in said and command in _TAKES_DATA:
         hint = "--data names the media, each folder or file with a --data of its own"
     return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)

@@ -29,6 +29,12 @@ MISTAKES = [
     ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
     ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
     ("run", 2, "missing option '--model'", "mmcalib run --help"),
+    (
+        "run --data media -- --model a/b",
+        2,
+        "missing option '--model'",
+        "before the --: --model a/b",
+    ),
     (RUN, 2, "nothing to calibrate for", "--data DIR or --requests FILE.jsonl"),
     (f"{RUN} --data", 2, "'--data' requires an argument", "mmcalib run --help"),
     (f"{RUN} media", 2, "nothing to calibrate for", "--data DIR"),

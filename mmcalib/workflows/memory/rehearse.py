@@ -24,7 +24,7 @@ from mmcalib.engine.messages import (
     ServeTraffic,
 )
 from mmcalib.engine.remembering import RememberingHost
-from mmcalib.errors import UsageError
+from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, resolve
@@ -32,6 +32,8 @@ from mmcalib.progress import Progress, StepLog
 from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
 from mmcalib.workflows.memory.figures import rehearsal
+from mmcalib.workflows.refused import refusal
+from mmcalib.workflows.serve_flags import model_beside, refused_flags
 from mmcalib.workflows.spec import cache_dir
 
 AUTO = "auto"
@@ -191,6 +193,7 @@ def arguments(
     rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
 ) -> dict[str, Any]:
     """What config file, flags and model say together, as engine arguments. Raises UsageError."""
+    model, flags = model_beside(model, flags)
     if config is not None:
         read_config_text(config)
     args = {} if config is None and not flags else _parsed(rehearsals, config, flags, model)
@@ -211,7 +214,13 @@ def _parsed(
     rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
 ) -> dict[str, Any]:
     named = () if model is None and config is not None else (model or UNNAMED,)
-    args = rehearsals.parse(config, (*named, *flags))
+    try:
+        args = rehearsals.parse(config, (*named, *flags))
+    except VllmRefused as error:
+        said = refused_flags(refusal(error), flags, rehearsals.options())
+        if said is not None:
+            raise said from error
+        raise
     if args.get("model") == UNNAMED:
         del args["model"]
     return args
