@@ -7,10 +7,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from mmcalib.derive.logs.retired import RetiredKnob, retired_in
+from mmcalib.derive.logs.retired import RetiredKnob, retired_among, retired_in
 from mmcalib.errors import UsageError
 from mmcalib.wording import one_line
 
@@ -68,6 +68,18 @@ def refused_flags(
         f"vLLM does not take these flags: {one_line(said)}",
         hint="; ".join(instead) or "vllm serve --help=all lists them",
     )
+
+
+def refuse_unknown(engine_args: Iterable[str], known: Collection[str]) -> None:
+    """Raises UsageError for the first name that is no argument of vLLM's engine."""
+    for name in engine_args:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = near[0] if near else "vllm serve --help=all lists them, with dashes"
+        if knob := next(retired_among({name: None}), None):
+            hint = _today(knob)
+        raise UsageError(f"engine_args: the installed vLLM has no argument {name}", hint=hint)
 
 
 def _name(word: str) -> str:

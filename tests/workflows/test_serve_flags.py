@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmcalib.errors import UsageError
-from mmcalib.workflows.serve_flags import model_beside, refused_flags
+from mmcalib.workflows.serve_flags import model_beside, refuse_unknown, refused_flags
 
 OPTIONS = ("max-model-len", "enable-log-requests", "limit-mm-per-prompt")
 
@@ -68,3 +68,18 @@ def test_what_vllm_says_of_the_file_is_not_the_flags() -> None:
     said = "unrecognized arguments: --nonsense 1"
     assert refused_flags(said, ["--max-model-len", "8"], OPTIONS) is None
     assert refused_flags("argument --dtype: invalid", ["--seed", "1"], OPTIONS) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("foo", "vllm serve --help=all lists them, with dashes"),
+        ("max_modle_len", "max_model_len"),
+        ("swap_space", "leave out --swap-space, gone since vLLM 0.18.0"),
+    ],
+)
+def test_an_argument_that_vllm_has_not_is_the_user_s_mistake(name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"has no argument {name}") as error:
+        refuse_unknown({"dtype": "auto", name: 1}, ("dtype", "max_model_len"))
+    assert error.value.hint == hint
+    refuse_unknown({"dtype": "auto"}, ("dtype",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mmcalib.engine.messages import (
     ParseServeConfig,
     Rehearse,
     ServeConfig,
+    ServeOptions,
     ServeTraffic,
 )
 from mmcalib.engine.remembering import RememberingHost
@@ -33,7 +34,7 @@ from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
 from mmcalib.workflows.memory.figures import rehearsal
 from mmcalib.workflows.refused import refusal
-from mmcalib.workflows.serve_flags import model_beside, refused_flags
+from mmcalib.workflows.serve_flags import model_beside, refuse_unknown, refused_flags
 from mmcalib.workflows.spec import cache_dir
 
 AUTO = "auto"
@@ -63,8 +64,16 @@ class Rehearsals(Closing):
 
     def options(self) -> dict[str, str]:
         """Each option of `vllm serve` there, without its dashes, and the argument that it sets."""
+        return self._listed().arguments
+
+    def refuse_unknown(self, engine_args: Collection[str]) -> None:
+        """Raises UsageError for the first that is no argument of vLLM's engine there."""
+        if engine_args:
+            refuse_unknown(engine_args, self._listed().engine)
+
+    def _listed(self) -> ServeOptions:
         self.imagine()
-        return self._host.ask(ListServeOptions(), "listing the options of vllm serve").arguments
+        return self._host.ask(ListServeOptions(), "listing the options of vllm serve")
 
     def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
         """What a config file and flags of `vllm serve` say, as engine arguments. Raises as
@@ -175,6 +184,7 @@ def rehearse(
     results = []
     resolved: dict[str, ResolvedModel] = {}
     with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
+        rehearsals.refuse_unknown(engine_args or ())
         for config in configs:
             path = None if config is None else Path(config)
             args = arguments(rehearsals, path, flags, model)
