@@ -40,9 +40,10 @@ class Scratch(Closing):
 
     def close(self) -> None:
         self._folder.cleanup()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        # Let go of first: an interrupt after the closing must not close it again.
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
 
 def _made() -> tuple[tempfile.TemporaryDirectory[str], int | None]:

@@ -44,9 +44,12 @@ def parse(request: ParseServeConfig) -> ServeConfig:
 
 
 def options() -> ServeOptions:
-    """Every option of `vllm serve`, as it is spelled without its dashes, and what it sets."""
+    """Every option of `vllm serve`, as it is spelled without its dashes, and what it sets; and the
+    arguments of the engine.
+    """
     found = parsers()[1]._option_string_actions
-    return ServeOptions({name[2:]: a.dest for name, a in found.items() if name[:2] == "--"})
+    arguments = {name[2:]: a.dest for name, a in found.items() if name[:2] == "--"}
+    return ServeOptions(arguments, ARGUMENTS)
 
 
 def _arguments(words: list[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from typer.core import TyperCommand
@@ -27,7 +27,14 @@ from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
 from mmcalib.cli.show import show
-from mmcalib.cli.usage_errors import Unparsed, flush, unexpected, unparsed
+from mmcalib.cli.usage_errors import (
+    Unparsed,
+    during_interrupt,
+    flush,
+    spell_for_the_locale,
+    unexpected,
+    unparsed,
+)
 from mmcalib.cli.validate import validate
 from mmcalib.cli.welcome import welcome
 from mmcalib.errors import MmcalibError
@@ -95,6 +102,7 @@ def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 the verdict is no, 130
     interrupted.
     """
+    spell_for_the_locale()
     # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -104,9 +112,10 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.exit(code or 0)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _interrupted()
     except Exception as error:
+        if during_interrupt(error):
+            _interrupted()
         if os.environ.get("MMCALIB_DEBUG") == "1":
             raise
         known = _known(error)
@@ -115,6 +124,11 @@ def main() -> None:
         if known.hint:
             print(plain(f"  try: {known.hint}"), file=sys.stderr)
         sys.exit(known.exit_code)
+
+
+def _interrupted() -> NoReturn:
+    print("interrupted", file=sys.stderr)
+    sys.exit(INTERRUPTED)
 
 
 def _known(error: Exception) -> MmcalibError:

@@ -9,7 +9,10 @@ import typer
 
 from mmcalib.cli.options import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
 from mmcalib.domain.traffic import TRIALS
+from mmcalib.errors import UsageError
 from mmcalib.options.completion import gpu_names, model_ids
+
+_STEP_MS, _ANSWER_TOKENS = 50.0, 256
 
 
 def rehearse(
@@ -81,7 +84,7 @@ def rehearse(
         typer.Option(
             metavar="MS", min=0.001, help="What a step is assumed to take, for these two."
         ),
-    ] = 50.0,
+    ] = _STEP_MS,
     worst_order: Annotated[
         Path | None,
         typer.Option(
@@ -95,7 +98,7 @@ def rehearse(
     seed: Annotated[int, typer.Option(metavar="N", help="Of that search.")] = 0,
     answer_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="Answers to requests that do not say.")
-    ] = 256,
+    ] = _ANSWER_TOKENS,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 when the engine would not start.")
     ] = False,
@@ -115,7 +118,7 @@ def rehearse(
     from mmcalib.cli.gpu import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.traffic import Arrivals
-    from mmcalib.errors import UsageError, VerdictError
+    from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
     from mmcalib.report.memory import comparison
     from mmcalib.report.release_comparison import release_comparison
@@ -148,6 +151,12 @@ def rehearse(
             "--concurrency, --rate and --timestamps need --requests",
             hint="--requests requests.jsonl",
         )
+    if answer_tokens != _ANSWER_TOKENS and not requests:
+        raise UsageError("--answer-tokens needs --requests", hint="--requests requests.jsonl")
+    if step_ms != _STEP_MS and rate is None and not timestamps:
+        raise UsageError("--step-ms needs --rate or --timestamps", hint="--rate 2")
+    if (trials != TRIALS or seed) and worst_order is None:
+        raise UsageError("--trials and --seed need --worst-order", hint="--worst-order worst.jsonl")
     if config is not None and compare is not None:
         raise UsageError("--config and --compare are one or the other", hint="--compare FILE FILE")
     where = gpu_named(gpu, gpu_memory, capability) or AUTO

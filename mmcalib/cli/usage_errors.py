@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Collection, Sequence
+from io import TextIOWrapper
 
 import typer
 
@@ -27,6 +29,11 @@ def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) 
     option = getattr(error, "option_name", None)
     if said.startswith("No such option") and command in _PASSES_FLAGS_ON:
         hint = f"flags of vllm serve go after --: mmcalib {command} ... -- {option} ..."
+    if said.startswith("Missing option '--model'") and "--" in words:
+        from mmcalib.workflows.serve_flags import model_beside
+
+        model, _ = model_beside(None, words[words.index("--") + 1 :])
+        hint = f"the model stands before the --: --model {model or 'MODEL'} ... -- ..."
     if "unexpected extra argument" in said and command in _TAKES_DATA:
         hint = "--data names the media, each folder or file with a --data of its own"
     return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
@@ -40,6 +47,23 @@ def unexpected(error: Exception) -> MmcalibError:
         f"unexpected {type(error).__name__}" + (f": {said}" if said else ""),
         hint=f"MMCALIB_DEBUG=1 mmcalib ... shows where{bug}",
     )
+
+
+def during_interrupt(error: BaseException) -> bool:
+    """Whether it came up while what an interrupt had left was closed."""
+    held = error.__context__
+    while held is not None and not isinstance(held, KeyboardInterrupt):
+        held = held.__context__
+    return held is not None
+
+
+def spell_for_the_locale() -> None:
+    """A character that the locale's encoding lacks, as C's do most, is a question mark and no
+    error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="replace")
 
 
 def flush() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -162,8 +160,7 @@ class CrewHost(EngineHost):
         """End them; the threads at work end of it."""
         gone, self._helpers = self._helpers, []
         for helper in gone:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(helper.pid, signal.SIGKILL)
+            helper.kill()
         for thread in self._threads:
             thread.join(_JOIN_S)
         self._threads.clear()

@@ -99,7 +99,7 @@ class EngineHost(Closing):
                 start_new_session=True,
             )
         child_end.close()
-        self._ended = False
+        self._forsaken = self._ended = False
 
     def revive(self) -> None:
         """Another child in place of one that has died, with the model open that was opened last.
@@ -144,7 +144,7 @@ class EngineHost(Closing):
     ) -> Iterator[Message]:
         silence_s = silence_s or self._silence_s
         if self._pipe.closed:
-            hint = f"its log: {self._log.path}"
+            hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
             raise EngineDied(f"the engine process had ended before {doing}", hint=hint)
         try:
             self._pipe.send_bytes(encode(request))
@@ -167,7 +167,7 @@ class EngineHost(Closing):
             return
 
     def _failed(self, answer: Failed, doing: str) -> EngineError:
-        hint = f"full log: {self._log.kept()}"
+        hint = self._see("full log")
         message = f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
@@ -181,25 +181,27 @@ class EngineHost(Closing):
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
         deadline = time.monotonic() + silence_s
-        while not self._pipe.poll(_POLL_S):
-            self._tail.follow()
-            if self._process.poll() is not None and not self._pipe.poll(0):
-                raise self._died(doing)
-            if time.monotonic() > deadline:
-                raise self._silent(doing, silence_s)
         try:
+            while not self._pipe.poll(_POLL_S):
+                self._tail.follow()
+                if self._process.poll() is not None and not self._pipe.poll(0):
+                    raise self._died(doing)
+                if time.monotonic() > deadline:
+                    raise self._silent(doing, silence_s)
             return self._pipe.recv_bytes()
         except (EOFError, OSError):
             raise self._died(doing) from None
 
     def _silent(self, doing: str, silence_s: float) -> EngineSilent:
-        hint = f"its log: {self._log.kept()}"
+        hint = self._see("its log")
         self.close()
         return EngineSilent(
             f"the engine process said nothing for {silence_s:.0f} s while {doing}", hint=hint
         )
 
     def _died(self, doing: str) -> EngineDied:
+        if self._forsaken:
+            return EngineDied(f"the engine process was ended while {doing}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_TERM_GRACE_S)
         code = self._process.returncode
@@ -208,16 +210,31 @@ class EngineHost(Closing):
             how += " (out of memory?)"
         self._tail.follow()
         last = last_line(self._log.path)
-        hint = f"its log: {self._log.kept()}"
+        hint = self._see("its log")
         self.close()
         return EngineDied(
             f"the engine process {how} while {doing}" + (f": {last}" if last else ""), hint=hint
         )
 
+    def _see(self, what: str) -> str:
+        """A hint at the log, which stays then, unless nothing is in it."""
+        kept = self._log.kept()
+        return f"{what}: {kept}" if kept else ""
+
+    def kill(self) -> None:
+        """End the child at once, from another thread than the one that is asking it: no error of
+        that one is worth a log.
+        """
+        self._forsaken = True
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """End the child and everything it started. Safe to call twice."""
         if self._ended:  # its number may be that of another process by now
             return
+        self._forsaken = True
         self._pipe.close()
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -27,11 +27,11 @@ class ChildLog(Closing):
         self.path.touch()
         self._kept: Path | None = None if self._scratch else self.path
 
-    def kept(self) -> Path:
+    def kept(self) -> Path | None:
         """The file under a name that stays, for an error that points to it; of such names the
-        newest stay.
+        newest stay. None where nothing is in it.
         """
-        if self._kept is None:
+        if self._kept is None and self.path.stat().st_size:
             folder = Path(tempfile.mkdtemp(prefix=_KEPT))
             _remove_older(folder.parent)
             self._kept = folder / self.path.name

@@ -295,3 +295,5 @@ class RunOptions(Options):
             )
         if not self.data and not self.requests and not self.census:
             raise UsageError("nothing to calibrate for", hint="--data DIR or --requests FILE.jsonl")
+        if self.trials != TRIALS and self.worst_order is None:
+            raise UsageError("--trials needs --worst-order", hint="--worst-order worst.jsonl")

@@ -37,6 +37,13 @@ TOO_LONG: Final = re.compile(
     r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len "
     r"\(\w+=(?P<own>\d+)"
 )
+# What it says to a chat where no template writes the prompt. renderers/hf.py:797 of 0.32.
+NO_CHAT_TEMPLATE: Final = "you must provide a chat template"
+# What it says of a prompt or an item that is above a limit. renderers/chat_utils.py,
+# v1/engine/input_processor.py and multimodal/media of 0.32.
+ABOVE_LIMIT: Final = re.compile(
+    r"\bat most\b|maximum|exceed|longer than|length is only", re.IGNORECASE
+)
 # The slack that the worker keeps when it suggests a KV cache size. v1/worker/gpu_worker.py:994 of
 # 0.32.
 VLLM_SLACK_BYTES: Final = 150 << 20

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.schemas import fits
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 
 
@@ -34,6 +38,20 @@ def test_short_spellings(cli) -> None:
     assert cli("-V").out == cli("--version").out != ""
     assert cli("-h").out == cli("--help").out != ""
     assert cli("scan", "-h").out == cli("scan", "--help").out != ""
+
+
+def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:
+    kept(tmp_path / "out")
+    bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "mmcalib", "show", "out"],
+        cwd=tmp_path,
+        env={**os.environ, **bare, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"verdict: pass ? 1 warning" in done.stdout + done.stderr
 
 
 def test_every_option_of_run_stands_in_one_group(cli) -> None:

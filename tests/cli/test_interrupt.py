@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.cli.usage_errors import during_interrupt
 from tests.corpus.serving import serving
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,3 +46,18 @@ def test_an_interrupt_ends_it_at_once_and_keeps_earlier_results(
     assert process.returncode == code, err
     assert "Traceback" not in err
     assert (out / "engine.yaml").read_text() == "old"
+
+
+def test_what_goes_wrong_while_an_interrupt_closes_things_is_no_error_of_its_own() -> None:
+    def closing() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            os.close(-1)
+
+    with pytest.raises(OSError, match="Bad file") as interrupted:
+        closing()
+    assert during_interrupt(interrupted.value)
+    with pytest.raises(OSError, match="Bad file") as other:
+        os.close(-1)
+    assert not during_interrupt(other.value)

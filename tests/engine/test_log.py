@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -60,7 +62,38 @@ def test_logs_that_errors_point_to_do_not_pile_up(
     for number in range(25):
         with ChildLog(None) as log:
             log.path.write_text(str(number))
-            kept.append(log.kept())
+            stays = log.kept()
+            assert stays is not None
+            kept.append(stays)
             os.utime(kept[-1].parent, (number, number))
         assert kept[-1].read_text() == str(number)
     assert [path.exists() for path in kept] == [False] * 5 + [True] * 20
+
+
+def test_no_log_stays_that_says_nothing_or_that_nobody_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ChildLog(None) as log:
+        assert log.kept() is None
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\necho loading\nexec sleep 60\n")
+    bare.chmod(0o755)
+    died: list[str] = []
+    host = EngineHost(python=str(bare))
+
+    def ask() -> None:
+        try:
+            host.ask(Look(), "looking")
+        except EngineDied as error:
+            died.append(error.hint)
+
+    asking = Thread(target=ask)
+    asking.start()
+    until = time.monotonic() + 10
+    while not host._log.path.stat().st_size and time.monotonic() < until:
+        time.sleep(0.02)
+    host.close()
+    asking.join(10)
+    assert died == [""]
+    assert [path.name for path in tmp_path.iterdir()] == ["python"]

@@ -70,6 +70,7 @@ print(json.dumps({
         "collected": source(found("_resolve_items", *collected)),
         "prompt": text("v1.engine.input_processor"),
         "no_room": text("v1.worker.utils"),
+        "chat": text("renderers.hf"),
         "worker": text("v1.worker.gpu_worker"),
         "logprobs": text("v1.sample.sampler"),
         "metrics": text("v1.metrics.loggers"),
@@ -153,6 +154,7 @@ def test_bounds_of_its_loaders(vllm: dict[str, Any]) -> None:
         ("prompt", "elif prompt_len == max_prompt_len"),
         ("logprobs", "logits.log_softmax(dim=-1, dtype=torch.float32)"),
         ("prompt_logprobs", f"CHUNK_SIZE = {constants.V2_LOGPROBS_TOKENS}\n"),
+        ("chat", constants.NO_CHAT_TEMPLATE),
         ("no_room", "is less than desired GPU memory utilization "),
         *(
             ("metrics", f'name="{name.removesuffix("_total")}"')

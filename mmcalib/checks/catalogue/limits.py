@@ -156,7 +156,21 @@ def _unwritten(facts: CheckFacts) -> Iterator[Check]:
     return unwritten(judged.engine_args, facts.model, judged.budget, tries.without, tries.gain)
 
 
+def _not_taken(facts: CheckFacts) -> Iterator[Check]:
+    """A count that was given of what the model does not take."""
+    taken = facts.configuration.counts
+    for modality, count in facts.policy.count.items():
+        if count and modality not in taken:
+            yield Check(
+                LIMIT_OF.of(modality),
+                "warn",
+                f"the model takes {', '.join(taken)}: --count {modality}={count} admits nothing",
+                f"leave out --count {modality}={count}",
+            )
+
+
 RULES = (
+    Rule((LIMIT_OF,), {CheckStage.DECIDED: 105}, _not_taken, frozenset({Need.DECISION})),
     Rule((LIMIT_OF,), {CheckStage.WRITTEN: 10}, _named, frozenset({Need.MODEL})),
     Rule(
         (EVERY_LIMITED,), {CheckStage.WRITTEN: 20}, _unwritten, frozenset({Need.MODEL, Need.TRIES})

@@ -34,10 +34,11 @@ class ParseServeConfig(Request[ServeConfig]):
 @dataclass(frozen=True, slots=True)
 class ServeOptions(Reply):
     """Each option of `vllm serve` as it is spelled, without its dashes in front, and the name of
-    the argument that it sets.
+    the argument that it sets; and the names of all arguments of the engine.
     """
 
     arguments: dict[str, str]
+    engine: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

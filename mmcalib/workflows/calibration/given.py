@@ -20,6 +20,7 @@ from mmcalib.workflows.config_file import UNNAMED
 from mmcalib.workflows.here import here
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction
 from mmcalib.workflows.refused import refusal
+from mmcalib.workflows.serve_flags import refused_flags
 
 # vLLM (0.32) where a checkpoint is not quantised as it is told.
 _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
@@ -42,8 +43,9 @@ def said_by_flags(
         with progress.step("reading vLLM's flags"):
             said = parse((UNNAMED, *flags))
     except VllmRefused as error:
-        raise UsageError(
-            f"vLLM does not take these flags: {one_line(refusal(error))}",
+        said_so = refusal(error)
+        raise refused_flags(said_so, flags) or UsageError(
+            f"vLLM does not take these flags: {one_line(said_so)}",
             hint="vllm serve --help=all lists them",
         ) from error
     if said.server:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mmcalib.engine.answers import Answers
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
 from mmcalib.engine.remembering import RememberingHost
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.progress import Progress
@@ -20,6 +20,7 @@ from mmcalib.scratch import Scratch
 from mmcalib.workflows.calibration.given import said_by_flags
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
+from mmcalib.workflows.serve_flags import refuse_unknown
 from mmcalib.workflows.spec import Job
 from mmcalib.workflows.traffic.beside import ServingProcess
 
@@ -82,6 +83,9 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
                 return rehearsals.parsed(None, words)
             return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
 
+        if job.engine_args:
+            listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
+            refuse_unknown(job.engine_args, listed.engine)
         said = said_by_flags(job.flags, parse, progress, pinned=job.pin_kv_cache)
         given = {**job.engine_args, **said}
         session = Session(job, host, prediction, scratch, progress, given, serving)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from mmcalib.engine.messages import (
     ParseServeConfig,
     Rehearse,
     ServeConfig,
+    ServeOptions,
     ServeTraffic,
 )
 from mmcalib.engine.remembering import RememberingHost
-from mmcalib.errors import UsageError
+from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, resolve
@@ -32,6 +33,8 @@ from mmcalib.progress import Progress, StepLog
 from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
 from mmcalib.workflows.memory.figures import rehearsal
+from mmcalib.workflows.refused import refusal
+from mmcalib.workflows.serve_flags import model_beside, refuse_unknown, refused_flags
 from mmcalib.workflows.spec import cache_dir
 
 AUTO = "auto"
@@ -61,8 +64,16 @@ class Rehearsals(Closing):
 
     def options(self) -> dict[str, str]:
         """Each option of `vllm serve` there, without its dashes, and the argument that it sets."""
+        return self._listed().arguments
+
+    def refuse_unknown(self, engine_args: Collection[str]) -> None:
+        """Raises UsageError for the first that is no argument of vLLM's engine there."""
+        if engine_args:
+            refuse_unknown(engine_args, self._listed().engine)
+
+    def _listed(self) -> ServeOptions:
         self.imagine()
-        return self._host.ask(ListServeOptions(), "listing the options of vllm serve").arguments
+        return self._host.ask(ListServeOptions(), "listing the options of vllm serve")
 
     def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
         """What a config file and flags of `vllm serve` say, as engine arguments. Raises as
@@ -173,6 +184,7 @@ def rehearse(
     results = []
     resolved: dict[str, ResolvedModel] = {}
     with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
+        rehearsals.refuse_unknown(engine_args or ())
         for config in configs:
             path = None if config is None else Path(config)
             args = arguments(rehearsals, path, flags, model)
@@ -191,6 +203,7 @@ def arguments(
     rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
 ) -> dict[str, Any]:
     """What config file, flags and model say together, as engine arguments. Raises UsageError."""
+    model, flags = model_beside(model, flags)
     if config is not None:
         read_config_text(config)
     args = {} if config is None and not flags else _parsed(rehearsals, config, flags, model)
@@ -211,7 +224,13 @@ def _parsed(
     rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
 ) -> dict[str, Any]:
     named = () if model is None and config is not None else (model or UNNAMED,)
-    args = rehearsals.parse(config, (*named, *flags))
+    try:
+        args = rehearsals.parse(config, (*named, *flags))
+    except VllmRefused as error:
+        said = refused_flags(refusal(error), flags, rehearsals.options())
+        if said is not None:
+            raise said from error
+        raise
     if args.get("model") == UNNAMED:
         del args["model"]
     return args

@@ -62,10 +62,12 @@ def prove(
         burst = replay.choose_burst(
             source.prompts, configuration, started, launch.budget_s, launch.scratch, source.files
         )
-        proof = replace(proof, burst=burst)
         replayed = replay.replay(host, burst, progress)
         check = replay.replay_check(burst, replayed, started.figures.budget_tokens)
-        return replace(proof, replayed=replayed, checks=(*proof.checks, check))
+        proof = replace(proof, checks=(*proof.checks, check))
+        if replay.without_template(replayed):
+            return proof
+        return replace(proof, burst=burst, replayed=replayed)
     except VllmMoved as error:
         name = REPLAY if proof.started else ENGINE_START
         unproven = Check(name, "warn", f"not proven: {error.message}", error.hint)

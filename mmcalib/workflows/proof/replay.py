@@ -14,6 +14,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
 from mmcalib.progress import Progress
+from mmcalib.releases.constants import ABOVE_LIMIT, NO_CHAT_TEMPLATE
 from mmcalib.workflows.media_files import Files, files, messages_of_files
 from mmcalib.workflows.proof.burst import Burst, burst
 from mmcalib.workflows.proof.fill import filled
@@ -84,6 +85,12 @@ def rejected(replayed: Replayed) -> list[str]:
     return [f"{a.origin}: {a.error}" for a in (*replayed.answers, *replayed.admitted) if a.error]
 
 
+def without_template(replayed: Replayed) -> bool:
+    """Whether the model has no chat template, so that nothing could be asked of it."""
+    every = (*replayed.answers, *replayed.admitted)
+    return bool(every) and all(NO_CHAT_TEMPLATE in one.error for one in every)
+
+
 def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
     """Prompts whose items the engine counted otherwise than they were measured."""
     measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
@@ -97,9 +104,16 @@ def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
 def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     """No rejection, no failure, and the engine's token counts equal to the measured ones."""
     name, more = REPLAY, "--startup-budget SECONDS allows more, or run on a GPU machine"
+    if without_template(replayed):
+        why = "none replayed: the model has no chat template, without which vLLM takes no chat"
+        return Check(name, "skip", why, "chat_template.jinja in the model's folder, if it chats")
     refused, differing = rejected(replayed), mismatched(chosen, replayed)
     if refused:
-        return Check(name, "fail", "; ".join(refused[:3]), "raise the limit that it names")
+        words = "; ".join(refused[:3])
+        cure = "mend these requests; --validate startup replays none"
+        if ABOVE_LIMIT.search(words):
+            cure = "raise the limit that it names"
+        return Check(name, "fail", words, cure)
     if differing:
         return Check(name, "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
     admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""

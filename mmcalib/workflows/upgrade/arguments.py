@@ -16,6 +16,7 @@ from mmcalib.scratch import Scratch
 from mmcalib.workflows.config_file import UNNAMED, read_config_text
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.refused import refusal
+from mmcalib.workflows.serve_flags import model_beside
 
 _NO_OPTION = "no such option"
 
@@ -36,6 +37,7 @@ class WrittenConfiguration:
         cls, config: Path | None, flags: Sequence[str], model: str | None
     ) -> WrittenConfiguration:
         """Raises UsageError where the file cannot be read, or is not a YAML mapping."""
+        model, flags = model_beside(model, flags)
         if config is None:
             return cls(None, tuple(flags), model)
         try:

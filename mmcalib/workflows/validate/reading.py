@@ -18,6 +18,7 @@ from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.wording import one_line
 from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
 from mmcalib.workflows.refused import refusal
+from mmcalib.workflows.serve_flags import model_beside, refused_flags
 from mmcalib.workflows.validate.spec import ValidateSession
 
 
@@ -59,8 +60,10 @@ def read_config(
     """Parse the file as `vllm serve --config` does. Where vLLM refuses it, what can be read without
     the keys at fault is judged on.
 
-    Raises UsageError where there is no such file, and where it names what only flags may.
+    Raises UsageError where there is no such file, where it names what only flags may, and where
+    vLLM refuses the flags.
     """
+    model, flags = model_beside(model, flags)
     text = read_config_text(path)
     settings, twice, broken = _settings(text)
     if broken:
@@ -74,6 +77,8 @@ def read_config(
     words = (*named, *flags)
     parsed, refused = _parsed(host, path, words)
     bad: dict[str, str] = {}
+    if parsed is None and (said := refused_flags(refused, flags, options.arguments)):
+        raise said
     if parsed is None:
         parsed, bad = _usable(host, written, refused, words, scratch)
     values = None if parsed is None else parsed.values

@@ -102,6 +102,15 @@ def test_modalities_that_are_not_served_are_named_with_the_reason() -> None:
     assert "modalities served" not in checks(corpus([A]))
 
 
+def test_a_count_of_what_the_model_does_not_take_is_named() -> None:
+    policy = Policy(count={"audio": 2, "image": 1})
+    sighted = opened({"image": None, "video": None})
+    found = checks(corpus([A]), policy, sighted)["limit of audio"]
+    assert found.status == "warn"
+    assert "--count audio=2 admits nothing" in found.detail
+    assert "limit of audio" not in checks(corpus([A]), Policy(count={"audio": 0}), sighted)
+
+
 def test_prompts_beyond_the_context_fail_with_the_length_that_they_need() -> None:
     policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
     found = checks(corpus([], [[A], [B] * 11, [B] * 11]), policy)["prompts fit"]

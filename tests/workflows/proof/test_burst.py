@@ -9,6 +9,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
 from mmcalib.locations.location import url_of
+from mmcalib.releases.constants import NO_CHAT_TEMPLATE
 from mmcalib.workflows.proof.burst import Burst, burst
 from mmcalib.workflows.proof.fill import filled
 from mmcalib.workflows.proof.replay import replay_check, with_files
@@ -48,6 +49,22 @@ def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
     assert replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
     differing = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "", 0, (99,)),))
     assert "measured (100,), engine (99,)" in replay_check(found, differing, 8000).detail
+
+
+def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_raised() -> None:
+    found = chosen([[LARGE], [SMALL]], step=8000)
+    no_template = f"default chat template is no longer allowed, so {NO_CHAT_TEMPLATE}"
+    silent = Replayed((Answered("r.jsonl:1", no_template, 0, ()),), 1.0, 0)
+    check = replay_check(found, silent, 8000)
+    assert (check.status, "no chat template" in check.detail) == ("skip", True)
+    cures = {}
+    for words in ("At most 1 image(s) may be provided in one prompt.", "unknown role"):
+        refused = Replayed((Answered("r.jsonl:1", words, 0, ()),), 1.0, 0)
+        cures[words] = replay_check(found, refused, 8000).remedy
+    assert list(cures.values()) == [
+        "raise the limit that it names",
+        "mend these requests; --validate startup replays none",
+    ]
 
 
 def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(tmp_path) -> None:
