@@ -11,8 +11,9 @@ from mmcalib.corpus.urls import REMOTE, Unresolved, decode_data_url, is_inline, 
 from mmcalib.corpus.urls import sent_frames as frames_of
 from mmcalib.domain.encoding import Encoded, Encoding
 from mmcalib.domain.items import ByteSource, Item, Skipped
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, flaw
 from mmcalib.locations.location import Location, is_here
+from mmcalib.wording import one_line
 from mmcalib.workflows.gate.arrays import is_array, is_sound, layout_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ def presented(item: Any, *, allow_url: bool = False) -> Encoded | Skipped:
     """What it is; of what is elsewhere nothing, unless `allow_url`. Raises TypeError for what is
     no medium.
     """
+    found = _presented(item, allow_url=allow_url)
+    if isinstance(found, Encoded) and (why := flaw(found.shape)):
+        return Skipped(_NOWHERE, one_line(why))
+    return found
+
+
+def _presented(item: Any, *, allow_url: bool) -> Encoded | Skipped:
     if isinstance(item, Encoded):
         return item
     if isinstance(item, ImageShape | VideoShape | AudioShape):
