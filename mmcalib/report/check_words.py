@@ -40,5 +40,5 @@ def summary_line(tally: Tally) -> str:
     parts = [f"{number(tally.answers['fits'])} of {number(tally.checked)} fit"]
     parts += [f"{number(tally.answers['no'])} do not"] if tally.answers["no"] else []
     parts += [f"{number(tally.answers['unknown'])} unknown"] if tally.answers["unknown"] else []
-    parts += [f"{number(tally.skipped)} files are no media"] if tally.skipped else []
+    parts += [f"{number(tally.skipped)} are no media"] if tally.skipped else []
     return ", ".join(parts)

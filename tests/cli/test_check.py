@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_named_with_what_would_make_it_fit(cli, kept: Path,
     assert (ended.code, ended.out) == (3, "")
     assert f"NO {new / 'strip.png'} (3×700): sides of 233:1" in ended.err
     assert "→ crop or pad to 200:1 at most" in ended.err
-    assert "1 of 2 fit, 1 do not, 1 files are no media" in ended.err
+    assert "1 of 2 fit, 1 do not, 1 are no media" in ended.err
     assert f"error: 1 of 2 do not fit {kept}" in ended.err
 
 
@@ -265,4 +265,15 @@ def test_a_name_that_says_medium_must_be_one(cli, kept: Path, new: Path) -> None
     assert ended.code == 3
     assert f"NO {new / 'fake.png'}: not an image, video or audio file (text)" in ended.err
     assert f"?? {new / 'cut.jpg'} (640×480)" in ended.err
-    assert "1 of 3 fit, 1 do not, 1 unknown, 1 files are no media" in ended.err
+    assert "1 of 3 fit, 1 do not, 1 unknown, 1 are no media" in ended.err
+
+
+def test_a_link_to_a_folder_that_was_read_is_no_misfit(cli, kept: Path, new: Path) -> None:
+    """Finding of a user: `latest -> .` failed the gate."""
+    (new / "strip.png").unlink()
+    (new / "latest").symlink_to(".")
+    ended = cli("check", "--calibration", kept, new, "--json")
+    assert ended.code == 0
+    assert "1 of 1 fit, 2 are no media" in ended.err
+    (summary,) = objects(ended.out)
+    assert (summary["checked"], summary["skipped"]) == (1, 2)
