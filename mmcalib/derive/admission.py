@@ -50,8 +50,9 @@ class Gate:
 
     `counts` has the modalities that the model takes, with their items per prompt; `refused` shapes
     that vLLM refused when they were measured. `server` says which files are let in. `text` bounds
-    the text of a request, None where nothing does, and `counted` has the text tokens of requests by
-    their digests; items of an `encoder_decoder` model are no part of its context.
+    the text of a request, None where the calibration says nothing of texts, and `counted` has the
+    text tokens of requests by their digests; items of an `encoder_decoder` model are no part of its
+    context.
     """
 
     budget_tokens: int
@@ -247,19 +248,21 @@ def _together(gate: Gate, items: Sequence[Admission], needs: Needs) -> Admission
     tokens, embeds, exact = _sums(items)
     context, answer = gate.max_model_len, takes(needs, gate.max_model_len)
     most, asks = needs.prompt.most, needs.answer_tokens
-    media = f"{'' if exact else 'at most '}{tokens} tokens of media"
     if needs.text.most is None:
         words = "a text that nothing bounds"
     else:
-        words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} of text"
+        of = "tokens of text" if gate.encoder_decoder else "of text"
+        words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} {of}"
+    if not gate.encoder_decoder:
+        words = f"{'' if exact else 'at most '}{tokens} tokens of media + {words}"
     must = f" + {needs.least} of answer at least" if needs.least > LEAST_ANSWER_TOKENS else ""
-    reason = f"{media} + {words}{must}, of {context}"
+    reason = f"{words}{must}, of {context}"
     if answer == "no" and asks is not None and asks < needs.least:
         reason = f"it asks for {asks} tokens: an answer has {needs.least} at least"
     elif answer == "no" and asks is not None and asks > context:
         reason = f"it asks for {asks} tokens, max_model_len is {context}"
     elif answer == "fits" and most is not None:
-        reason = f"{media} + {words}"
+        reason = words
         wanted, left = needs.answer(gate.text_reserve_tokens), context - most
         if left < wanted:
             which = "are reserved" if asks is None else "are asked for"
