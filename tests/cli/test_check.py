@@ -147,6 +147,54 @@ def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, ke
     assert cli("check", "--calibration", kept, "--allow-unknown", page).code == 0
 
 
+def test_what_is_unknown_is_not_said_to_be_a_misfit(cli, kept: Path, new: Path) -> None:
+    """Finding of a user: 7 did not fit and 1 was unknown, "8 do not fit"."""
+    asked = new / "requests.jsonl"
+    asked.write_text(request("page.png", text="é" * 70_000) + "\n")
+    ended = cli("check", "--calibration", kept, "--requests", asked, new / "strip.png")
+    assert "0 of 2 fit, 1 do not, 1 unknown" in ended.err
+    assert f"error: 2 of 2 are not known to fit {kept}" in ended.err
+    ended = cli("check", "--calibration", kept, "--allow-unknown", "--requests", asked, new)
+    assert f"error: 1 of 3 do not fit {kept}" in ended.err
+
+
+def test_what_cannot_be_read_has_a_remedy_too(
+    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding of a user: of these there was none, and the last line named "the remedies above"."""
+    (new / "empty.png").touch()
+    (new / "gone.png").symlink_to("nowhere.png")
+    Image.new("1", (20_000, 9_000)).save(new / "huge.png")
+    names = ("empty.png", "gone.png", "huge.png", "missing.png")
+    feed(monkeypatch, *(f"new/{name}" for name in names), "{broken", request("new/missing.png"))
+    monkeypatch.chdir(new.parent)
+    ended = cli("check", "--calibration", kept, "--json", "-")
+    *offenders, _ = objects(ended.out)
+    assert [str(o["remedy"]) for o in offenders] == [
+        *["leave it out, or send another copy"] * 2,
+        "resize to 178,956,970 pixels at most",
+        "leave it out, or send another copy",
+        *["correct the request, or leave it out"] * 2,
+    ]
+    assert "try: the remedies above, or mmcalib run" in ended.err
+
+
+def test_remedies_that_are_not_shown_are_not_pointed_at(cli, kept: Path, new: Path) -> None:
+    ended = cli("check", "--calibration", kept, "--quiet", new)
+    assert ended.err.splitlines()[1] == "  try: mmcalib run on a corpus that has such media"
+
+
+def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
+    """`uncounted` is what only a run says that had looked for a bound."""
+    (new / "requests.jsonl").write_text(request("page.png") + "\n")
+    without = json.loads(kept.read_text())
+    for why, remedy in (("no template", "nothing bounds a text"), ("", "calibrate again")):
+        without["costs"] |= {"text": None, "recipe": None, "uncounted": why}
+        kept.write_text(json.dumps(without))
+        ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
+        assert f"→ {remedy}" in ended.err
+
+
 def test_a_calibration_of_old_has_no_costs(cli, kept: Path, media: Path) -> None:
     old = json.loads(kept.read_text())
     del old["costs"]

@@ -23,7 +23,7 @@ from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.gate.held import item_named
-from mmcalib.workflows.gate.presented import admitted_prompt, unreadable
+from mmcalib.workflows.gate.presented import admitted_prompt, unreadable, unusable
 
 
 def check(
@@ -99,7 +99,7 @@ class _Gate:
 
     def prompt(self, prompt: Prompt | Skipped) -> Checked:
         if isinstance(prompt, Skipped):
-            return Checked(prompt.path, "prompt", (), unreadable(prompt.reason))
+            return Checked(prompt.path, "prompt", (), unusable(prompt.reason))
         try:
             files, answer = admitted_prompt(self._gate, prompt, self._counting)
         finally:

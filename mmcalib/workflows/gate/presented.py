@@ -20,6 +20,7 @@ from mmcalib.derive.request import Between
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Prompt, Skipped
+from mmcalib.domain.server import MAX_PIXELS
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.dataset_row import DatasetRow, dataset_row
@@ -50,7 +51,7 @@ def admitted(
         with request_lines(root, allow_url=allow_url) as reader:
             prompt = reader.prompt("the request", request_line(item))
             if isinstance(prompt, Skipped):
-                return unreadable(prompt.reason)
+                return unusable(prompt.reason)
             return admitted_prompt(gate, prompt, counting)[1]
     file = presented(item, allow_url=allow_url)
     return unreadable(file.reason) if isinstance(file, Skipped) else admitted_file(gate, file)
@@ -72,7 +73,7 @@ def admitted_prompt(
     for item in prompt.items:
         seen = examine_whole(item)
         if isinstance(seen, Skipped):
-            return (), unreadable(f"{seen.path}: {seen.reason}")
+            return (), unreadable(seen.reason, of=f"{seen.path}: ")
         files.append(seen)
     wants = asked_by(prompt)
     return tuple(files), _together(gate, files, wants, prompt.messages, prompt.fields, counting)
@@ -126,12 +127,33 @@ def _together(
     return with_prompt_remedy(gate, files, wants, answer, text)
 
 
-def unreadable(reason: str) -> Admission:
-    """Of what cannot be read nothing is served; of what is elsewhere nothing is known."""
+def unreadable(reason: str, *, of: str = "") -> Admission:
+    """Of what cannot be read nothing is served; of what is elsewhere nothing is known. `of` says
+    which item of a request it is.
+    """
     if reason == REMOTE:
-        remedy = "check a local copy, or --allow-url fetches it"
-        return Admission("unknown", None, None, False, "none", reason, remedy)
-    return Admission("no", None, None, True, "none", reason)
+        return _elsewhere(reason)
+    return Admission("no", None, None, True, "none", f"{of}{reason}", _instead(reason))
+
+
+def unusable(reason: str) -> Admission:
+    """The same of a request."""
+    if reason == REMOTE:
+        return _elsewhere(reason)
+    return Admission("no", None, None, True, "none", reason, "correct the request, or leave it out")
+
+
+def _elsewhere(reason: str) -> Admission:
+    remedy = "check a local copy, or --allow-url fetches it"
+    return Admission("unknown", None, None, False, "none", reason, remedy)
+
+
+def _instead(reason: str) -> str:
+    from mmcalib.media.image import TOO_LARGE
+
+    if reason == TOO_LARGE:
+        return f"resize to {MAX_PIXELS:,} pixels at most"
+    return "leave it out, or send another copy"
 
 
 @contextmanager
