@@ -7,7 +7,7 @@ import itertools
 import os
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,12 @@ class _Line:
     number: int
     offset: int
     text: bytes
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """How origins name these files: by name, and two of one name by their paths."""
+    names = Counter(path.name for path in paths)
+    return [path.name if names[path.name] == 1 else str(path) for path in paths]
 
 
 class RequestsSource:

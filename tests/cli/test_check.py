@@ -118,6 +118,28 @@ def test_paths_and_requests_come_from_standard_input(
     assert summary["checked"] == 6
 
 
+def test_a_data_url_of_standard_input_goes_by_its_line(
+    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding of a user: all of them were memory://item."""
+    strip = "data:image/png;base64," + base64.b64encode(picture(3, 700)).decode()
+    feed(monkeypatch, str(new / "strip.png"), strip, "data:image/png;base64,?")
+    ended = cli("check", "--calibration", kept, "--stdin", "--json", "--quiet")
+    origins = [line.get("origin") for line in objects(ended.out)]
+    assert origins == [str(new / "strip.png"), "line 2", "line 3", None]
+
+
+def test_requests_files_of_one_name_are_told_apart(cli, kept: Path, new: Path) -> None:
+    files = [new / folder / "requests.jsonl" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("{broken\n" + request("../page.png") + "\n")
+    words = ("check", "--calibration", kept, "--allowed-local-media-path", new, "--json")
+    ended = cli(*words, *(word for file in files for word in ("--requests", file)))
+    origins = [line.get("origin") for line in objects(ended.out)]
+    assert origins == [*(f"{file}:1" for file in files), None]
+
+
 def test_a_dash_is_standard_input_too(
     cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

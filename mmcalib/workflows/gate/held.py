@@ -25,7 +25,7 @@ TAKEN = (
     "as (array, rate in Hz), a row of a dataset, a chat request, or a shape"
 )
 # A place that no file has: where its bytes stand does not matter.
-_NOWHERE = "memory://item"
+NOWHERE = "memory://item"
 _FRAMES_PER_S = 1.0
 _MOST_KEYS = 8
 _FILE = "file://"
@@ -54,7 +54,7 @@ def presented(item: Any, *, allow_url: bool = False) -> Encoded | Skipped:
     """
     found = _presented(item, allow_url=allow_url)
     if isinstance(found, Encoded) and (why := flaw(found.shape)):
-        return Skipped(_NOWHERE, one_line(why))
+        return Skipped(NOWHERE, one_line(why))
     return found
 
 
@@ -117,7 +117,7 @@ def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item
             return _in_memory(frames_of(name) or decode_data_url(name)[0])
         remote = remote_url(name)
     except Unresolved as error:
-        return Skipped(_NOWHERE, str(error))
+        return Skipped(NOWHERE, str(error))
     location = Location.of(name)
     if location.is_file:
         return Item(os.path.abspath(name))
@@ -148,7 +148,7 @@ def _bytes(data: bytes) -> Encoded | Skipped:
 
 
 def _in_memory(data: bytes) -> Item:
-    return Item(_NOWHERE, held=ByteSource("", len(data), data=data))
+    return Item(NOWHERE, held=ByteSource("", len(data), data=data))
 
 
 def _pixels(array: Any) -> Encoded:

@@ -24,7 +24,7 @@ from mmcalib.domain.server import MAX_PIXELS
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.dataset_row import DatasetRow, dataset_row
-from mmcalib.workflows.gate.held import is_cell, presented
+from mmcalib.workflows.gate.held import NOWHERE, is_cell, presented
 
 Root = str | os.PathLike[str] | None
 Message = dict[str, object]
@@ -97,7 +97,7 @@ def _admitted_row(
 
 def _messages(row: DatasetRow, files: Sequence[Encoded]) -> Iterator[Message]:
     """The media stand before the words of the first turn of the user."""
-    waiting: list[object] = [url_part(f"{f.modality}_url", "memory://item") for f in files]
+    waiting: list[object] = [url_part(f"{f.modality}_url", NOWHERE) for f in files]
     for role, words in row.turns or [("user", "")]:
         content: list[object] = [text_part(words)] if words else []
         if role == "user" and waiting:
