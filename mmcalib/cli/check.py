@@ -68,7 +68,12 @@ def check(
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.check_words import calibration_lines, offender_line, summary_line
+    from mmcalib.report.check_words import (
+        calibration_lines,
+        misfits,
+        offender_line,
+        summary_line,
+    )
     from mmcalib.result.check_lines import Offender, Summary
     from mmcalib.result.checked import Tally
     from mmcalib.result_files import calibration_in
@@ -81,6 +86,7 @@ def check(
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
     files = CheckFiles(junit, sarif, requests or [])
     console = Console(stderr=True, highlight=False)
+    remedies = False
     tally, known = Tally(), Calibration.load(calibration_in(calibration))
     if not quiet:
         for line in calibration_lines(known):
@@ -103,6 +109,7 @@ def check(
             tally.answers[checked.admission.answer] += 1
             if checked.admission.fits:
                 continue
+            remedies |= bool(checked.admission.remedy)
             files.add(checked)
             if as_json:
                 _print(Offender.of(checked))
@@ -121,9 +128,10 @@ def check(
             words = f"texts were bounded, not counted: {known.counting.why}"
             console.print(Text(words, style="yellow"), soft_wrap=True)
     if offenders:
+        above = "the remedies above, or " if remedies and (as_json or not quiet) else ""
         raise VerdictError(
-            f"{offenders} of {tally.checked} do not fit {calibration}",
-            hint="the remedies above, or mmcalib run on a corpus that has such media",
+            f"{offenders} of {tally.checked} {misfits(tally, offenders)} {calibration}",
+            hint=f"{above}mmcalib run on a corpus that has such media",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from mmcalib.corpus.requests import labels
 from mmcalib.errors import UsageError
 from mmcalib.files import write_text
 from mmcalib.report.junit import junit_xml
@@ -26,7 +27,8 @@ class CheckFiles:
         for name, path in (("--junit", junit), ("--sarif", sarif)):
             if path is not None and path.is_dir():
                 raise UsageError(f"{name} {path} is a folder", hint=f"{name} FILE")
-        self._junit, self._sarif, self._requests = junit, sarif, requests
+        self._junit, self._sarif = junit, sarif
+        self._requests = dict(zip(labels(requests), requests, strict=True))
         self._wanted = junit is not None or sarif is not None
         self._kept: list[Offender] = []
 

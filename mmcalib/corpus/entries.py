@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mmcalib.corpus.chat import LONGEST_LINE_BYTES
 from mmcalib.corpus.exported import Entry, Unusable
+from mmcalib.corpus.packed import refuse_packed
 from mmcalib.errors import CorpusError
 from mmcalib.wording import one_line
 
@@ -29,6 +30,7 @@ def entries(path: Path) -> Iterator[Entry | Unusable]:
     try:
         with path.open("rb") as file:
             head = file.read(_BLOCK).removeprefix(codecs.BOM_UTF8).lstrip()
+        refuse_packed(path, head)
         yield from (_of_list(path) if _is_list(head) else _of_lines(path))
     except OSError as error:
         raise CorpusError(

@@ -121,7 +121,7 @@ class RemoteSource:
                 if not self._matches or self._matches.match(info.bare):
                     yield info
             elif info.bare in seen:
-                yield Skipped(self._url(info), "folder that was already read")
+                yield Skipped(self._url(info), "folder that was already read", no_media=True)
             elif without == _MOST_FOLDERS:
                 yield Skipped(self._url(info), f"over {_MOST_FOLDERS:,} folders without a file")
                 return

@@ -5,15 +5,18 @@ from __future__ import annotations
 import codecs
 import itertools
 import os
+import re
+import shlex
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmcalib.corpus.asking import asked, bare
 from mmcalib.corpus.chat import LONGEST_LINE_BYTES, BadRequest, parse_line
 from mmcalib.corpus.content_parts import MODALITY_OF
+from mmcalib.corpus.packed import refuse_packed
 from mmcalib.corpus.request_line import RequestLines, exists
 from mmcalib.corpus.urls import Unresolved
 from mmcalib.domain.items import Item, Prompt, Skipped, Text
@@ -21,6 +24,8 @@ from mmcalib.errors import CorpusError
 from mmcalib.wording import one_line
 
 _BLOCK_BYTES = 1 << 16
+# A list of objects, behind what some editors put before it.
+_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
 
 
 @dataclass(slots=True)
@@ -47,6 +52,12 @@ class _Line:
     number: int
     offset: int
     text: bytes
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """How origins name these files: by name, and two of one name by their paths."""
+    names = Counter(path.name for path in paths)
+    return [path.name if names[path.name] == 1 else str(path) for path in paths]
 
 
 class RequestsSource:
@@ -81,6 +92,7 @@ class RequestsSource:
                 f"no such requests file: {one_line(str(path))}",
                 hint="--requests FILE names a JSONL file of chat requests",
             )
+        _refuse_other_forms(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
         self._reader = RequestLines(
             folder,
@@ -188,6 +200,21 @@ class RequestsSource:
                 text = _without_mark(number, text)
                 if text and not text.isspace():
                     yield _Line(number, start, text)
+
+
+def _refuse_other_forms(path: Path) -> None:
+    """Raises CorpusError for what is packed or one JSON list: none of its lines is a request."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_BLOCK_BYTES)
+    except OSError:
+        return
+    refuse_packed(path, head)
+    if _LIST.match(head):
+        raise CorpusError(
+            f"{one_line(str(path))} is a JSON list, not one request per line",
+            hint=f"mmcalib requests {shlex.quote(str(path))} --out requests.jsonl",
+        )
 
 
 def _without_mark(number: int, text: bytes) -> bytes:

@@ -59,7 +59,7 @@ class Folders:
             return Skipped(path, why(path, error))
         identity = (status.st_dev, status.st_ino)
         if identity in self._read:
-            return Skipped(path, "folder already read under another name")
+            return Skipped(path, "folder already read under another name", no_media=True)
         self._read.add(identity)
         return entries
 

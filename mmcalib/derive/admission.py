@@ -248,19 +248,21 @@ def text_decides(gate: Gate, shapes: Sequence[Given], answer: Admission) -> bool
 def _together(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
     context, answer = gate.max_model_len, takes(needs, gate.max_model_len)
     most, asks = needs.prompt.most, needs.answer_tokens
-    media = f"{'' if costs.exact else 'at most '}{costs.tokens} tokens of media"
     if needs.text.most is None:
         words = "a text that nothing bounds"
     else:
-        words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} of text"
+        of = "tokens of text" if gate.encoder_decoder else "of text"
+        words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} {of}"
+    if not gate.encoder_decoder:
+        words = f"{'' if costs.exact else 'at most '}{costs.tokens} tokens of media + {words}"
     must = f" + {needs.least} of answer at least" if needs.least > LEAST_ANSWER_TOKENS else ""
-    reason = f"{media} + {words}{must}, of {context}"
+    reason = f"{words}{must}, of {context}"
     if answer == "no" and asks is not None and asks < needs.least:
         reason = f"it asks for {asks} tokens: an answer has {needs.least} at least"
     elif answer == "no" and asks is not None and asks > context:
         reason = f"it asks for {asks} tokens, max_model_len is {context}"
     elif answer == "fits" and most is not None:
-        reason = f"{media} + {words}"
+        reason = words
         wanted, left = needs.answer(gate.text_reserve_tokens), context - most
         if left < wanted:
             which = "are reserved" if asks is None else "are asked for"

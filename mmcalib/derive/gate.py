@@ -27,8 +27,9 @@ class Gate:
 
     `counts` has the modalities that the model takes, with their items per prompt; `refused` shapes
     that vLLM refused when they were measured. `server` says which files are let in. `text` bounds
-    the text of a request, None where nothing does, and `counted` has the text tokens of requests by
-    their digests; items of an `encoder_decoder` model are no part of its context.
+    the text of a request, None where the calibration says nothing of texts, and `counted` has the
+    text tokens of requests by their digests; items of an `encoder_decoder` model are no part of its
+    context.
     """
 
     budget_tokens: int

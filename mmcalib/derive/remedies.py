@@ -55,8 +55,8 @@ def with_prompt_remedy(
                 return with_remedy(gate, shape, alone)
     parts = prompts_needed(gate, shapes, asked, text)
     remedies = [f"split into {parts} prompts"] if parts else ["a shorter text"]
-    if parts is None and gate.text is None and text is None:
-        remedies = ["calibrate again: the calibration does not say what bounds a text"]
+    if parts is None and text is None and (why := _unbounded(gate)):
+        remedies = [why]
     if admission.remedy:
         remedies = [admission.remedy, *(remedies if parts else ())]
     for modality, most in gate.counts.items():
@@ -64,6 +64,19 @@ def with_prompt_remedy(
         if count > most:
             remedies.append(f"calibrate again with --count {modality}={count}")
     return replace(admission, remedy=" or ".join(remedies))
+
+
+def _unbounded(gate: Gate) -> str:
+    """What to do where the calibration bounds no text: of an earlier version, or because no run
+    could. Empty where it bounds one.
+    """
+    if gate.text is not None and gate.text.compared:
+        return ""
+    if gate.encoder_decoder:
+        return "it does not chat: check the file alone, as /v1/audio/transcriptions takes it"
+    if gate.text is not None:
+        return "nothing bounds a text of this model: --allow-unknown lets it pass"
+    return "calibrate again: the calibration does not say what bounds a text"
 
 
 def prompts_needed(

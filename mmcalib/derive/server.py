@@ -12,10 +12,12 @@ from mmcalib.domain.server import (
     AUDIO_FILE,
     AUDIO_SECONDS,
     DOWNLOAD,
+    MAX_PIXELS,
+    PIXELS,
     REQUEST_BYTES,
     Server,
 )
-from mmcalib.domain.shapes import AudioShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.sizes import MIB
 
 # Bytes that FFmpeg's sample formats take per channel; libsndfile decodes to float32.
@@ -43,7 +45,16 @@ def server_refuses(file: Encoded, server: Server) -> ServerRefusal | None:
     match file.shape:
         case AudioShape() as shape:
             return _sound(file, shape, server)
-        case VideoShape():
+        case ImageShape() as shape:
+            if found := _picture(shape, "a picture", server):
+                return found
+        case VideoShape() as shape:
+            if file.encoding.sent_frames:
+                found = _picture(shape, "frames", server)
+            else:
+                found = _pixels(shape, "frames", server)
+            if found:
+                return found
             if file.encoding.lone_frame and not server.lone_frames:
                 return ServerRefusal(
                     "a clip of one frame: the server's decoder gets none out of it",
@@ -79,6 +90,23 @@ def needed(file: Encoded, server: Server) -> dict[str, int]:
             return {}
         limits[refusal.variable] = refusal.value
     return limits
+
+
+def _picture(shape: ImageShape | VideoShape, what: str, server: Server) -> ServerRefusal | None:
+    """Of what Pillow opens for the server."""
+    pixels = shape.width_px * shape.height_px
+    if pixels > MAX_PIXELS:
+        why = f"{what} of {pixels:,} pixels, the server's Pillow opens up to {MAX_PIXELS:,}"
+        return ServerRefusal(why, "")
+    return _pixels(shape, what, server)
+
+
+def _pixels(shape: ImageShape | VideoShape, what: str, server: Server) -> ServerRefusal | None:
+    """Zero and less: no limit. One that is not known, of an earlier calibration: vLLM's default."""
+    most, pixels = server.limits.get(PIXELS, MAX_PIXELS), shape.width_px * shape.height_px
+    if 0 < most < pixels:
+        return _above(PIXELS, pixels, f"{what} of {pixels:,} pixels", f"{most:,}")
+    return None
 
 
 def _sound(file: Encoded, shape: AudioShape, server: Server) -> ServerRefusal | None:

@@ -85,9 +85,9 @@ class Text:
 class Skipped:
     """Something that could not be read as media, and why. Counted and listed, never dropped.
 
-    `no_media`: it is a file of another kind, as folders have them, rather than a broken one. Only
-    who looked knows; it is not kept. `out_of_reach`: its bytes could not be had at all, which says
-    nothing of them.
+    `no_media`: it is a file of another kind, as folders have them, or a folder that was read
+    already, rather than a broken file. Only who looked knows; it is not kept. `out_of_reach`: its
+    bytes could not be had at all, which says nothing of them.
     """
 
     path: str

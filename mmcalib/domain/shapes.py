@@ -4,8 +4,10 @@ apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import ClassVar, Literal
 
 Modality = Literal["image", "video", "audio"]
@@ -75,3 +77,14 @@ def weight(shape: Shape) -> float:
             return shape.num_samples
         case ImageShape():
             return shape.width_px * shape.height_px
+
+
+def flaw(shape: Shape) -> str:
+    """Why no item has this shape, such as one of a table that lacks a size; empty where one can.
+    Shapes do not ask it themselves: there are millions of them.
+    """
+    for name in (field.name for field in fields(shape)):
+        value = getattr(shape, name)
+        if not isinstance(value, Real) or value <= 0 or not value < math.inf:
+            return f"{name} of {value!r}: sizes are numbers above 0"
+    return ""

@@ -14,6 +14,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.server import MAX_PIXELS
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.locations.opening import open_item
 from mmcalib.media.bounded import Medium
@@ -61,7 +62,9 @@ def _decode(medium: Medium, shape: Shape) -> None:
         case ImageShape():
             _image(medium)
         case VideoShape():
-            _video(medium)
+            # The server is asked whether it takes such frames; they are not decoded here.
+            if shape.width_px * shape.height_px <= MAX_PIXELS:
+                _video(medium)
         case AudioShape():
             _audio(medium, shape)
 

@@ -7,13 +7,10 @@ from typing import BinaryIO
 
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
+from mmcalib.domain.server import MAX_PIXELS
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.failure import Unreadable
 from mmcalib.media.orientation import is_sideways
-
-# vLLM refuses larger images and frames (VLLM_MAX_IMAGE_PIXELS in vllm/envs.py, 0.32), and so does
-# Pillow: it is twice PIL.Image.MAX_IMAGE_PIXELS.
-MAX_PIXELS = 178_956_970
 
 # What `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff` both know. Pillow tries them
 # in this order.
@@ -27,6 +24,8 @@ _MORE_FORMATS = (
     *("BLP", "DCX", "DIB", "FITS", "FLI", "FTEX", "GBR", "IM", "IMT", "IPTC", "MCIDAS", "MSP"),
     *("PCD", "PIXAR", "SPIDER", "TGA", "XBM", "XPM", "XVTHUMB"),
 )
+
+TOO_LARGE = f"image of more than the {MAX_PIXELS:,} pixels that Pillow opens, for vLLM too"
 
 # What `warnings.simplefilter("ignore")` puts first.
 IGNORE_ALL = ("ignore", None, Warning, None, 0)
@@ -42,7 +41,7 @@ def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFi
     except UnidentifiedImageError as error:
         raise Unreadable("image header damaged, or of a format that vLLM does not open") from error
     except Image.DecompressionBombError as error:
-        raise Unreadable(f"image of more than the {MAX_PIXELS:,} pixels that vLLM opens") from error
+        raise Unreadable(TOO_LARGE) from error
 
 
 def image_shape(file: BinaryIO, *, any_format: bool = False) -> ImageShape:

@@ -16,7 +16,6 @@ from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, read_errors
-from mmcalib.media.image import MAX_PIXELS
 from mmcalib.media.pace import found_frames, irregular_pace, own_duration_s
 from mmcalib.media.rotation import may_be_turned
 
@@ -91,8 +90,6 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
     width_px, height_px = stream.codec_context.width, stream.codec_context.height
     if width_px < 1 or height_px < 1:
         raise Unreadable(f"video of {width_px}×{height_px} pixels")
-    if width_px * height_px > MAX_PIXELS:
-        raise Unreadable(f"frames of more than the {MAX_PIXELS:,} pixels that vLLM opens")
     if turned % 180:
         width_px, height_px = height_px, width_px
     rate = stream.average_rate or stream.guessed_rate

@@ -9,6 +9,7 @@ from mmcalib.domain.server import (
     AUDIO_FILE,
     AUDIO_SECONDS,
     DOWNLOAD,
+    PIXELS,
     REQUEST_BYTES,
 )
 from mmcalib.releases.release import VLLM_0_21, VLLM_0_26, VLLM_0_28, VLLM_0_29, VLLM_0_33
@@ -20,6 +21,7 @@ _SINCE = {
     AUDIO_BYTES: VLLM_0_28,
     DOWNLOAD: VLLM_0_29,
     REQUEST_BYTES: VLLM_0_33,
+    PIXELS: VLLM_0_26,
 }
 
 

@@ -35,10 +35,15 @@ def calibration_lines(calibration: CalibrationDocument) -> Iterator[str]:
             yield plain(f"   → mmcalib run with {check.remedy}")
 
 
+def misfits(tally: Tally, offenders: int) -> str:
+    """What so many do that keep the data from fitting."""
+    return "do not fit" if offenders == tally.answers["no"] else "are not known to fit"
+
+
 def summary_line(tally: Tally) -> str:
     """The counts in one sentence."""
     parts = [f"{number(tally.answers['fits'])} of {number(tally.checked)} fit"]
     parts += [f"{number(tally.answers['no'])} do not"] if tally.answers["no"] else []
     parts += [f"{number(tally.answers['unknown'])} unknown"] if tally.answers["unknown"] else []
-    parts += [f"{number(tally.skipped)} files are no media"] if tally.skipped else []
+    parts += [f"{number(tally.skipped)} are no media"] if tally.skipped else []
     return ", ".join(parts)

@@ -35,13 +35,12 @@ def sarif_json(
     *,
     allow_unknown: bool,
     root: Path,
-    requests: Sequence[Path] = (),
+    requests: Mapping[str, Path] | None = None,
 ) -> str:
     """One run. Files below `root` are named relative to it; `requests` are the files that origins
-    of requests name without their folders.
+    of requests name, by what they name them.
     """
-    by_name = {path.name: path for path in reversed(requests)}
-    results = [_result(one, root, by_name, allow_unknown=allow_unknown) for one in offenders]
+    results = [_result(one, root, requests or {}, allow_unknown=allow_unknown) for one in offenders]
     invocation: dict[str, Any] = {"executionSuccessful": True}
     more = summary.no + summary.unknown - len(offenders)
     if more:
@@ -80,6 +79,8 @@ def _fingerprint(rule: str, one: Offender, where: Mapping[str, Any]) -> str:
 def _where(one: Offender, root: Path, requests: Mapping[str, Path]) -> dict[str, Any]:
     """Empty for what came by standard input."""
     if one.kind == "item":
+        if Location.of(one.origin).is_file and not PurePath(one.origin).is_absolute():
+            return {}
         return {"artifactLocation": _artifact(one.origin.rpartition(BEHIND)[2], root)}
     found = _LINE.fullmatch(one.origin)
     path = requests.get(found["file"]) if found else None

@@ -23,7 +23,7 @@ class Checked:
 
 @dataclass(slots=True)
 class Tally:
-    """How many of each answer; `skipped` files were no media and lay in a folder."""
+    """How many of each answer; `skipped` were no media and lay in a folder."""
 
     answers: dict[Answer, int] = field(default_factory=lambda: {"fits": 0, "no": 0, "unknown": 0})
     skipped: int = 0

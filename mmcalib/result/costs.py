@@ -170,10 +170,17 @@ def gate_of(
         refused={entry.shape: entry.reason for _, part in parts for entry in part.refused},
         rules={m: part.rule for m, part in parts if part.rule is not None},
         server=server or Server(),
-        text=costs.text.bound if costs.text else None,
+        text=_bound(costs),
         counted={e.digest: e.tokens for e in costs.text.counted} if costs.text else {},
         encoder_decoder=costs.encoder_decoder,
     )
+
+
+def _bound(costs: Costs) -> TextBound | None:
+    """None in files of earlier versions, which say nothing of texts."""
+    if costs.text is None:
+        return TextBound(why=costs.uncounted) if costs.uncounted else None
+    return costs.text.bound
 
 
 class _Counted(BaseModel):

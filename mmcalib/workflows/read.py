@@ -14,7 +14,7 @@ from mmcalib.census.census import Census
 from mmcalib.census.count_corpus import count_corpus
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.requests import RequestsSource, labels
 from mmcalib.corpus.resolve import Resolved, resolve
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Skipped, Text
@@ -126,18 +126,16 @@ def sources_of(
     scratch: Path,
 ) -> list[Source]:
     """Requests first. Raises CorpusError when one is missing."""
-    names = [path.name for path in requests]
     sources: list[Source] = [
         RequestsSource(
             path,
             allowed_root=allowed_root,
             allow_url=allow_url,
             scratch=scratch,
-            # Origins tell requests apart: two files of one name go by their paths.
-            label=path.name if names.count(path.name) == 1 else str(path),
+            label=label,
             at_rest=True,
         )
-        for path in requests
+        for path, label in zip(requests, labels(requests), strict=True)
     ]
     sources += [found.source for found in data]
     return sources

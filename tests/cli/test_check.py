@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_named_with_what_would_make_it_fit(cli, kept: Path,
     assert (ended.code, ended.out) == (3, "")
     assert f"NO {new / 'strip.png'} (3×700): sides of 233:1" in ended.err
     assert "→ crop or pad to 200:1 at most" in ended.err
-    assert "1 of 2 fit, 1 do not, 1 files are no media" in ended.err
+    assert "1 of 2 fit, 1 do not, 1 are no media" in ended.err
     assert f"error: 1 of 2 do not fit {kept}" in ended.err
 
 
@@ -118,6 +118,28 @@ def test_paths_and_requests_come_from_standard_input(
     assert summary["checked"] == 6
 
 
+def test_a_data_url_of_standard_input_goes_by_its_line(
+    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding of a user: all of them were memory://item."""
+    strip = "data:image/png;base64," + base64.b64encode(picture(3, 700)).decode()
+    feed(monkeypatch, str(new / "strip.png"), strip, "data:image/png;base64,?")
+    ended = cli("check", "--calibration", kept, "--stdin", "--json", "--quiet")
+    origins = [line.get("origin") for line in objects(ended.out)]
+    assert origins == [str(new / "strip.png"), "line 2", "line 3", None]
+
+
+def test_requests_files_of_one_name_are_told_apart(cli, kept: Path, new: Path) -> None:
+    files = [new / folder / "requests.jsonl" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("{broken\n" + request("../page.png") + "\n")
+    words = ("check", "--calibration", kept, "--allowed-local-media-path", new, "--json")
+    ended = cli(*words, *(word for file in files for word in ("--requests", file)))
+    origins = [line.get("origin") for line in objects(ended.out)]
+    assert origins == [*(f"{file}:1" for file in files), None]
+
+
 def test_a_dash_is_standard_input_too(
     cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +167,54 @@ def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, ke
     assert "nothing bounds what it costs" in ended.err
     assert "→ calibrate again with such media in the corpus" in ended.err
     assert cli("check", "--calibration", kept, "--allow-unknown", page).code == 0
+
+
+def test_what_is_unknown_is_not_said_to_be_a_misfit(cli, kept: Path, new: Path) -> None:
+    """Finding of a user: 7 did not fit and 1 was unknown, "8 do not fit"."""
+    asked = new / "requests.jsonl"
+    asked.write_text(request("page.png", text="é" * 70_000) + "\n")
+    ended = cli("check", "--calibration", kept, "--requests", asked, new / "strip.png")
+    assert "0 of 2 fit, 1 do not, 1 unknown" in ended.err
+    assert f"error: 2 of 2 are not known to fit {kept}" in ended.err
+    ended = cli("check", "--calibration", kept, "--allow-unknown", "--requests", asked, new)
+    assert f"error: 1 of 3 do not fit {kept}" in ended.err
+
+
+def test_what_cannot_be_read_has_a_remedy_too(
+    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding of a user: of these there was none, and the last line named "the remedies above"."""
+    (new / "empty.png").touch()
+    (new / "gone.png").symlink_to("nowhere.png")
+    Image.new("1", (20_000, 9_000)).save(new / "huge.png")
+    names = ("empty.png", "gone.png", "huge.png", "missing.png")
+    feed(monkeypatch, *(f"new/{name}" for name in names), "{broken", request("new/missing.png"))
+    monkeypatch.chdir(new.parent)
+    ended = cli("check", "--calibration", kept, "--json", "-")
+    *offenders, _ = objects(ended.out)
+    assert [str(o["remedy"]) for o in offenders] == [
+        *["leave it out, or send another copy"] * 2,
+        "resize to 178,956,970 pixels at most",
+        "leave it out, or send another copy",
+        *["correct the request, or leave it out"] * 2,
+    ]
+    assert "try: the remedies above, or mmcalib run" in ended.err
+
+
+def test_remedies_that_are_not_shown_are_not_pointed_at(cli, kept: Path, new: Path) -> None:
+    ended = cli("check", "--calibration", kept, "--quiet", new)
+    assert ended.err.splitlines()[1] == "  try: mmcalib run on a corpus that has such media"
+
+
+def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
+    """`uncounted` is what only a run says that had looked for a bound."""
+    (new / "requests.jsonl").write_text(request("page.png") + "\n")
+    without = json.loads(kept.read_text())
+    for why, remedy in (("no template", "nothing bounds a text"), ("", "calibrate again")):
+        without["costs"] |= {"text": None, "recipe": None, "uncounted": why}
+        kept.write_text(json.dumps(without))
+        ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
+        assert f"→ {remedy}" in ended.err
 
 
 def test_a_calibration_of_old_has_no_costs(cli, kept: Path, media: Path) -> None:
@@ -266,4 +336,15 @@ def test_a_name_that_says_medium_must_be_one(cli, kept: Path, new: Path) -> None
     assert ended.code == 3
     assert f"NO {new / 'fake.png'}: not an image, video or audio file (text)" in ended.err
     assert f"?? {new / 'cut.jpg'} (640×480)" in ended.err
-    assert "1 of 3 fit, 1 do not, 1 unknown, 1 files are no media" in ended.err
+    assert "1 of 3 fit, 1 do not, 1 unknown, 1 are no media" in ended.err
+
+
+def test_a_link_to_a_folder_that_was_read_is_no_misfit(cli, kept: Path, new: Path) -> None:
+    """Finding of a user: `latest -> .` failed the gate."""
+    (new / "strip.png").unlink()
+    (new / "latest").symlink_to(".")
+    ended = cli("check", "--calibration", kept, new, "--json")
+    assert ended.code == 0
+    assert "1 of 1 fit, 2 are no media" in ended.err
+    (summary,) = objects(ended.out)
+    assert (summary["checked"], summary["skipped"]) == (1, 2)

@@ -141,8 +141,9 @@ def test_every_origin_is_a_uri(origin: str, uri: str) -> None:
     assert str(case.get("name")).isprintable()
 
 
-def test_what_came_by_standard_input_stands_nowhere() -> None:
-    one = offender("line 3", kind="prompt")
+@pytest.mark.parametrize("kind", ["prompt", "item"])
+def test_what_came_by_standard_input_stands_nowhere(kind: Any) -> None:
+    one = offender("line 3", kind=kind)
     found = valid(sarif_json([one], summary(1), allow_unknown=False, root=Path("/")))
     assert "locations" not in found["runs"][0]["results"][0]
 
@@ -153,6 +154,16 @@ def test_the_same_item_has_the_same_fingerprint_wherever_the_checkout_is() -> No
         for root in (Path("/one"), Path("/two"))
     ]
     assert made[0] == made[1]
+
+
+def test_requests_of_two_files_of_one_name_stand_in_their_own() -> None:
+    files = {name: Path(name) for name in ("/in/a/requests.jsonl", "/in/b/requests.jsonl")}
+    one = offender("/in/b/requests.jsonl:7", kind="prompt")
+    text = sarif_json([one], summary(1), allow_unknown=False, root=Path("/in"), requests=files)
+    (result,) = valid(text)["runs"][0]["results"]
+    location = result["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "b/requests.jsonl"
+    assert location["region"] == {"startLine": 7}
 
 
 def test_what_may_be_unknown_fails_nothing() -> None:

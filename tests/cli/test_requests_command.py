@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -167,3 +168,14 @@ def test_a_file_that_is_there_stays(cli, log: Path, tmp_path: Path) -> None:
     empty.write_text('{"level": "info"}\n')
     assert cli("requests", empty, "--force").code == 1
     assert (tmp_path / "requests.jsonl").read_text() == "mine"
+
+
+def test_a_packed_log_is_one_error(cli: Any, tmp_path: Path) -> None:
+    """Finding of a user: it was said not to be JSON."""
+    log = tmp_path / "log.jsonl.gz"
+    log.write_bytes(gzip.compress(b"{}\n"))
+    ended = cli("requests", log, "--out", tmp_path / "out.jsonl")
+    assert ended.code == 1
+    assert f"{log} is packed by gzip: unpack it first" in ended.err
+    assert f"try: gzip -dc {log} > log.jsonl" in ended.err
+    assert not (tmp_path / "out.jsonl").exists()

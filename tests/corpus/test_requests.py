@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
+import lzma
 import os
 from pathlib import Path
 from typing import Any
@@ -234,6 +236,31 @@ def test_without_a_usable_line(folder: Path) -> None:
         list(source(folder).prompts())
     with pytest.raises(CorpusError, match=r"requests\.jsonl:2: remote URL"):
         list(source(folder, "", user(image("http://x/a.jpg"))).prompts())
+
+
+@pytest.mark.parametrize(
+    ("data", "says", "next_command"),
+    [
+        (gzip.compress(b"{}\n"), "is packed by gzip: unpack it first", "gzip -dc {} > a b.jsonl"),
+        (lzma.compress(b"{}\n"), "is packed by xz: unpack it first", "xz -dc {} > a b.jsonl"),
+        (
+            b'\xef\xbb\xbf\n[\n  {"messages": []}\n]\n',
+            "is a JSON list, not one request per line",
+            "mmcalib requests {} --out requests.jsonl",
+        ),
+    ],
+    ids=["gzip", "xz", "list"],
+)
+def test_another_form_of_file_is_one_error(
+    tmp_path: Path, data: bytes, says: str, next_command: str
+) -> None:
+    """Finding of a user: one `not UTF-8` per pseudo-line, and `not JSON` at line 2 column 1."""
+    path = tmp_path / "a b.jsonl.gz"
+    path.write_bytes(data)
+    with pytest.raises(CorpusError) as caught:
+        RequestsSource(path, scratch=tmp_path)
+    assert caught.value.message == f"{path} {says}"
+    assert caught.value.hint.replace("'", "") == next_command.format(path)
 
 
 def test_missing_requests_file(folder: Path) -> None:

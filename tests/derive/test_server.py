@@ -13,7 +13,7 @@ from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.server import needed, server_refuses
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
-from mmcalib.domain.server import Server
+from mmcalib.domain.server import MAX_PIXELS, Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.domain.text_bound import TextBound
 
@@ -93,6 +93,49 @@ def test_what_it_takes_is_left_to_the_shape(file: Encoded) -> None:
 
 def test_an_old_calibration_knows_no_limits() -> None:
     assert server_refuses(Encoded(LONG, Encoding(file_mib=99)), Server()) is None
+
+
+SMALL = Server(limits={"VLLM_MAX_IMAGE_PIXELS": 1_000_000})
+# Each model takes any of it: what refuses it is the server.
+ANY = replace(GATE, rules={"image": AREA, "video": GATE.rules["video"]}, budget_tokens=1 << 20)
+
+
+def test_a_picture_of_too_many_pixels_is_refused_as_a_shape_too() -> None:
+    """Finding of a user: the file was refused, its shape was said to fit."""
+    gate = replace(ANY, server=SMALL)
+    answer = with_remedy(gate, ImageShape(2000, 1000), admit(gate, ImageShape(2000, 1000)))
+    assert (answer.answer, answer.basis) == ("no", "refused")
+    assert answer.reason == (
+        "a picture of 2,000,000 pixels, the server takes up to 1,000,000 (VLLM_MAX_IMAGE_PIXELS)"
+    )
+    words = "VLLM_MAX_IMAGE_PIXELS=2000000 for the server or resize to "
+    assert answer.remedy.startswith(words)
+    assert isinstance(answer.largest, ImageShape)
+    assert 0 < answer.largest.width_px * answer.largest.height_px <= 1_000_000
+    assert admit(gate, ImageShape(1000, 1000)).fits
+
+
+@pytest.mark.parametrize("most", [None, 0, 1 << 40])
+def test_no_variable_makes_pillow_open_more_than_it_does(most: int | None) -> None:
+    """vLLM opens pictures by Pillow, whose own bound no variable of vLLM moves."""
+    server = Server(limits={} if most is None else {"VLLM_MAX_IMAGE_PIXELS": most})
+    gate, huge = replace(ANY, server=server), ImageShape(100_000, 100_000)
+    answer = with_remedy(gate, huge, admit(gate, huge))
+    assert (answer.answer, needed(Encoded(huge), server)) == ("no", {})
+    assert f"{MAX_PIXELS:,}" in answer.reason
+    assert answer.remedy.startswith("resize to ")
+    sent = Encoded(replace(CLIP, width_px=100_000, height_px=2000), Encoding(sent_frames=True))
+    assert server_refuses(sent, server) is not None
+
+
+def test_frames_are_held_against_the_variable_alone() -> None:
+    wide = Encoded(replace(CLIP, width_px=20_000, height_px=10_000))
+    for server in (SMALL, Server()):
+        said = server_refuses(wide, server)
+        assert said is not None
+        assert said.remedy == "VLLM_MAX_IMAGE_PIXELS=200000000 for the server"
+    for most in (0, 200_000_000):
+        assert server_refuses(wide, Server(limits={"VLLM_MAX_IMAGE_PIXELS": most})) is None
 
 
 def test_all_that_is_needed_is_named_at_once() -> None:

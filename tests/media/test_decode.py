@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import av
 import pytest
 
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 
@@ -33,6 +34,24 @@ def test_a_cut_image_has_a_header_but_does_not_decode(make_image, name) -> None:
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.ts"])
 def test_whole_videos_pass(make_video, name) -> None:
     assert decode_check(Item(make_video(name)), "video") is None
+
+
+def test_frames_of_too_many_pixels_are_sized_but_not_decoded(
+    tmp_path: Path,
+) -> None:
+    """Whether a server takes them is its own limit; what decodes here is protected from them."""
+    path = tmp_path / "wide.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("png", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 20_000, 9_000, "monob"
+        for _ in range(3):
+            container.mux(stream.encode(av.VideoFrame(20_000, 9_000, "monob")))
+        container.mux(stream.encode())
+    cut(str(path), 0.9)
+    shape = probe(Item(str(path)))
+    assert isinstance(shape, VideoShape)
+    assert (shape.width_px, shape.height_px) == (20_000, 9_000)
+    assert decode_check(Item(str(path)), "video") is None
 
 
 def test_a_cut_video_with_its_index_in_front(make_video) -> None:

@@ -12,12 +12,13 @@ from typing import cast
 from PIL import Image, ImageOps, ImageStat
 
 from mmcalib.domain.items import Item
+from mmcalib.domain.server import MAX_PIXELS
 from mmcalib.errors import UsageError
 from mmcalib.locations.opening import Opened, open_item
 from mmcalib.media.bounded import bounded
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures
-from mmcalib.media.image import MAX_PIXELS, open_image
+from mmcalib.media.image import open_image
 from mmcalib.media.probe import medium_of
 from mmcalib.media.video import video_stream
 

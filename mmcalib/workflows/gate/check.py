@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mmcalib.corpus.request_line import RequestLines
-from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.requests import RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Admission, admit
@@ -23,8 +23,8 @@ from mmcalib.result.checked import Checked
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.calibration import Calibration
-from mmcalib.workflows.gate.held import item_named
-from mmcalib.workflows.gate.presented import admitted_prompt, unreadable
+from mmcalib.workflows.gate.held import NOWHERE, item_named
+from mmcalib.workflows.gate.presented import admitted_prompt, unreadable, unusable
 
 # A folder with files of `.ts` and `.mts` is more often TypeScript than transport streams.
 SAYS_MEDIA = MEDIA_ENDINGS - {"ts", "mts"}
@@ -52,9 +52,13 @@ def check(
         found = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
         files = [
             RequestsSource(
-                path, allowed_root=allowed_root, allow_url=allow_url, scratch=scratch.path
+                path,
+                allowed_root=allowed_root,
+                scratch=scratch.path,
+                label=label,
+                allow_url=allow_url,
             )
-            for path in requests
+            for path, label in zip(requests, labels(requests), strict=True)
         ]
         for one, resolved in found:
             yield from gate.source(resolved.source, named=_named(one))
@@ -102,7 +106,7 @@ class _Gate:
 
     def prompt(self, prompt: Prompt | Skipped) -> Checked:
         if isinstance(prompt, Skipped):
-            return Checked(prompt.path, "prompt", (), unreadable(prompt.reason))
+            return Checked(prompt.path, "prompt", (), unusable(prompt.reason))
         try:
             files, answer = admitted_prompt(self._gate, prompt, self._counting)
         finally:
@@ -114,7 +118,9 @@ class _Gate:
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
         item = item_named(os.fsdecode(text), allow_url=allow_url)
-        return self._seen(item.path, examine_whole(item) if isinstance(item, Item) else item)
+        seen = examine_whole(item) if isinstance(item, Item) else item
+        # What carries its bytes has no other name.
+        return self._seen(origin if item.path == NOWHERE else item.path, seen)
 
     def _admitted(self, file: Encoded) -> Admission:
         return with_remedy(self._gate, file, admit(self._gate, file))

@@ -11,8 +11,9 @@ from mmcalib.corpus.urls import REMOTE, Unresolved, decode_data_url, is_inline, 
 from mmcalib.corpus.urls import sent_frames as frames_of
 from mmcalib.domain.encoding import Encoded, Encoding
 from mmcalib.domain.items import ByteSource, Item, Skipped
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, flaw
 from mmcalib.locations.location import Location, is_here
+from mmcalib.wording import one_line
 from mmcalib.workflows.gate.arrays import is_array, is_sound, layout_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TAKEN = (
     "as (array, rate in Hz), a row of a dataset, a chat request, or a shape"
 )
 # A place that no file has: where its bytes stand does not matter.
-_NOWHERE = "memory://item"
+NOWHERE = "memory://item"
 _FRAMES_PER_S = 1.0
 _MOST_KEYS = 8
 _FILE = "file://"
@@ -51,6 +52,13 @@ def presented(item: Any, *, allow_url: bool = False) -> Encoded | Skipped:
     """What it is; of what is elsewhere nothing, unless `allow_url`. Raises TypeError for what is
     no medium.
     """
+    found = _presented(item, allow_url=allow_url)
+    if isinstance(found, Encoded) and (why := flaw(found.shape)):
+        return Skipped(NOWHERE, one_line(why))
+    return found
+
+
+def _presented(item: Any, *, allow_url: bool) -> Encoded | Skipped:
     if isinstance(item, Encoded):
         return item
     if isinstance(item, ImageShape | VideoShape | AudioShape):
@@ -109,7 +117,7 @@ def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item
             return _in_memory(frames_of(name) or decode_data_url(name)[0])
         remote = remote_url(name)
     except Unresolved as error:
-        return Skipped(_NOWHERE, str(error))
+        return Skipped(NOWHERE, str(error))
     location = Location.of(name)
     if location.is_file:
         return Item(os.path.abspath(name))
@@ -140,7 +148,7 @@ def _bytes(data: bytes) -> Encoded | Skipped:
 
 
 def _in_memory(data: bytes) -> Item:
-    return Item(_NOWHERE, held=ByteSource("", len(data), data=data))
+    return Item(NOWHERE, held=ByteSource("", len(data), data=data))
 
 
 def _pixels(array: Any) -> Encoded:

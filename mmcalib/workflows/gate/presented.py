@@ -28,10 +28,11 @@ from mmcalib.derive.request import Between
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Prompt, Skipped
+from mmcalib.domain.server import MAX_PIXELS
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.dataset_row import DatasetRow, dataset_row
-from mmcalib.workflows.gate.held import is_cell, presented
+from mmcalib.workflows.gate.held import NOWHERE, is_cell, presented
 
 Root = str | os.PathLike[str] | None
 Message = dict[str, object]
@@ -58,7 +59,7 @@ def admitted(
         with request_lines(root, allow_url=allow_url) as reader:
             prompt = reader.prompt("the request", request_line(item))
             if isinstance(prompt, Skipped):
-                return unreadable(prompt.reason)
+                return unusable(prompt.reason)
             return admitted_prompt(gate, prompt, counting)[1]
     file = presented(item, allow_url=allow_url)
     return unreadable(file.reason) if isinstance(file, Skipped) else admitted_file(gate, file)
@@ -80,7 +81,7 @@ def admitted_prompt(
     for item in prompt.items:
         seen = examine_whole(item)
         if isinstance(seen, Skipped):
-            return (), unreadable(f"{seen.path}: {seen.reason}")
+            return (), unreadable(seen.reason, of=f"{seen.path}: ")
         files.append(seen)
     wants = asked_by(prompt)
     return tuple(files), _together(gate, files, wants, prompt.messages, prompt.fields, counting)
@@ -104,7 +105,7 @@ def _admitted_row(
 
 def _messages(row: DatasetRow, files: Sequence[Encoded]) -> Iterator[Message]:
     """The media stand before the words of the first turn of the user."""
-    waiting: list[object] = [url_part(PART_OF[f.modality], "memory://item") for f in files]
+    waiting: list[object] = [url_part(PART_OF[f.modality], NOWHERE) for f in files]
     for role, words in row.turns or [("user", "")]:
         content: list[object] = [text_part(words)] if words else []
         if role == "user" and waiting:
@@ -134,11 +135,32 @@ def _together(
     return with_prompt_remedy(gate, files, wants, answer, text)
 
 
-def unreadable(reason: str) -> Admission:
-    """Of what cannot be read nothing is served; of what is elsewhere nothing is known."""
+def unreadable(reason: str, *, of: str = "") -> Admission:
+    """Of what cannot be read nothing is served; of what is elsewhere nothing is known. `of` says
+    which item of a request it is.
+    """
     if reason == REMOTE:
-        return undecided(reason, "check a local copy, or --allow-url fetches it")
-    return rejected(reason, basis="none")
+        return _elsewhere(reason)
+    return rejected(f"{of}{reason}", _instead(reason), basis="none")
+
+
+def unusable(reason: str) -> Admission:
+    """The same of a request."""
+    if reason == REMOTE:
+        return _elsewhere(reason)
+    return rejected(reason, "correct the request, or leave it out", basis="none")
+
+
+def _elsewhere(reason: str) -> Admission:
+    return undecided(reason, "check a local copy, or --allow-url fetches it")
+
+
+def _instead(reason: str) -> str:
+    from mmcalib.media.image import TOO_LARGE
+
+    if reason == TOO_LARGE:
+        return f"resize to {MAX_PIXELS:,} pixels at most"
+    return "leave it out, or send another copy"
 
 
 @contextmanager

@@ -6,10 +6,10 @@ import pytest
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.domain.encoding import Encoding
+from mmcalib.domain.encoding import PLAIN, Encoding
 from mmcalib.domain.items import Prompt
 from mmcalib.domain.server import Server
-from mmcalib.domain.shapes import AudioShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.workflows.calibration.taken_in import environment, server_checks, taken_in
 from mmcalib.workflows.read import ReadCorpus
@@ -23,7 +23,7 @@ CLIP = VideoShape(100, 25.0, 4.0, 640, 360)
 FITS, AV1 = Encoding(codec="h264"), Encoding(codec="av1")
 
 
-def corpus(*items: tuple[AudioShape | VideoShape, str, Encoding]) -> ReadCorpus:
+def corpus(*items: tuple[Shape, str, Encoding]) -> ReadCorpus:
     census, prompts = Census(), PromptCensus()
     for shape, path, encoding in items:
         census.add(shape, path, encoding=encoding)
@@ -56,6 +56,14 @@ def test_items_that_the_server_refuses_are_left_out() -> None:
     assert "c.mp4: av1" in check.detail
     assert "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB=28 VLLM_MAX_AUDIO_DECODE_DURATION_S=900" in check.remedy
     assert "H.264" in check.remedy
+
+
+def test_pictures_above_the_limit_of_the_server_are_left_out() -> None:
+    server = Server(limits={"VLLM_MAX_IMAGE_PIXELS": 100})
+    small, large = ImageShape(10, 10), ImageShape(11, 10)
+    left, refused = taken_in(corpus((small, "a.png", PLAIN), (large, "b.png", PLAIN)), server)
+    assert [entry.shape for entry in left.census.shapes()] == [small]
+    assert environment(refused, server) == {"VLLM_MAX_IMAGE_PIXELS": 110}
 
 
 def test_a_corpus_that_the_server_takes_is_left_as_it_is() -> None:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import mmcalib
-from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.workflows.gate.fitting import fitted
 from mmcalib.workflows.gate.presented import admitted
 from tests.corpus.serving import serving
@@ -59,6 +59,35 @@ def test_a_file_stands_afterwards_where_it_stood() -> None:
     file.seek(5)
     assert admitted(GATE, file).tokens == PAGE_TOKENS
     assert file.tell() == 5
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        (ImageShape(0, 5), "width_px of 0: sizes are numbers above 0"),
+        (ImageShape(5, -1), "height_px of -1: "),
+        (ImageShape("a", 5), "width_px of 'a': "),  # type: ignore[arg-type]
+        (ImageShape(None, 5), "width_px of None: "),  # type: ignore[arg-type]
+        (ImageShape([5], 5), "width_px of [5]: "),  # type: ignore[arg-type]
+        (VideoShape(10, float("nan"), 1.0, 64, 64), "fps of nan: "),
+        (VideoShape(10, 10.0, float("inf"), 64, 64), "duration_s of inf: "),
+        (AudioShape(16_000, 0), "sample_rate_hz of 0: "),
+        (Image.new("L", (0, 5)), "width_px of 0: "),
+    ],
+)
+def test_a_shape_that_nothing_has_does_not_fit(shape: Any, reason: str) -> None:
+    """Finding of a user: a table that lacks a size ended the pipeline with a ZeroDivisionError."""
+    found = admitted(GATE, shape)
+    assert found.answer == "no"
+    assert found.reason.startswith(reason)
+    assert admitted(GATE, {"image": shape, "question": "What?"}).answer == "no"
+    with pytest.raises(ValueError, match="no size of it fits"):
+        fitted(GATE, shape)
+
+
+def test_sizes_as_numpy_has_them_are_numbers() -> None:
+    size = (np.int64(PAGE[0]), np.float32(PAGE[1]))
+    assert admitted(GATE, ImageShape(*size)).tokens == PAGE_TOKENS  # type: ignore[arg-type]
 
 
 def test_urls(tmp_path: Path) -> None:
