@@ -31,7 +31,9 @@ def with_remedy(gate: Gate, given: Given, admission: Admission) -> Admission:
     words = [admission.remedy, _cropped(gate, file.shape)]
     if not words[1]:
         words += [smaller.words for smaller in found]
-    remedy = " or ".join(filter(None, words)) or CALIBRATE
+    # A run measures nothing that is refused.
+    last = "leave it out" if admission.basis == "refused" else CALIBRATE
+    remedy = " or ".join(filter(None, words)) or last
     return replace(admission, remedy=remedy, largest=found[-1].shape if found else None)
 
 

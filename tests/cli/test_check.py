@@ -194,7 +194,7 @@ def test_what_cannot_be_read_has_a_remedy_too(
     *offenders, _ = objects(ended.out)
     assert [str(o["remedy"]) for o in offenders] == [
         *["leave it out, or send another copy"] * 2,
-        "resize to 178,956,970 pixels at most",
+        "make it smaller, or leave it out",
         "leave it out, or send another copy",
         *["correct the request, or leave it out"] * 2,
     ]

@@ -124,6 +124,8 @@ def test_no_variable_makes_pillow_open_more_than_it_does(most: int | None) -> No
     assert (answer.answer, needed(Encoded(huge), server)) == ("no", {})
     assert f"{MAX_PIXELS:,}" in answer.reason
     assert answer.remedy.startswith("resize to ")
+    unknown = replace(gate, rules={})
+    assert with_remedy(unknown, huge, admit(unknown, huge)).remedy == "leave it out"
     sent = Encoded(replace(CLIP, width_px=100_000, height_px=2000), Encoding(sent_frames=True))
     assert server_refuses(sent, server) is not None
 

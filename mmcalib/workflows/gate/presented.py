@@ -28,7 +28,6 @@ from mmcalib.derive.request import Between
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Prompt, Skipped
-from mmcalib.domain.server import MAX_PIXELS
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.dataset_row import DatasetRow, dataset_row
@@ -159,7 +158,7 @@ def _instead(reason: str) -> str:
     from mmcalib.media.image import TOO_LARGE
 
     if reason == TOO_LARGE:
-        return f"resize to {MAX_PIXELS:,} pixels at most"
+        return "make it smaller, or leave it out"
     return "leave it out, or send another copy"
 
 
