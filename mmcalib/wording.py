@@ -55,6 +55,11 @@ def number(value: float | None) -> str:
     return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"
 
 
+def several(count: int, noun: str) -> str:
+    """So many of them: `1 request`, `1,204 requests`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def gib(value: int | None) -> str:
     return "—" if value is None else f"{value / GIB:.2f} GiB"
 

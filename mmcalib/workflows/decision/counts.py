@@ -10,6 +10,7 @@ from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
+from mmcalib.wording import several
 
 
 def counts(
@@ -56,9 +57,9 @@ def _count(
         reason = f"no covered request carries a {modality}, but the corpus holds some"
         return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
     total = prompts.prompts()
-    why = f"the most in any of {total} requests"
+    why = f"the most in any of {several(total, 'request')}"
     if share < 1:
-        why = f"covers {share:.1%} of {total} requests"
+        why = f"covers {share:.1%} of {several(total, 'request')}"
     origin = min(
         entry.exemplar.origin
         for entry in prompts.signatures()

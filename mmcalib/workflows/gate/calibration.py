@@ -17,6 +17,7 @@ from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
 from mmcalib.result_files import read_calibration
 from mmcalib.texts.counting import Counting
+from mmcalib.wording import several
 from mmcalib.workflows.gate.fitting import fitted
 from mmcalib.workflows.gate.presented import admitted
 
@@ -89,7 +90,7 @@ class Calibration(CalibrationDocument):
         parts = [
             f"{self.model.id}, vLLM {self.tool.vllm}",
             f"verdict {verdict_words(self.verdict, self.checks)}",
-            f"{corpus.items:,} items in {corpus.prompts:,} requests",
+            f"{several(corpus.items, 'item')} in {several(corpus.prompts, 'request')}",
             *(f"{count} {modality} per prompt" for modality, count in counts.items()),
             f"encoder budget {budget.encoder_budget_tokens:,} tokens",
         ]
