@@ -10,7 +10,7 @@ LINE_CHARS = 200
 GIB = 1 << 30
 
 # Why bytes could not be had, which says nothing of them and may pass.
-NO_FILE = "no such file any more"
+NO_FILE = "no such file"
 NO_PERMISSION = "no permission to read it"
 NO_ANSWER = "no answer in time"
 NO_ACCESS = "cannot be read: "

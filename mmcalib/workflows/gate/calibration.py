@@ -15,7 +15,7 @@ from mmcalib.files import write_text
 from mmcalib.options.library_words import in_library_words, library_words
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
-from mmcalib.result_files import read_calibration
+from mmcalib.result_files import calibration_in, read_calibration
 from mmcalib.texts.counting import Counting
 from mmcalib.wording import several
 from mmcalib.workflows.gate.fitting import fitted
@@ -113,5 +113,7 @@ class Calibration(CalibrationDocument):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote. Raises UsageError for anything else."""
-        return read_calibration(path, cls)
+        """Read what `save` wrote, or the one of a folder of results. Raises UsageError for anything
+        else.
+        """
+        return read_calibration(calibration_in(Path(path)), cls)
