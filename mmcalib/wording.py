@@ -11,7 +11,7 @@ from mmcalib.sizes import GIB
 LINE_CHARS = 200
 
 # Why bytes could not be had, which says nothing of them and may pass.
-NO_FILE = "no such file any more"
+NO_FILE = "no such file"
 NO_PERMISSION = "no permission to read it"
 NO_ANSWER = "no answer in time"
 NO_ACCESS = "cannot be read: "
@@ -54,6 +54,11 @@ def few(names: Sequence[str], most: int = 8) -> str:
 def number(value: float | None) -> str:
     """With thousands separators; a dash where there is nothing."""
     return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"
+
+
+def several(count: int, noun: str) -> str:
+    """So many of them: `1 request`, `1,204 requests`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def gib(value: int | None) -> str:

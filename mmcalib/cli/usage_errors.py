@@ -6,6 +6,7 @@ import codecs
 import os
 import sys
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from io import TextIOWrapper
 
 import typer
@@ -16,6 +17,8 @@ from mmcalib.errors import MmcalibError, OutputError, UsageError
 Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
 
 _PASSES_FLAGS_ON = ("run", "rehearse", "plan", "validate")
+# `--max-model-len` is no misspelt `--model`, which Typer has for as near.
+_MISSPELT = 0.8
 _TAKES_DATA = ("run", "scan", "validate")
 
 
@@ -29,6 +32,9 @@ def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) 
     option = getattr(error, "option_name", None)
     if said.startswith("No such option") and command in _PASSES_FLAGS_ON:
         hint = f"flags of vllm serve go after --: mmcalib {command} ... -- {option} ..."
+        own: list[str] = list(getattr(error, "possibilities", None) or ())
+        if near := get_close_matches(str(option), own, n=1, cutoff=_MISSPELT):
+            hint = f"mmcalib {command} ... {near[0]} ..."
     if said.startswith("Missing option '--model'") and "--" in words:
         from mmcalib.workflows.serve_flags import model_beside
 

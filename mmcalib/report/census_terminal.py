@@ -21,9 +21,10 @@ TOP_REASONS = 5
 def surveyed(survey: Survey, skipped: Sequence[Skipped], console: Console) -> None:
     """Print the summary; plain text where the console has no colours."""
     corpus = survey.corpus
-    requests = f" in {wording.number(corpus.prompts)} requests" if corpus.prompts else ""
+    requests = f" in {wording.several(corpus.prompts, 'request')}" if corpus.prompts else ""
     parts = f", shard {wording.few(survey.shards)}" if survey.shards else ""
-    counts = f"{wording.number(corpus.items)} items{requests}, {wording.number(corpus.files)} files"
+    items = wording.several(corpus.items, "item") + requests
+    counts = f"{items}, {wording.several(corpus.files, 'file')}"
     console.print()
     console.print(Text(f"{counts}{parts}", style="bold"))
     if corpus.items:

@@ -125,6 +125,8 @@ def _memory(found: Sequence[Rehearsal]) -> Table:
             f"{wording.number(b.encoder_budget_tokens)} tokens, {words.profile(b)}" if b else "—"
             for b in budgets
         ]
+        contexts = [wording.number(b.max_model_len if b else None) for b in budgets]
+        table.add_row(Text("context, tokens"), *map(Text, contexts), Text("computed", "dim"))
         table.add_row(Text("encoder budget, profiled"), *map(Text, said), Text("computed", "dim"))
     return table
 

@@ -60,9 +60,9 @@ def verdict_line(verdict: str, checks: Sequence[CheckResult]) -> Text:
 
 def corpus_heading(corpus: Corpus, whose: str) -> str:
     """How many items there are, and what the table below says of them."""
-    requests = f" in {wording.number(corpus.prompts)} requests" if corpus.prompts else ""
+    requests = f" in {wording.several(corpus.prompts, 'request')}" if corpus.prompts else ""
     skipped = f", {wording.number(corpus.skipped)} skipped" if corpus.skipped else ""
-    items = f"{wording.number(corpus.items)} items{requests}{skipped}"
+    items = f"{wording.several(corpus.items, 'item')}{requests}{skipped}"
     known = " and ".join(_known_by(corpus))
     return f"{whose}: {items}; tokens per item, {known}"
 

@@ -24,10 +24,10 @@ _REFUSED = 4
 
 def worst(found: WorstOrderFigures, gpu: str, console: Console) -> None:
     """Print what the worst order took, and where it lies."""
-    number = wording.number
     title = (
-        f"The worst of {number(found.tried)} orders on {gpu}: {number(found.served.requests)} "
-        f"requests in {number(found.groups)} groups, rehearsed (seed {found.seed})"
+        f"The worst of {wording.number(found.tried)} orders on {gpu}: "
+        f"{wording.several(found.served.requests, 'request')} in "
+        f"{wording.several(found.groups, 'group')}, rehearsed (seed {found.seed})"
     )
     _figures(found.served, title, console)
     said = f"written to {found.file}: each group comes when the one before it has its answers"
@@ -36,7 +36,7 @@ def worst(found: WorstOrderFigures, gpu: str, console: Console) -> None:
 
 def served(found: TrafficFigures, gpu: str, console: Console) -> None:
     """Print what serving took."""
-    title = f"{wording.number(found.requests)} requests served on {gpu}, rehearsed"
+    title = f"{wording.several(found.requests, 'request')} served on {gpu}, rehearsed"
     _figures(found, title, console)
 
 

@@ -125,7 +125,8 @@ def worst_sentence(found: WorstOrderFigures) -> str:
     number = wording.number
     return (
         f"In the worst of {number(found.tried)} orders of the corpus' items (seed {found.seed}; "
-        f"{number(found.served.requests)} requests in {number(found.groups)} groups) "
+        f"{wording.several(found.served.requests, 'request')} in "
+        f"{wording.several(found.groups, 'group')}) "
         f"{traffic_line(found.served)}."
     )
 

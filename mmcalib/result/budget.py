@@ -10,7 +10,8 @@ from mmcalib.result.part import DocumentPart
 
 class EncoderBudget(DocumentPart):
     """Tokens, as vLLM's MultiModalBudget has them for one configuration; `resident_items` of the
-    corpus' largest fit into its encoder cache at once.
+    corpus' largest fit into its encoder cache at once. `max_model_len` is the context that vLLM
+    arrives at, None in documents of before.
     """
 
     encoder_budget_tokens: int
@@ -22,6 +23,7 @@ class EncoderBudget(DocumentPart):
     worst_step_tokens: int | None
     adequacy: float | None
     max_num_batched_tokens: int
+    max_model_len: int | None = None
     resident_items: dict[str, int] = Field(default_factory=dict)
     label: Label = "computed"
 

@@ -274,7 +274,7 @@ def test_a_node_without_the_files_is_named(cluster, tmp_path: Path) -> None:
         unseen = ProbeTask(here_alone, version=version(here_alone))
         with RayExecutor(probe, address=cluster.address) as executor:
             (answer,) = executor.result(executor.submit([gone]))
-            assert answer == ProbeResult('["skipped", "no such file any more"]')
+            assert answer == ProbeResult('["skipped", "no such file"]')
             with pytest.raises(CorpusError, match="cannot see /proc/self/fd"):
                 executor.result(executor.submit([gone, unseen]))
     finally:

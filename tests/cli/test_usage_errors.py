@@ -35,6 +35,13 @@ MISTAKES = [
         "missing option '--model'",
         "before the --: --model a/b",
     ),
+    ("run --modle a/b --data media", 2, "no such option: --modle", "mmcalib run ... --model ..."),
+    (
+        f"rehearse {ON_L4} --max-model-len 9",
+        2,
+        "--max-model-len",
+        "rehearse ... -- --max-model-len",
+    ),
     (RUN, 2, "nothing to calibrate for", "--data DIR or --requests FILE.jsonl"),
     (f"{RUN} --data", 2, "'--data' requires an argument", "mmcalib run --help"),
     (f"{RUN} media", 2, "nothing to calibrate for", "--data DIR"),

@@ -146,9 +146,9 @@ def test_files_that_change_after_they_were_listed(tmp_path: Path) -> None:
     taken = read(tmp_path, look)
     assert taken.census.items() == 2
     assert reasons(taken) == {
-        "b.png": "no such file any more",
-        "c.png": "no such file any more",
+        "b.png": "no such file",
+        "c.png": "no such file",
         "d.png": "not a regular file",
         "e.png": "empty file",
-        "g.png": "no such file any more",
+        "g.png": "no such file",
     }

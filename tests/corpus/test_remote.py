@@ -100,7 +100,7 @@ def test_what_changes_has_another_version(memory) -> None:
 def test_an_object_that_went_away_is_skipped(memory) -> None:
     (item,) = items_of(RemoteSource("memory://bucket/b.png"))
     memory.rm("/bucket/b.png")
-    assert probe(item) == Skipped("memory:///bucket/b.png", "no such file any more")
+    assert probe(item) == Skipped("memory:///bucket/b.png", "no such file")
     memory.pipe("/bucket/b.png", b"")
 
 

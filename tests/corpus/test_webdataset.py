@@ -244,7 +244,7 @@ def test_an_archive_that_changes_after_it_was_listed(shard: Path) -> None:
         first.path, "damaged: its archive has changed since it was listed"
     )
     shard.unlink()
-    assert probe(second) == Skipped(second.path, "no such file any more")
+    assert probe(second) == Skipped(second.path, "no such file")
 
 
 def test_what_is_large_in_a_compressed_archive_is_read_in_its_order(
@@ -273,4 +273,4 @@ def test_an_archive_behind_a_url(shard: Path, mode: str) -> None:
     assert len(list(source.prompts())) == 3
     files.rm("/shards/0001.tar")
     (gone,) = source.items()
-    assert gone == Skipped("memory://shards/0001.tar", "no such file any more")
+    assert gone == Skipped("memory://shards/0001.tar", "no such file")

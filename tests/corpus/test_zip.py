@@ -144,7 +144,7 @@ def test_an_archive_that_went_away_is_skipped(tmp_path: Path) -> None:
     path = archive(tmp_path, **{"a.png": png(40, 24)})
     (item,) = items_of(ZipSource(path))
     Path(path).unlink()
-    assert reason(probe(item)) == reason(only(path)) == "no such file any more"
+    assert reason(probe(item)) == reason(only(path)) == "no such file"
 
 
 def bomb(path: Path, name: str, head: bytes, size_bytes: int) -> str:

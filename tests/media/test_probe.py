@@ -202,7 +202,7 @@ def test_what_is_not_media(tmp_path: Path) -> None:
     assert reason(tmp_path / "b.jpg") == "empty file"
     assert reason(tmp_path / "c.mp4") == "not an image, video or audio file"
     assert reason(tmp_path / "d.jpg") == "not a regular file"
-    assert reason(tmp_path / "e.jpg") == "no such file any more"
+    assert reason(tmp_path / "e.jpg") == "no such file"
     assert reason(tmp_path) == "not a regular file"
     assert reason("/nul\0byte") == "damaged: embedded null byte"
 

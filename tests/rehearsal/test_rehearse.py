@@ -154,6 +154,14 @@ def test_a_cache_of_a_given_size_leaves_the_rest_free(h100: Theatre, qwen: Rehea
     assert h100.rehearse(kv_cache_memory_bytes=qwen.kv_cache_bytes + GIB).spare_bytes == 0
 
 
+def test_a_context_that_vllm_fits_and_replicas_that_it_starts_are_said(h100: Theatre) -> None:
+    fitted = h100.rehearse(max_model_len=-1, kv_cache_memory_bytes=1 << 30, data_parallel_size=2)
+    assert fitted.budget is not None
+    assert fitted.kv_cache_tokens is not None
+    assert 16 < fitted.budget.max_model_len <= fitted.kv_cache_tokens
+    assert any("each of 2 replicas" in one for one in fitted.assumptions)
+
+
 def test_one_of_two_ranks_holds_half_of_the_layers_weights(h100: Theatre, qwen: Rehearsed) -> None:
     half = h100.rehearse(tensor_parallel_size=2)
     assert half.tensor_parallel_size == 2

@@ -22,7 +22,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     calibration().save(path)
     loaded = Calibration.load(path)
-    assert loaded == calibration()
+    assert loaded == calibration() == Calibration.load(tmp_path)
     loaded.save(tmp_path / "again.json")
     assert path.read_bytes() == (tmp_path / "again.json").read_bytes()
 
@@ -67,7 +67,7 @@ def test_anything_else_is_a_usage_error_in_one_line(
     assert caught.value.hint.startswith("mmcalib run")
 
 
-def test_a_missing_file_and_a_folder_are_usage_errors(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_without_one_are_usage_errors(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UsageError, match="cannot read") as caught:
             Calibration.load(path)

@@ -10,6 +10,11 @@ from mmcalib.result.evidence import grouped
 from tests.report.example import calibration
 
 
+def test_one_of_something_is_not_several() -> None:
+    said = [wording.several(count, "request") for count in (0, 1, 1204)]
+    assert said == ["0 requests", "1 request", "1,204 requests"]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -81,7 +81,7 @@ def test_a_file_is_not_copied(tmp_path: Path) -> None:
 
 def test_what_went_away_is_no_file(tmp_path: Path) -> None:
     gone = f"tar://a.png::{tmp_path}/none.tar"
-    assert files([("image", gone)]) == [Skipped(gone, "no such file any more")]
+    assert files([("image", gone)]) == [Skipped(gone, "no such file")]
 
 
 def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
+from mmcalib.wording import several
 
 COUNT = CheckId(f"{ASSUMED}{{}} count")
 ANSWER = CheckId(f"{ASSUMED}answer length")
@@ -54,8 +55,8 @@ def served_answers(unsaid: int, tokens: int) -> Check:
     return Check(
         SERVED_ANSWER,
         "warn",
-        f"{tokens:,} tokens in {unsaid:,} requests of the rehearsed traffic, which do not say. "
-        "Longer ones keep the KV cache longer: fewer requests run at once, and more wait",
+        f"{tokens:,} tokens in {several(unsaid, 'request')} of the rehearsed traffic, which do not "
+        "say. Longer ones keep the KV cache longer: fewer requests run at once, and more wait",
         "max_tokens in the requests of --requests says it",
     )
 

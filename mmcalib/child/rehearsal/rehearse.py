@@ -176,6 +176,8 @@ def _assumptions(
         yield f"attention keeps {gib(graphs.beside_bytes)} that startup reserves nowhere: computed"
     if graphs.problem:
         yield f"what attention keeps beside its graphs is not known: {graphs.problem}"
+    if (replicas := config.parallel_config.data_parallel_size) > 1:
+        yield f"figures are those of each of {replicas} replicas, on GPUs of its own"
     yield "nothing else runs on the GPU"
     if not config.model_config.enforce_eager:
         yield "where vLLM compiles, its fused kernels stand for what torch would fuse"

@@ -14,7 +14,7 @@ from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.result.evidence import Evidence
 from mmcalib.result.processor_cache import CachePoint, ProcessorCache
 from mmcalib.sizes import GIB
-from mmcalib.wording import gib, number, share
+from mmcalib.wording import gib, number, several, share
 from mmcalib.workflows.decision.cache import CappedCache, DecidedCache, SizedCache, UnsizedCache
 from mmcalib.workflows.decision.decision import Decision
 
@@ -60,7 +60,7 @@ def _floor(floor: CacheFloor) -> str:
 def _why(cache: SizedCache) -> str:
     curve, size = cache.curve, cache.size
     first = "" if cache.complete else "the first "
-    of = f"{first}{number(curve.accesses)} items in {number(cache.requests)} requests"
+    of = f"{first}{number(curve.accesses)} items in {several(cache.requests, 'request')}"
     if not curve.most_hits:
         return f"none of {of} comes again in a later one: a cache would never hit"
     default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"

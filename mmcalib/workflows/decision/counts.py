@@ -10,6 +10,7 @@ from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
+from mmcalib.wording import several
 
 
 def counts(
@@ -46,7 +47,7 @@ def _count(
         return Count(0, why, "computed")
     if not prompts.prompts():
         reason = "no request structure given; --requests or --count says how many"
-        return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
+        return Count(1, f"one per prompt: {reason}", "assumed")
     share = policy.share_of(modality)
     if isinstance(policy.coverage, Mapping):
         value = prompts.items_per_prompt(modality, share)
@@ -54,11 +55,11 @@ def _count(
         value = prompts.covering(tuple(opened.modalities), share)[modality]
     if value == 0:
         reason = f"no covered request carries a {modality}, but the corpus holds some"
-        return Count(1, f"one per prompt: {reason}", "assumed", present[0].exemplar)
+        return Count(1, f"one per prompt: {reason}", "assumed")
     total = prompts.prompts()
-    why = f"the most in any of {total} requests"
+    why = f"the most in any of {several(total, 'request')}"
     if share < 1:
-        why = f"covers {share:.1%} of {total} requests"
+        why = f"covers {share:.1%} of {several(total, 'request')}"
     origin = min(
         entry.exemplar.origin
         for entry in prompts.signatures()

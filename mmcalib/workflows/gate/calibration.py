@@ -15,8 +15,9 @@ from mmcalib.files import write_text
 from mmcalib.options.library_words import in_library_words, library_words
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
-from mmcalib.result_files import read_calibration
+from mmcalib.result_files import calibration_in, read_calibration
 from mmcalib.texts.counting import Counting
+from mmcalib.wording import several
 from mmcalib.workflows.gate.fitting import fitted
 from mmcalib.workflows.gate.presented import admitted
 
@@ -89,7 +90,7 @@ class Calibration(CalibrationDocument):
         parts = [
             f"{self.model.id}, vLLM {self.tool.vllm}",
             f"verdict {verdict_words(self.verdict, self.checks)}",
-            f"{corpus.items:,} items in {corpus.prompts:,} requests",
+            f"{several(corpus.items, 'item')} in {several(corpus.prompts, 'request')}",
             *(f"{count} {modality} per prompt" for modality, count in counts.items()),
             f"encoder budget {budget.encoder_budget_tokens:,} tokens",
         ]
@@ -112,5 +113,7 @@ class Calibration(CalibrationDocument):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote. Raises UsageError for anything else."""
-        return read_calibration(path, cls)
+        """Read what `save` wrote, or the one of a folder of results. Raises UsageError for anything
+        else.
+        """
+        return read_calibration(calibration_in(Path(path)), cls)

@@ -77,6 +77,7 @@ def encoder_budget(
         worst_step_tokens=found.worst_step_tokens if found else None,
         adequacy=round(found.ratio, 4) if found else None,
         max_num_batched_tokens=budget.max_num_batched_tokens,
+        max_model_len=budget.max_model_len,
         resident_items={r.modality: r.items for r in residencies(table, budget)} if table else {},
     )
 

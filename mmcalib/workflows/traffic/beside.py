@@ -20,7 +20,7 @@ from mmcalib.result.traffic import (
     TrafficFigures,
     WorstOrderFigures,
 )
-from mmcalib.wording import gib, number
+from mmcalib.wording import gib, number, several
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.predicted import Predicted
@@ -229,7 +229,7 @@ def _default(beside: ServedBeside, started: Rehearsed | None) -> tuple[TrafficFi
 def _said(found: TrafficFigures, default: TrafficFigures | None) -> str:
     """The highest step, what it was held against, and how far serving went."""
     parts = [
-        f"{number(found.served)} of {number(found.requests)} requests served, {_highest(found)}"
+        f"{number(found.served)} of {several(found.requests, 'request')} served, {_highest(found)}"
     ]
     parts += _counts(found)
     if default is not None:
@@ -243,8 +243,8 @@ def _worst_said(worst: WorstOrderFigures) -> str:
     """The same of the worst order, and what the encoder cache keeps there."""
     found, cache = worst.served, worst.served.encoder_cache
     return (
-        f"the worst of {number(worst.tried)} orders: {number(found.requests)} requests in "
-        f"{number(worst.groups)} groups, {_highest(found)}; the encoder cache keeps "
+        f"the worst of {number(worst.tried)} orders: {several(found.requests, 'request')} in "
+        f"{several(worst.groups, 'group')}, {_highest(found)}; the encoder cache keeps "
         f"{gib(cache.alive_bytes)} alive where it counts {gib(cache.logical_bytes)}; "
         f"written to {worst.file}"
     )

@@ -16,6 +16,7 @@ from mmcalib.options.probe import PROBE
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.scratch import Scratch
+from mmcalib.wording import several
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.figures import rehearsal
 from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
@@ -72,7 +73,8 @@ def rehearse_traffic(
         document = rehearsal(started, resolved, found, path)
         if started.kv_blocks is None:
             return document
-        serving = progress.step(f"serving {len(asked.requests):,} requests on {found.name}")
+        many = several(len(asked.requests), "request")
+        serving = progress.step(f"serving {many} on {found.name}")
         worst = None
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)

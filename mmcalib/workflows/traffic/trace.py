@@ -11,7 +11,7 @@ from mmcalib.domain.shapes import weight
 from mmcalib.domain.traffic import TrafficItem, TrafficRequest
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
-from mmcalib.wording import number
+from mmcalib.wording import number, several
 from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.traffic.sampling import (
     MIXTURE,
@@ -72,9 +72,9 @@ def trace(
     said = list(said_of_sample(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
-        said.append(f"answers of {number(answer_tokens)} tokens to {number(unsaid)} requests")
+        said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
     if missing := sum(access.origin not in texts for access in chosen):
-        said.append(f"{TEXT_TOKENS} tokens of text in {number(missing)} requests")
+        said.append(f"{TEXT_TOKENS} tokens of text in {several(missing, 'request')}")
     return Trace(tuple(requests), len(corpus.accesses.ends), tuple(said), unsaid)
 
 

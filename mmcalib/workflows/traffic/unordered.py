@@ -18,7 +18,7 @@ from mmcalib.corpus.asking import bare
 from mmcalib.domain.shapes import MODALITIES, weight
 from mmcalib.domain.traffic import TrafficItem, TrafficRequest
 from mmcalib.engine.messages import BareRequest
-from mmcalib.wording import number
+from mmcalib.wording import number, several
 from mmcalib.workflows.traffic.sampling import Trace, said_of_sample, sampled_rows
 
 # What vLLM's renderer counts, None where it refuses a request.
@@ -68,9 +68,9 @@ def by_chance(
     ]
     unsaid = sum(m for entry, m in taken if entry.signature.asked.answer_tokens is None)
     if unsaid:
-        said.append(f"answers of {number(answer_tokens)} tokens to {number(unsaid)} requests")
+        said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
     if without := sum(many for entry, many in taken if entry.signature not in texts):
-        said.append(f"a token for {_TOKEN_BYTES} bytes of text in {number(without)} requests")
+        said.append(f"a token for {_TOKEN_BYTES} bytes of text in {several(without, 'request')}")
     return Trace(tuple(requests), prompts.prompts(), tuple(said), unsaid)
 
 

@@ -231,3 +231,8 @@ def test_a_cap_is_chosen_for_the_frames_that_the_floor_asks_for() -> None:
     assert "mm_processor_kwargs" in decision.engine_args
     checks = {check.name: check for check in findings(read, {}, decision, policy)}
     assert checks["items kept whole"].status == "pass"
+
+
+def test_a_count_that_is_assumed_names_no_file() -> None:
+    (count, *_) = decide(corpus([ImageShape(280, 280)])).counts.values()
+    assert (count.value, count.label, count.exemplar) == (1, "assumed", "")

@@ -68,8 +68,8 @@ def test_what_requests_do_not_say_is_assumed() -> None:
     assert found.requests[0].text_tokens == TEXT_TOKENS
     assert found.requests[0].answer_tokens == 256
     assert found.assumptions == (
-        "answers of 256 tokens to 1 requests",
-        f"{TEXT_TOKENS} tokens of text in 1 requests",
+        "answers of 256 tokens to 1 request",
+        f"{TEXT_TOKENS} tokens of text in 1 request",
     )
 
 
