@@ -437,34 +437,56 @@ LOOKED_INTO = {
     "rpartition",
     "startswith",
 }
+# Two words: what is looked for is said to people, whatever the variable is called.
+PHRASE = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}")
+# Shorten words for people; read what vLLM, and Typer, say in words alone.
+READ_SENTENCES = ("mmcalib.wording", "mmcalib.derive.logs", "mmcalib.cli.usage_errors")
 
 
 def test_no_meaning_is_read_from_a_sentence() -> None:
-    """What failed, or who refuses, has a kind; `wording` may shorten words for people."""
-
-    def sentence(node: ast.AST) -> bool:
-        if isinstance(node, ast.Name):
-            # By itself that is a message of a chat.
-            return node.id in SENTENCES - {"message"}
-        return isinstance(node, ast.Attribute) and node.attr in SENTENCES
-
+    """What failed, or who refuses, has a kind."""
     found = []
     for name, tree in modules().items():
+        constants = dict(constant_words(tree))
         for node in ast.walk(tree):
             match node:
-                case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in LOOKED_INTO:
-                    looked = sentence(value)
-                case ast.Compare(
-                    left=ast.Constant(value=str()),
-                    ops=[ast.In() | ast.NotIn()],
-                    comparators=[other],
+                case ast.Call(func=ast.Attribute(value=inside, attr=attr), args=[sought, *_]) if (
+                    attr in LOOKED_INTO
                 ):
-                    looked = sentence(other)
+                    phrase = attr != "replace" and is_phrase(sought, constants)
+                case ast.Compare(left=sought, ops=[ast.In() | ast.NotIn()], comparators=[inside]):
+                    phrase = is_phrase(sought, constants)
+                    if not isinstance(sought, ast.Constant) and not phrase:
+                        continue
                 case _:
                     continue
-            if looked and name != "mmcalib.wording":
+            if (phrase or is_sentence(inside)) and not within(name, *READ_SENTENCES):
                 found.append(f"{name}:{node.lineno}")
     assert found == []
+
+
+def is_sentence(node: ast.AST) -> bool:
+    if isinstance(node, ast.Name):
+        # By itself that is a message of a chat.
+        return node.id in SENTENCES - {"message"}
+    return isinstance(node, ast.Attribute) and node.attr in SENTENCES
+
+
+def constant_words(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """What the constants of a module are made of, by their names."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield name, value
+
+
+def is_phrase(sought: ast.AST, constants: dict[str, ast.AST]) -> bool:
+    if isinstance(sought, ast.Name):
+        sought = constants.get(sought.id, sought)
+    words = [one.value for one in ast.walk(sought) if isinstance(one, ast.Constant)]
+    return any(isinstance(one, str) and PHRASE.search(one) for one in words)
 
 
 def test_modules_of_tests_can_be_told_apart() -> None:

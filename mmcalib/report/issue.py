@@ -19,8 +19,6 @@ from mmcalib.result.server import SERVE, serving
 MOST_LINES: Final = 30
 _SETTINGS: Final = 11
 _BROKEN = ("fail", "warn")
-# Of the table of what vLLM reserves: what a maintainer asks for first.
-_ROWS = ("encoder budget", "weights", "activation peak", "KV cache", "requests of full length")
 
 
 def issue(calibration: CalibrationDocument) -> str:
@@ -62,10 +60,11 @@ def _settings(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _table(shown: CalibrationDocument) -> Iterator[str]:
+    """Of what vLLM reserves, what a maintainer asks for first."""
     yield from ("| | default | calibrated |", "|---|--:|--:|")
-    for what, default, calibrated, _ in words.rows(shown):
-        if what.startswith(_ROWS):
-            yield f"| {' | '.join(map(cell, (what, default, calibrated)))} |"
+    budget = words.budget_row(shown.budget.default, shown.budget.calibrated)
+    for *cells, _ in (budget, *words.memory_rows(shown.memory)):
+        yield f"| {' | '.join(map(cell, cells))} |"
 
 
 def _checks(checks: Sequence[CheckResult], most: int) -> Iterator[str]:

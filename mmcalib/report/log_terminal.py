@@ -73,7 +73,7 @@ def _figures(log: Logged, memory: Memory) -> Table:
     table.add_column("")
     for name in ("the log", "rehearsed"):
         table.add_column(name, justify="right")
-    stated = {what: cell for what, cell, _ in memory_rows(log.memory)}
-    for what, cell, _ in memory_rows(memory):
-        table.add_row(Text(what), Text(stated.get(what, "—")), Text(cell))
+    stated = {row.what: row.size for row in memory_rows(log.memory)}
+    for row in memory_rows(memory):
+        table.add_row(Text(row.what), Text(stated.get(row.what, "—")), Text(row.size))
     return table

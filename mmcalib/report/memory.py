@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -66,14 +67,28 @@ def _engine(one: Rehearsal) -> str:
     )
 
 
-def memory_rows(memory: Memory) -> list[tuple[str, str, str]]:
-    """(what, how much, label), from the whole to what is left."""
+class MemoryRow(NamedTuple):
+    """`left`: it is what the others leave, and what a reader looks for."""
+
+    what: str
+    size: str
+    label: str
+    left: bool = False
+
+
+def memory_rows(memory: Memory) -> list[MemoryRow]:
+    """From the whole to what is left."""
     label = memory.label or "measured"
 
-    def row(name: str, field: str, *, minus: bool = False) -> tuple[str, str, str]:
+    def row(name: str, field: str, *, minus: bool = False, left: bool = False) -> MemoryRow:
         value = getattr(memory, field)
         text = wording.gib(value)
-        return name, f"− {text}" if minus and value else text, memory.labels.get(field, label)
+        size = f"− {text}" if minus and value else text
+        return MemoryRow(name, size, memory.labels.get(field, label), left)
+
+    def counted(name: str, field: str, *, left: bool = False) -> MemoryRow:
+        size = wording.number(getattr(memory, field))
+        return MemoryRow(name, size, memory.labels.get(field, label), left)
 
     phases = [
         row(f"   {name}", field)
@@ -93,17 +108,9 @@ def memory_rows(memory: Memory) -> list[tuple[str, str, str]]:
         *phases,
         row("outside torch", "non_torch_bytes", minus=True),
         row("CUDA graphs", "cudagraph_bytes", minus=True),
-        row("KV cache", "kv_cache_bytes"),
-        (
-            "KV cache, tokens",
-            wording.number(memory.kv_cache_tokens),
-            memory.labels.get("kv_cache_tokens", label),
-        ),
-        (
-            "requests of full length at once",
-            wording.number(memory.max_concurrency),
-            memory.labels.get("max_concurrency", label),
-        ),
+        row("KV cache", "kv_cache_bytes", left=True),
+        counted("KV cache, tokens", "kv_cache_tokens", left=True),
+        counted("requests of full length at once", "max_concurrency"),
     ]
 
 
@@ -115,10 +122,9 @@ def _memory(found: Sequence[Rehearsal]) -> Table:
     table.add_column("")
     columns = [memory_rows(one.memory) for one in found]
     for rows in zip(*columns, strict=False):
-        what, label = rows[0][0], rows[0][2]
-        cells = [Text(cell) for _, cell, _ in rows]
-        style = "bold" if what.startswith("KV cache") else ""
-        table.add_row(Text(what), *cells, Text(label, style="dim"), style=style)
+        first, cells = rows[0], [Text(row.size) for row in rows]
+        label, style = Text(first.label, style="dim"), "bold" if first.left else ""
+        table.add_row(Text(first.what), *cells, label, style=style)
     budgets = [one.budget for one in found]
     if any(budgets):
         said = [

@@ -40,12 +40,7 @@ def reserved_rows(
     """The same of any two configurations."""
     adequacy = "—" if after.adequacy is None else f"{after.adequacy:.2f}"
     found: list[tuple[str, str, str, str]] = [
-        (
-            "encoder budget, tokens",
-            number(before.encoder_budget_tokens),
-            number(after.encoder_budget_tokens),
-            after.label,
-        ),
+        budget_row(before, after),
         *(
             (
                 f"largest {modality}, tokens",
@@ -65,7 +60,17 @@ def reserved_rows(
             after.label,
         ),
     ]
-    return [*found, *_cache_row(cache), *_memory_rows(memory)]
+    return [*found, *_cache_row(cache), *memory_rows(memory)]
+
+
+def budget_row(before: EncoderBudget, after: EncoderBudget) -> tuple[str, str, str, str]:
+    """What one step may encode."""
+    return (
+        "encoder budget, tokens",
+        number(before.encoder_budget_tokens),
+        number(after.encoder_budget_tokens),
+        after.label,
+    )
 
 
 def _resident(before: EncoderBudget, after: EncoderBudget) -> Iterator[tuple[str, str, str, str]]:
@@ -86,7 +91,7 @@ def _cache_row(cache: ProcessorCache | None) -> Iterator[tuple[str, str, str, st
         yield "processor cache, its hits", default, calibrated, cache.label
 
 
-def _memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
+def memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
     """The figures of memory that are known of either configuration."""
     default, calibrated = memory.default, memory.calibrated
     where = on_gpu(calibrated)

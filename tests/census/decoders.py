@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -14,24 +12,6 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.seen import Seen
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
-
-# So that even beside others the process has more than half of a core.
-_THREADS = 8
-
-
-def compute() -> None:
-    """Without end and on all cores, as native code does: the lock of Python is free meanwhile."""
-    data = bytes(16 << 20)
-
-    def forever() -> None:
-        while True:
-            hashlib.sha256(data)
-
-    threads = [threading.Thread(target=forever, daemon=True) for _ in range(_THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def behave(item: Item) -> Seen | str:
@@ -42,7 +22,8 @@ def behave(item: Item) -> Seen | str:
     if "compute" in name:
         with open(f"{item.path}.seen", "ab") as file:
             file.write(b"x")
-        compute()
+        while True:
+            pass
     if "say" in name:
         return f"said of {name}"
     if "segfault" in name:

@@ -91,12 +91,39 @@ def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:
         assert reasons(seen(pool, orders(tmp_path, "a", "once", "b"))) == ["", "", ""]
 
 
-def test_who_computes_without_end_is_not_asked_again(tmp_path: Path) -> None:
-    """It would take as long the second time."""
+class AllOfACore(Process):
+    """However busy the machine is."""
+
+    def cpu_s(self) -> float:
+        return time.monotonic()
+
+
+class NoneOfACore(Process):
+    def cpu_s(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(("process", "tried"), [(AllOfACore, b"x"), (NoneOfACore, b"xx")])
+def test_who_computes_without_end_is_not_asked_again(
+    tmp_path: Path, process: type[Process], tried: bytes
+) -> None:
+    """It would take as long the second time, unless it had got too little of a core to tell."""
     chunk = orders(tmp_path, "a", "compute", "b")
-    with LocalPool(behave, workers=2, timeout_s=4) as pool:
+    with LocalPool(behave, workers=2, timeout_s=4, process=process) as pool:
         assert reasons(seen(pool, chunk)) == ["", "a decoder took more than 4 s", ""]
-    assert (tmp_path / "compute.seen").read_bytes() == b"x"
+    assert (tmp_path / "compute.seen").read_bytes() == tried
+
+
+def test_the_processor_time_of_a_worker_is_told(tmp_path: Path) -> None:
+    process = Process(behave, GIB, 60)
+    try:
+        process.send([packed(order) for order in orders(tmp_path, "compute")])
+        until_s = time.monotonic() + 60
+        while process.cpu_s() < 1 and time.monotonic() < until_s:
+            time.sleep(0.1)
+        assert process.cpu_s() >= 1
+    finally:
+        process.close()
 
 
 def test_who_is_stopped_is_asked_again(tmp_path: Path) -> None:

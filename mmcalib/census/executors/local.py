@@ -113,9 +113,11 @@ class LocalPool(Closing):
         workers: int | None = None,
         timeout_s: float = TIMEOUT_S,
         memory_bytes: int = MEMORY_BYTES,
+        process: type[Process] = Process,
     ) -> None:
         self._wanted = workers or len(os.sched_getaffinity(0))
         self._look, self._timeout_s, self._memory_bytes = look, timeout_s, memory_bytes
+        self._process = process
         self._workers: list[_Worker] = []
         self._waiting: deque[_Run] = deque()
         self.ahead, self.chunk_items = 2 * self._wanted, _FIRST_CHUNK
@@ -145,7 +147,7 @@ class LocalPool(Closing):
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.given), default=None)
             if len(self._workers) < self._wanted and (worker is None or worker.given):
-                worker = _Worker(Process(self._look, self._memory_bytes, self._timeout_s))
+                worker = _Worker(self._process(self._look, self._memory_bytes, self._timeout_s))
                 self._workers.append(worker)
             if worker is None or len(worker.given) > 1:
                 return
