@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -76,7 +77,7 @@ def _processor_s(call: Callable[[], object]) -> tuple[float, float]:
     return own, processor_s() - all_s - own
 
 
-def _scan(tree: Path, items: int, executor: Executor, cache: Cache | None = None) -> None:
+def _scan(tree: Path, items: int, executor: Executor[Any], cache: Cache | None = None) -> None:
     prober = Prober(executor, cache)
     try:
         taken = count_corpus([FolderSource(tree)], prober, in_order=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from mmcalib.closing import Closing
 from mmcalib.domain.items import Item
@@ -64,8 +64,8 @@ class ProbeResult(NamedTuple):
     version: str = ""
 
 
-class ProbeFuture(Protocol):
-    """A chunk that was handed in."""
+Ticket = TypeVar("Ticket")
+"""A chunk that was handed in, as its executor knows it."""
 
 
 def fitting(items: int, took_s: float, chunk_s: float) -> int:
@@ -73,7 +73,7 @@ def fitting(items: int, took_s: float, chunk_s: float) -> int:
     return max(1, int(items * chunk_s / max(took_s, 1e-6)))
 
 
-class Executor(Protocol):
+class Executor(Protocol[Ticket]):
     """Answers orders. Chunks may be handed in ahead of asking for what came of them."""
 
     ahead: int
@@ -83,22 +83,17 @@ class Executor(Protocol):
     change as the executor learns how long items take.
     """
 
-    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
+    def submit(self, orders: Sequence[ProbeTask]) -> Ticket:
         """Hand in a chunk. Raises MmcalibError where there is nobody to do it."""
         ...
 
-    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
+    def result(self, ticket: Ticket) -> list[ProbeResult]:
         """Wait for a chunk; one answer per order, in their order."""
         ...
 
     def close(self) -> None:
         """End whatever was started. Safe to call twice."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    orders: Sequence[ProbeTask]
 
 
 class Inline(Closing):
@@ -110,13 +105,12 @@ class Inline(Closing):
     def __init__(self, look: Look) -> None:
         self._look = look
 
-    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
-        return _Done(orders)
+    def submit(self, orders: Sequence[ProbeTask]) -> Sequence[ProbeTask]:
+        return orders
 
-    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
+    def result(self, ticket: Sequence[ProbeTask]) -> list[ProbeResult]:
         from mmcalib.census.executors.answering import answer
 
-        assert isinstance(ticket, _Done)
-        return [answer(order, self._look) for order in ticket.orders]
+        return [answer(order, self._look) for order in ticket]
 
     def close(self) -> None: ...
