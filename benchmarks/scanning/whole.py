@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from mmcalib.census.cache import Cache
 from mmcalib.census.count_corpus import count_corpus
 from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Executor, ProbeFuture, ProbeResult, ProbeTask
+from mmcalib.census.executors.executor import Executor, ProbeResult, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.prober import Prober
 from mmcalib.closing import Closing
@@ -71,21 +72,15 @@ def scans(tree: Path, items: int, rounds: int, *, bare: bool) -> Scans:
         return Scans(items, timed, {name: _processor_s(way) for name, way in ways.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    orders: Sequence[ProbeTask]
-
-
 class _NoWorker(Closing):
     ahead = 0
     chunk_items = 64
 
-    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
-        return _Chunk(orders)
+    def submit(self, orders: Sequence[ProbeTask]) -> Sequence[ProbeTask]:
+        return orders
 
-    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
-        assert isinstance(ticket, _Chunk)
-        return [answer(order, probe) for order in ticket.orders]
+    def result(self, ticket: Sequence[ProbeTask]) -> list[ProbeResult]:
+        return [answer(order, probe) for order in ticket]
 
     def close(self) -> None: ...
 
@@ -97,7 +92,7 @@ def _processor_s(call: Callable[[], object]) -> tuple[float, float]:
     return own, processor_s() - all_s - own
 
 
-def _scan(tree: Path, items: int, executor: Executor, cache: Cache | None = None) -> None:
+def _scan(tree: Path, items: int, executor: Executor[Any], cache: Cache | None = None) -> None:
     prober = Prober(executor, cache)
     try:
         taken = count_corpus([FolderSource(tree)], prober, in_order=False)

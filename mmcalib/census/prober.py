@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mmcalib.census.cache import Cache, CacheBroken
-from mmcalib.census.executors.executor import Executor, ProbeFuture, ProbeResult, ProbeTask
+from mmcalib.census.executors.executor import Executor, ProbeResult, ProbeTask
 from mmcalib.census.versions import version
 from mmcalib.domain.items import Item
 from mmcalib.progress import Progress, Silent
@@ -22,14 +22,14 @@ class _Batch:
 
     orders: Sequence[ProbeTask]
     known: list[str | None]
-    ticket: ProbeFuture | None
+    ticket: Any | None
 
 
 @dataclass(slots=True)
 class Prober:
     """Says what items are. The first `whole` are decoded too, in the order that they come."""
 
-    executor: Executor
+    executor: Executor[Any]
     cache: Cache | None = None
     whole: int = 0
     progress: Progress = field(default_factory=Silent)

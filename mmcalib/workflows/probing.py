@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executors.executor import Executor, Named
@@ -39,7 +40,7 @@ def probing(
         end_readers()
 
 
-def _executor(how: ProbeOptions) -> Executor:
+def _executor(how: ProbeOptions) -> Executor[Any]:
     if how.executor == "ray":
         from mmcalib.census.executors.ray import RayExecutor
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Look, ProbeFuture, ProbeResult, ProbeTask
+from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.versions import version
 from mmcalib.closing import Closing
@@ -14,11 +13,6 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.seen import Seen, decode
 from mmcalib.media.probe import probe
 from mmcalib.workflows.read import DECODED_FILES
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    orders: Sequence[ProbeTask]
 
 
 class Inline(Closing):
@@ -30,12 +24,11 @@ class Inline(Closing):
     def __init__(self, look: Look) -> None:
         self._look = look
 
-    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
-        return _Done(orders)
+    def submit(self, orders: Sequence[ProbeTask]) -> Sequence[ProbeTask]:
+        return orders
 
-    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
-        assert isinstance(ticket, _Done)
-        return [answer(order, self._look) for order in ticket.orders]
+    def result(self, ticket: Sequence[ProbeTask]) -> list[ProbeResult]:
+        return [answer(order, self._look) for order in ticket]
 
     def close(self) -> None: ...
 

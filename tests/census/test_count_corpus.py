@@ -16,7 +16,7 @@ from PIL import Image
 from mmcalib.census.census import Census
 from mmcalib.census.count_corpus import CorpusCount
 from mmcalib.census.count_corpus import count_corpus as take_with
-from mmcalib.census.executors.executor import ProbeFuture, ProbeTask
+from mmcalib.census.executors.executor import ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.folder import FolderSource
@@ -204,7 +204,7 @@ class Carried:
 @pytest.mark.parametrize(("size_bytes", "together"), [(1, 6), (6 << 20, 3), (20 << 20, 1)])
 def test_few_large_items_are_under_way_at_once(size_bytes: int, together: int) -> None:
     class Noting(Inline):
-        def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
+        def submit(self, orders: Sequence[ProbeTask]) -> Sequence[ProbeTask]:
             sizes.append(len(orders))
             return super().submit(orders)
 

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mmcalib.census.executors.executor import Named, ProbeTask
+from mmcalib.census.executors.executor import Executor, Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.worker import packed
@@ -33,7 +34,7 @@ def orders(folder: Path, *names: str) -> list[ProbeTask]:
     return [ProbeTask(item, version=version(item)) for item in items]
 
 
-def seen(pool: LocalPool | Inline, chunk: list[ProbeTask]) -> list[Seen]:
+def seen(pool: Executor[Any], chunk: list[ProbeTask]) -> list[Seen]:
     answers = pool.result(pool.submit(chunk))
     return [decode(o.item.path, a.line) for o, a in zip(chunk, answers, strict=True)]
 

@@ -11,14 +11,15 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mmcalib.census.executors import ray as subject
 from mmcalib.census.executors import ray_task
-from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask
+from mmcalib.census.executors.executor import Executor, Look, ProbeResult, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.census.executors.ray import RayExecutor
 from mmcalib.census.versions import version
@@ -68,9 +69,9 @@ def orders(folder: Path, *names: str) -> list[ProbeTask]:
 
 
 def answered(
-    executor: RayExecutor | LocalPool, chunks: Sequence[Sequence[ProbeTask]]
+    executor: Executor[Any], chunks: Sequence[Sequence[ProbeTask]]
 ) -> list[list[ProbeResult]]:
-    with executor:
+    with closing(executor):
         tickets = [executor.submit(chunk) for chunk in chunks]
         return [executor.result(ticket) for ticket in tickets]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from mmcalib.domain.items import Item
 from mmcalib.domain.seen import Seen
@@ -63,8 +63,8 @@ class ProbeResult(NamedTuple):
     version: str = ""
 
 
-class ProbeFuture(Protocol):
-    """A chunk that was handed in."""
+Ticket = TypeVar("Ticket")
+"""A chunk that was handed in, as its executor knows it."""
 
 
 def fitting(items: int, took_s: float, chunk_s: float) -> int:
@@ -72,7 +72,7 @@ def fitting(items: int, took_s: float, chunk_s: float) -> int:
     return max(1, int(items * chunk_s / max(took_s, 1e-6)))
 
 
-class Executor(Protocol):
+class Executor(Protocol[Ticket]):
     """Answers orders. Chunks may be handed in ahead of asking for what came of them."""
 
     ahead: int
@@ -82,11 +82,11 @@ class Executor(Protocol):
     change as the executor learns how long items take.
     """
 
-    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
+    def submit(self, orders: Sequence[ProbeTask]) -> Ticket:
         """Hand in a chunk. Raises MmcalibError where there is nobody to do it."""
         ...
 
-    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
+    def result(self, ticket: Ticket) -> list[ProbeResult]:
         """Wait for a chunk; one answer per order, in their order."""
         ...
 

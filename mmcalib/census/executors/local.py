@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
-from mmcalib.census.executors.executor import Look, ProbeFuture, ProbeResult, ProbeTask, fitting
+from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask, fitting
 from mmcalib.census.executors.process import Process
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.executors.worker import packed, unpacked_answer
@@ -122,15 +122,14 @@ class LocalPool(Closing):
         self._waiting: deque[_Run] = deque()
         self.ahead, self.chunk_items = 2 * self._wanted, _FIRST_CHUNK
 
-    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
+    def submit(self, orders: Sequence[ProbeTask]) -> _Chunk:
         chunk = _Chunk(orders, [None] * len(orders), len(orders))
         self._waiting.append(_Run(chunk, range(len(orders))))
         self._hand_out()
         return chunk
 
-    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
+    def result(self, ticket: _Chunk) -> list[ProbeResult]:
         """Raises MmcalibError where no item can be looked at, whichever it is."""
-        assert isinstance(ticket, _Chunk)
         while ticket.left:
             self._hand_out()
             self._listen()

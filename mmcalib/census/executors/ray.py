@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mmcalib.census.executors.executor import Look, ProbeFuture, ProbeResult, ProbeTask, fitting
+from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask, fitting
 from mmcalib.census.executors.local import MEMORY_BYTES
 from mmcalib.census.executors.ray_task import Terms, Told, looked_at
 from mmcalib.census.executors.timeout import TIMEOUT_S
@@ -77,7 +77,7 @@ class RayExecutor(Closing):
         self.ahead = 0
         self.chunk_items = _LARGEST_CHUNK
 
-    def submit(self, orders: Sequence[ProbeTask]) -> ProbeFuture:
+    def submit(self, orders: Sequence[ProbeTask]) -> _Chunk:
         """Raises MmcalibError where no cluster can be reached."""
         if self._task is None:
             self._connect()
@@ -85,11 +85,10 @@ class RayExecutor(Closing):
         self._under_way.add(reference)
         return _Chunk(reference)
 
-    def result(self, ticket: ProbeFuture) -> list[ProbeResult]:
+    def result(self, ticket: _Chunk) -> list[ProbeResult]:
         """Raises MmcalibError where no item can be looked at, CorpusError where a node lacks files
         that are here.
         """
-        assert isinstance(ticket, _Chunk)
         assert self._ray is not None
         try:
             told: Told = self._ray.get(ticket.reference)
