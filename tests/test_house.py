@@ -440,7 +440,12 @@ LOOKED_INTO = {
 # Two words: what is looked for is said to people, whatever the variable is called.
 PHRASE = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}")
 # Shorten words for people; read what vLLM, and Typer, say in words alone.
-READ_SENTENCES = ("mmcalib.wording", "mmcalib.derive.logs", "mmcalib.cli.usage_errors")
+READ_SENTENCES = (
+    "mmcalib.wording",
+    "mmcalib.derive.logs",
+    "mmcalib.cli.usage_errors",
+    "mmcalib.workflows.serve_flags",
+)
 
 
 def test_no_meaning_is_read_from_a_sentence() -> None:
