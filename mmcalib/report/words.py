@@ -123,10 +123,11 @@ def on_gpu(memory: Memory) -> str:
 def kv_cache(memory: Memory) -> str:
     """GiB, and whether an engine could start with it."""
     nbytes = memory.kv_cache_bytes
-    # Even an empty cache lacks so much; a request of full length needs more.
-    none = "none: " if nbytes is not None and nbytes < 0 else ""
+    if nbytes is not None and nbytes < 0:
+        # Even an empty cache lacks so much; a request of full length needs more.
+        return f"none, {room(nbytes)}"
     short = nbytes is not None and memory.kv_cache_tokens is None
-    return none + room(nbytes) + (", would not start" if short else "")
+    return room(nbytes) + (", would not start" if short else "")
 
 
 def check_line(check: CheckResult) -> str:
