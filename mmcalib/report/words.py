@@ -10,7 +10,7 @@ from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.processor_cache import ProcessorCache
-from mmcalib.wording import gib, number, plain, room, share
+from mmcalib.wording import gib, number, plain, share
 
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
@@ -123,11 +123,10 @@ def on_gpu(memory: Memory) -> str:
 def kv_cache(memory: Memory) -> str:
     """GiB, and whether an engine could start with it."""
     nbytes = memory.kv_cache_bytes
-    if nbytes is not None and nbytes < 0:
-        # Even an empty cache lacks so much; a request of full length needs more.
-        return f"none, {room(nbytes)}"
+    # An empty cache lacks what is below none; a request of full length needs more.
+    said = f"−{gib(-nbytes)}" if nbytes is not None and nbytes < 0 else gib(nbytes)
     short = nbytes is not None and memory.kv_cache_tokens is None
-    return room(nbytes) + (", would not start" if short else "")
+    return said + (", would not start" if short else "")
 
 
 def check_line(check: CheckResult) -> str:
