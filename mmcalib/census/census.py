@@ -53,7 +53,7 @@ class Census:
     What came last is counted in a dict, all else in columns: some 80 bytes for each shape.
     """
 
-    def __init__(self, counts: Iterable[ShapeCount] = ()) -> None:
+    def __init__(self) -> None:
         self._recent: dict[tuple[Shape, Encoding], _Tally] = {}
         # Parts of the columns, each half as long as the one before or shorter.
         self._parts: dict[Modality, list[_Rows]] = {}
@@ -61,8 +61,6 @@ class Census:
         self._encodings: list[Encoding] = []
         self._numbers: dict[Encoding, int] = {}
         self._whole: dict[Modality, ShapeCounts] = {}
-        for entry in counts:
-            self._take((entry.shape, PLAIN), entry.count, entry.exemplars)
 
     @classmethod
     def of_encoded(cls, counts: Iterable[tuple[Encoded, ShapeCount]]) -> Census:

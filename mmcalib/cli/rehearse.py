@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.options import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
-from mmcalib.domain.traffic import TRIALS
+from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S, TRIALS
 from mmcalib.errors import UsageError
 from mmcalib.options.completion import gpu_names, model_ids
 
-_STEP_MS, _ANSWER_TOKENS = 50.0, 256
+_STEP_MS = STEP_S * 1000
 
 
 def rehearse(
@@ -98,7 +98,7 @@ def rehearse(
     seed: Annotated[int, typer.Option(metavar="N", help="Of that search.")] = 0,
     answer_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="Answers to requests that do not say.")
-    ] = _ANSWER_TOKENS,
+    ] = ANSWER_TOKENS,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 when the engine would not start.")
     ] = False,
@@ -151,7 +151,7 @@ def rehearse(
             "--concurrency, --rate and --timestamps need --requests",
             hint="--requests requests.jsonl",
         )
-    if answer_tokens != _ANSWER_TOKENS and not requests:
+    if answer_tokens != ANSWER_TOKENS and not requests:
         raise UsageError("--answer-tokens needs --requests", hint="--requests requests.jsonl")
     if step_ms != _STEP_MS and rate is None and not timestamps:
         raise UsageError("--step-ms needs --rate or --timestamps", hint="--rate 2")

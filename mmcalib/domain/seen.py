@@ -17,7 +17,6 @@ from mmcalib.wording import PASSING, one_line
 Seen = Shape | Encoded | Skipped
 
 _SKIPPED = "skipped"
-_PLAIN = asdict(PLAIN)
 _PASSING = tuple(json.dumps([_SKIPPED, why]).removesuffix('"]') for why in PASSING)
 
 # What the readers count with.
@@ -81,7 +80,7 @@ def _is_shape(shape: Shape) -> bool:
 def is_encoding(encoding: Encoding) -> bool:
     """Whether its fields have the right types, and what they say is possible."""
     for name, value in asdict(encoding).items():
-        if type(value) is not type(_PLAIN[name]):
+        if type(value) is not type(getattr(PLAIN, name)):
             return False
         if isinstance(value, str) and not _NAME.fullmatch(value):
             return False

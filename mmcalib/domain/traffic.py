@@ -10,6 +10,10 @@ from mmcalib.domain.shapes import Shape
 
 # Orders that a search judges where nobody says how many: some thirty seconds.
 TRIALS: Final = 60
+# What stands for an answer of which nothing is said, and for the time of a step. Choices, not
+# measurements.
+ANSWER_TOKENS: Final = 256
+STEP_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,18 @@ class TrafficRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests in their order, of as many as there are; `assumptions` are what they do not say,
+    `unsaid` how many do not say how long their answers may be.
+    """
+
+    requests: tuple[TrafficRequest, ...]
+    of: int
+    assumptions: tuple[str, ...]
+    unsaid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Arrivals:
     """When requests come: all at once; with `concurrency`, as many as are under way at a time; with
     `rate`, so many a second; `timed`, when they were sent; `grouped`, each group once the one
@@ -47,7 +63,7 @@ class Arrivals:
 
     concurrency: int | None = None
     rate: float | None = None
-    step_s: float = 0.05
+    step_s: float = STEP_S
     grouped: bool = False
     timed: bool = False
 

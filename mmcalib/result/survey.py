@@ -102,8 +102,11 @@ def merged(surveys: Iterable[Survey]) -> Survey:
         taken.append(replace(survey, requests=PromptCensus()))
     if not taken:
         raise UsageError("nothing to merge", hint="mmcalib merge CENSUS.json... --out DIR")
+    census = taken[0].census
+    if len(taken) > 1:
+        census = Census.of_encoded(entry for one in taken for entry in one.census.encoded())
     return Survey.of(
-        Census.of_encoded(entry for one in taken for entry in one.census.encoded()),
+        census,
         requests,
         files=sum(one.corpus.files for one in taken),
         skipped=sum(one.corpus.skipped for one in taken),

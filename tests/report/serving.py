@@ -6,10 +6,16 @@ from dataclasses import replace
 
 from mmcalib.domain.rehearsed import LiveTensor
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.domain.traffic import HighestStep, Traffic, TrafficItem, TrafficRequest, TrafficStep
+from mmcalib.domain.traffic import (
+    HighestStep,
+    Trace,
+    Traffic,
+    TrafficItem,
+    TrafficRequest,
+    TrafficStep,
+)
 from mmcalib.result.traffic import TrafficFigures
 from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.sampling import Trace
 from tests.workflows.rehearsals import GIB, rehearsed
 
 MIB = 1 << 20

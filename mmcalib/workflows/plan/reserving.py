@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from mmcalib.checks.catalogue.limits import LIMIT
+from mmcalib.checks.catalogue.limits import LIMIT, hint, unhinted
 from mmcalib.checks.catalogue.reserve import embeddings_alone
 from mmcalib.checks.catalogue.reserve import reserved_check as tokens_check
 from mmcalib.checks.check import Check
@@ -24,7 +24,6 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.releases.constants import UNSAID_LIMIT
 from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.workflows.memory.cured import cured
 from mmcalib.workflows.memory.figures import rehearsed_adequacy
@@ -116,11 +115,11 @@ def _held(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> tuple[Fix, ...] | N
 
 def _mends(bench: Bench, fixes: tuple[Fix, ...], at: Judged, gpu: Gpu) -> Iterator[Fix]:
     """Each rehearsed as a whole."""
-    if (unhinted := _unhinted(bench)) and bench.kept.allows(unhinted):
-        together = (*fixes, unhinted)
+    if (without := _without_hints(bench)) and bench.kept.allows(without):
+        together = (*fixes, without)
         found = judged(bench, together, gpu) if bench.outcome(together).reached else None
         if found is not None and found.check.status != "fail":
-            yield unhinted
+            yield without
     if at.shortfall is None:
         return
     for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
@@ -129,16 +128,16 @@ def _mends(bench: Bench, fixes: tuple[Fix, ...], at: Judged, gpu: Gpu) -> Iterat
             yield mend
 
 
-def _unhinted(bench: Bench) -> Fix | None:
+def _without_hints(bench: Bench) -> Fix | None:
     """Without size hints, which shrink what vLLM profiles with, and mostly not what it admits; None
     where there are none.
     """
-    limits = bench.engine_args.get(LIMIT) or {}
-    without: dict[str, dict[str, Any]] = {}
-    for modality, limit in limits.items():
-        if isinstance(limit, Mapping) and (hints := [name for name in limit if name != "count"]):
-            count = limit.get("count", UNSAID_LIMIT)
-            without[modality] = {"count": count, **dict.fromkeys(hints)}
+    limits, plain = bench.engine_args.get(LIMIT) or {}, unhinted(bench.engine_args)
+    without: dict[str, dict[str, int | None]] = {
+        modality: {"count": plain[LIMIT][modality], **dict.fromkeys(hints)}
+        for modality in limits
+        if (hints := hint(limits, modality))
+    }
     if not without:
         return None
     return Fix(

@@ -12,7 +12,7 @@ from mmcalib.checks.catalogue.assumptions import served_answers
 from mmcalib.checks.catalogue.traffic import TRAFFIC_ON, WORST_ORDER_ON
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.traffic import Arrivals, Traffic
+from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
 from mmcalib.result.traffic import (
     ServedChoice,
@@ -29,10 +29,9 @@ from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.traffic.choices import OtherChoice, other_choices
 from mmcalib.workflows.traffic.figures import choice_figures, traffic_figures
-from mmcalib.workflows.traffic.sampling import Trace
 from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
-from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, trace
+from mmcalib.workflows.traffic.trace import trace
 from mmcalib.workflows.traffic.worst import worst_of
 
 # A run waits for it: of more requests a sample is served.

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from mmcalib.derive.load import Margin, thinned
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.traffic import Traffic, TrafficStep, WorstOrder
+from mmcalib.domain.traffic import Trace, Traffic, TrafficStep, WorstOrder
 from mmcalib.result.peak_tensor import peak_tensors
 from mmcalib.result.traffic import (
     EncoderCacheUse,
@@ -19,7 +19,6 @@ from mmcalib.result.traffic import (
     WorstOrderFigures,
 )
 from mmcalib.workflows.traffic.choices import OtherChoice
-from mmcalib.workflows.traffic.sampling import Trace
 
 # Points of a timeline: more would not be told apart on a page.
 _POINTS: Final = 400

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmcalib.domain.traffic import Arrivals
+from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import BareRequest
 from mmcalib.gpus.gpu import Gpu
@@ -24,10 +24,10 @@ from mmcalib.workflows.opening import context_of, open_model
 from mmcalib.workflows.read import ReadCorpus, read
 from mmcalib.workflows.spec import cache_dir
 from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.sampling import MOST_REQUESTS, Trace
+from mmcalib.workflows.traffic.sampling import MOST_REQUESTS
 from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
-from mmcalib.workflows.traffic.trace import ANSWER_TOKENS, trace
+from mmcalib.workflows.traffic.trace import trace
 from mmcalib.workflows.traffic.worst import worst_of
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
 import numpy as np
 
 from mmcalib.domain.shape_columns import Column
-from mmcalib.domain.traffic import TrafficRequest
 from mmcalib.wording import number
 
 T = TypeVar("T")
@@ -20,18 +18,6 @@ T = TypeVar("T")
 MOST_REQUESTS: Final = 1000
 _HEAVIEST: Final = 0.1
 MIXTURE: Final = f"the heaviest {_HEAVIEST:.0%}, and others by chance"
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Requests in their order, of as many as there are; `assumptions` are what they do not say,
-    `unsaid` how many do not say how long their answers may be.
-    """
-
-    requests: tuple[TrafficRequest, ...]
-    of: int
-    assumptions: tuple[str, ...]
-    unsaid: int = 0
 
 
 def sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -> list[T]:

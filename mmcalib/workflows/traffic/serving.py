@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.traffic import Arrivals, Traffic
+from mmcalib.domain.traffic import Arrivals, Trace, Traffic
 from mmcalib.models import cut_checkpoint
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.proof.startup import CUT_LAYERS
-from mmcalib.workflows.traffic.sampling import Trace
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Final
 from mmcalib.census.accesses import Access, Accesses
 from mmcalib.corpus.asking import digest
 from mmcalib.domain.shapes import weight
-from mmcalib.domain.traffic import TrafficItem, TrafficRequest
+from mmcalib.domain.traffic import ANSWER_TOKENS, Trace, TrafficItem, TrafficRequest
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
 from mmcalib.wording import number, several
@@ -16,14 +16,11 @@ from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.traffic.sampling import (
     MIXTURE,
     MOST_REQUESTS,
-    Trace,
     said_of_sample,
     sample,
 )
 from mmcalib.workflows.traffic.unordered import TEXT_TOKENS, CountText, by_chance, each_alone
 
-# What stands for an answer of which nothing is said. A choice, not a measurement.
-ANSWER_TOKENS: Final = 256
 _BUSIEST: Final = "those in a row that come in the shortest time"
 
 

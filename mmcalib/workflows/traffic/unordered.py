@@ -16,10 +16,10 @@ from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.census.signature import PromptSignature
 from mmcalib.corpus.asking import bare
 from mmcalib.domain.shapes import MODALITIES, weight
-from mmcalib.domain.traffic import TrafficItem, TrafficRequest
+from mmcalib.domain.traffic import Trace, TrafficItem, TrafficRequest
 from mmcalib.engine.messages import BareRequest
 from mmcalib.wording import number, several
-from mmcalib.workflows.traffic.sampling import Trace, said_of_sample, sampled_rows
+from mmcalib.workflows.traffic.sampling import said_of_sample, sampled_rows
 
 # What vLLM's renderer counts, None where it refuses a request.
 CountText = Callable[[Sequence[BareRequest]], Sequence[int | None]]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.traffic import Trace
 from mmcalib.files import write_text
 from mmcalib.result.traffic import WorstOrderFigures
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.traffic.figures import worst_figures
 from mmcalib.workflows.traffic.fired import fired
-from mmcalib.workflows.traffic.sampling import Trace
 from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import served_args
 

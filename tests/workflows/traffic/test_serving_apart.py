@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.traffic import Trace
 from mmcalib.gpus.catalogue import find
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.traffic.beside import Serving, ServingProcess
-from mmcalib.workflows.traffic.sampling import Trace
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60
