@@ -33,6 +33,21 @@ class MmcalibError(Exception):
         self.hint = hint
 
 
+# A mistake in a program, never damage of a file.
+BUGS = (TypeError, AttributeError, ImportError, NameError)
+
+
+def unexpected(error: Exception, *, at: str = "") -> MmcalibError:
+    """An exception that mmcalib does not foresee, as one line; `at` is the item it came up with."""
+    where = f" at {at}" if at else ""
+    said = ": ".join([where, *filter(None, [" ".join(str(error).split())])])
+    bug = "" if isinstance(error, OSError) else "; it is a bug, please report it"
+    return MmcalibError(
+        f"unexpected {type(error).__name__}{said}",
+        hint=f"MMCALIB_DEBUG=1 mmcalib ... shows where{bug}",
+    )
+
+
 class UsageError(MmcalibError):
     """The command line, a policy or a requests file says something that cannot be meant."""
 

@@ -19,7 +19,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.locations.opening import open_item
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import Unreadable, failures, reason
+from mmcalib.media.failure import Unreadable, failures, reading_by_pillow, reason
 from mmcalib.media.frames import sent_frames
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import is_plain_file, medium_of, probe
@@ -78,7 +78,7 @@ def _image(medium: Medium) -> None:
 
 
 def _load(file: BinaryIO) -> None:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), reading_by_pillow():
         warnings.simplefilter("ignore")
         open_image(file, any_format=True).load()
 

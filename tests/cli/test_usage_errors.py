@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from mmcalib.cli.choices import none_of
-from mmcalib.cli.usage_errors import unexpected
+from mmcalib.errors import unexpected
 from mmcalib.report.registry import REPORTS
 from tests.report.example import calibration
 
