@@ -37,7 +37,7 @@ def behave(item: Item) -> Seen | str:
     if "raise" in name:
         raise NotImplementedError("no such thing")
     if "mistake" in name:
-        os.stat(item.path, no_such_argument=True)  # type: ignore[call-overload]
+        os.stat(item.path, no_such_argument=True)  # type: ignore[call-arg]
     if "missing" in name:
         raise UsageError("a package is missing", hint="pip install it")
     if "slow" in name:
