@@ -28,7 +28,9 @@ def calibration_lines(calibration: CalibrationDocument) -> Iterator[str]:
         yield plain(f"the calibration failed: {failed.name}: {failed.detail}")
         return
     if assumptions := assumed(calibration.checks):
-        verdict = verdict_words(calibration.verdict, calibration.checks)
+        verdict = verdict_words(
+            calibration.verdict, calibration.checks, calibration.corpus.losses()
+        )
         yield f"the calibration's verdict: {verdict}"
         for check in assumptions:
             yield plain(f"   {check.name}: {check.detail}")
