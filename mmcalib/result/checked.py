@@ -10,7 +10,7 @@ from mmcalib.derive.admission import Admission, Answer
 from mmcalib.domain.shapes import Shape
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_NAMES_KEPT = 3
+_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Tally:
 @dataclass(slots=True)
 class ReasonCount:
     """How many of one kind were turned away for one reason, whose numbers may differ. `remedy` is
-    that of the first, and `same_remedy`: of all; `names` are those of the first few.
+    that of the first, and `same_remedy`: of all; `examples` are the first few, where they are kept.
     """
 
     kind: str
@@ -53,15 +53,15 @@ class ReasonCount:
     remedy: str
     count: int = 0
     same_remedy: bool = True
-    names: list[str] = field(default_factory=list)
+    examples: list[Checked] = field(default_factory=list)
     least: list[str] = field(default_factory=list)
     most: list[str] = field(default_factory=list)
 
-    def add(self, numbers: list[str], name: str, remedy: str) -> None:
+    def add(self, numbers: list[str], remedy: str, example: Checked | None) -> None:
         self.count += 1
         self.same_remedy &= remedy == self.remedy
-        if name and len(self.names) < _NAMES_KEPT:
-            self.names.append(name)
+        if example and len(self.examples) < _EXAMPLES:
+            self.examples.append(example)
         self.least = list(map(_smaller, self.least or numbers, numbers))
         self.most = list(map(_larger, self.most or numbers, numbers))
 
@@ -91,13 +91,13 @@ class ReasonCounts:
     def __init__(self) -> None:
         self._found: dict[tuple[str, Answer, str], ReasonCount] = {}
 
-    def add(self, kind: str, admission: Admission, name: str = "") -> None:
+    def add(self, kind: str, admission: Admission, example: Checked | None = None) -> None:
         """One that was turned away."""
         reason = admission.unread or admission.reason
         key = kind, admission.answer, _NUMBER.sub("0", reason)
         if key not in self._found:
             self._found[key] = ReasonCount(*key, admission.remedy)
-        self._found[key].add(_NUMBER.findall(reason), name, admission.remedy)
+        self._found[key].add(_NUMBER.findall(reason), admission.remedy, example)
 
     def largest_first(self) -> list[ReasonCount]:
         return sorted(self._found.values(), key=lambda one: -one.count)
