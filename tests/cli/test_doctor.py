@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -73,9 +74,9 @@ def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PyAV 19 took no `metadata_errors`: every clip was damaged, and doctor said ok."""
-    opens = av.open
+    opens: Any = av.open
 
-    def moved(file: object, mode: str = "r", **options: object) -> object:
+    def moved(file: object, mode: str = "r", **options: Any) -> Any:
         if mode == "r":
             raise TypeError("unexpected keyword argument")
         return opens(file, mode, **options)

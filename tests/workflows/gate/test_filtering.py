@@ -129,7 +129,7 @@ def test_rows_of_sizes_are_judged_by_them() -> None:
     """As LAION's tables are: the picture is elsewhere, or nowhere."""
     arrow = pytest.importorskip("pyarrow")
     sizes = [*SIZES, (None, 300)]
-    columns = {
+    columns: dict[str, list[Any]] = {
         "URL": [f"https://example.org/{number}.png" for number in range(5)],
         "TEXT": ["a page"] * 5,
         "WIDTH": [width for width, _ in sizes],
