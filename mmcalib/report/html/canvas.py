@@ -10,6 +10,7 @@ neither reference lines nor maps.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,6 +53,13 @@ class Drawing:
 
     wide: Markup
     narrow: Markup
+
+
+def undrawn_words() -> str:
+    """The line that names what draws charts, where it is not installed; empty where it is."""
+    if importlib.util.find_spec("vl_convert"):
+        return ""
+    return 'report.html has tables in place of charts: pip install "mmcalib[report]" draws them'
 
 
 def draw(
