@@ -8,6 +8,7 @@
     │   ├── VllmRefused         exit 1   it said no
     │   │   └── NotMultimodal   exit 1   the model takes no media
     │   ├── VllmMoved           exit 1   what mmcalib asks it for is not there in this release
+    │   ├── VllmMissing         exit 1   it is not installed
     │   └── EngineDied          exit 1   the process that ran vLLM ended
     │       └── EngineSilent    exit 1   it did not answer in time, and was ended
     ├── OutputError             exit 1   a result cannot be written
@@ -74,6 +75,13 @@ class VllmMoved(EngineError):  # noqa: N818 - what it did
     """The installed release lacks what mmcalib reaches for, or takes it in another way: nothing
     follows for what was asked.
     """
+
+
+class VllmMissing(EngineError):  # noqa: N818 - what is wrong
+    """vLLM is not installed beside mmcalib."""
+
+    def __init__(self, *, hint: str = "mmcalib doctor (says how to install it here)") -> None:
+        super().__init__("vLLM is not installed beside mmcalib", hint=hint)
 
 
 class NotMultimodal(VllmRefused):
