@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.errors import OutputError
-from mmcalib.media.blank import write_blank
-from mmcalib.media.probe import probe
+from mmcalib.media.decode import selftest
 from mmcalib.releases.constants import INSTALL_CPU, INSTALL_CUDA, TESTED, TESTED_RANGE
 from mmcalib.result.diagnosis import Need, Package
 from mmcalib.scratch import Scratch
@@ -76,29 +73,13 @@ def media_check() -> Check:
     try:
         with Scratch() as scratch:
             for name, (_, shape) in _MEDIA.items():
-                if why := _unread(shape, scratch.path):
+                if why := selftest(shape, scratch.path):
                     said = f"{name} {installed(name)} does not read {shape.modality} files: {why}"
                     return Check(MEDIA_LIBRARIES, "fail", said, f'pip install "{_older(name)}"')
     except OutputError as error:
         return Check(MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
     read = "Pillow reads a picture, PyAV a clip, soundfile a sound"
     return Check(MEDIA_LIBRARIES, "pass", read, "")
-
-
-def _unread(shape: Shape, folder: Path) -> str:
-    """Why mmcalib cannot read back a file of this shape; empty where it can."""
-    from mmcalib.media.decode import decode_check
-
-    try:
-        item = Item(str(write_blank(shape, 0, folder)))
-        found = probe(item)
-        if isinstance(found, Skipped):
-            return found.reason
-        if str(found) != str(shape):
-            return f"one of {shape} is read as {found}"
-        return decode_check(item, shape.modality) or ""
-    except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
-        return one_line(f"{type(error).__name__}: {error}")
 
 
 def _older(name: str) -> str:
