@@ -10,7 +10,7 @@ from mmcalib.checks.check import Check
 from mmcalib.files import write_text
 from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.session import Session
-from mmcalib.workflows.here import here
+from mmcalib.workflows.here import here, serves
 from mmcalib.workflows.proof.default import start_default
 from mmcalib.workflows.proof.prove import Proof, ReplaySource, prove
 from mmcalib.workflows.proof.round_trip import round_trip
@@ -90,4 +90,5 @@ def _launch(session: Session, reviewed: Reviewed) -> Launch:
         served.opened.device,
         session.scratch,
         session.job.startup_budget_s,
+        serves(served.opened.device, session.job.gpu),
     )

@@ -37,7 +37,7 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A configuration whose budget was computed, and where and how long it may be tried: files in
-    `scratch`, seconds for the profile.
+    `scratch`, seconds for the profile. `serves`: this machine's GPU is the one that will serve.
     """
 
     model_path: Path
@@ -46,6 +46,7 @@ class Launch:
     device: str
     scratch: Path
     budget_s: float
+    serves: bool
 
 
 def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
