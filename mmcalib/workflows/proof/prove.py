@@ -78,14 +78,14 @@ def prove(
         return replace(proof, checks=(*proof.checks, unproven))
     except (EngineError, OutputError, OSError, MemoryError) as error:
         name = REPLAY if proof.started else ENGINE_START
-        check = _beyond_machine(name, error, launch, free, remedy)
-        if check is None:
+        failed = _beyond_machine(name, error, launch, free, remedy)
+        if failed is None:
             if not isinstance(error, EngineError):
                 raise
             # What ended it, such as too little memory, is gone where nothing is started.
             cure = f"{remedy}; {error.hint}" if isinstance(error, EngineDied) else remedy
-            check = Check(name, "fail", error.message, cure)
-        return replace(proof, checks=(*proof.checks, check), failure=error)
+            failed = Check(name, "fail", error.message, cure)
+        return replace(proof, checks=(*proof.checks, failed), failure=error)
 
 
 def _beyond_machine(
