@@ -80,7 +80,9 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     most = None
     if free is not None and estimate_bytes > _MEMORY_SHARE * free:
         most = int(tokens * _MEMORY_SHARE * free / estimate_bytes)
-    if traced and share == 1 and estimate_s <= request.profile_budget_s and most is None:
+    within_s = request.profile_budget_s
+    affordable = seconds_per_token is None if within_s is None else estimate_s <= within_s
+    if traced and share == 1 and affordable and most is None:
         say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
         profile_s, peak = _ask(llm, "mmcalib_profile")
     text_layers, encoder_layers = request.true_layers

@@ -79,13 +79,14 @@ class EngineStarted(Reply):
 class StartEngine(Request[EngineStarted]):
     """Start the real engine with dummy weights and read its memory from inside.
 
-    `profile` runs vLLM's own profile once more under an allocator trace, unless the estimate says
-    that it takes longer than `profile_budget_s`.
+    vLLM's own profile runs once more under an allocator trace, unless the estimate says that it
+    takes longer than `profile_budget_s`. Where that is None it runs only where nothing else tells
+    how long the encoder takes.
     """
 
     engine_args: dict[str, Any]
     true_layers: tuple[int, int]
-    profile_budget_s: float
+    profile_budget_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,12 +119,11 @@ def assemble(
 
 
 def _memories(decided: Decided, proven: Proven, predicted: Predicted | None) -> Memories:
-    """As rehearsed where a GPU was named, else as measured in the starts: then weights and KV bytes
-    per token are the model's and so the same, and each start has its peak.
+    """As rehearsed where a GPU was named, else as measured in the start: then weights and KV bytes
+    per token are the model's and so the same, and the peak is the calibrated configuration's.
     """
-    started, default_started = proven.proof.started, proven.default_started
-    own = default_started is not None
-    default = measured_memory(default_started or started, own=own)
+    started = proven.proof.started
+    default = measured_memory(started, own=False)
     calibrated = measured_memory(started, own=True)
     if predicted is None:
         return Memories(default=default, calibrated=calibrated)

@@ -106,7 +106,7 @@ def _beyond_machine(
 def _start_checks(
     started: Started, launch: Launch, configuration: Configuration
 ) -> Iterator[Check]:
-    first, *others = startup.startup_checks(started, configuration)
+    first, *others = startup.startup_checks(started, configuration, rehearsed=launch.rehearsed)
     left_out = [name for name in configuration.engine_args if name not in launch.engine_args]
     if left_out:
         less = f"{first.detail}; left out here, without a GPU: {', '.join(left_out)}"

@@ -154,7 +154,7 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
         f"measured; largest encoder step {step} of {step_tokens} tokens"
     )
     if chosen.unseen:
-        done += f"; not admitted, because there are so many: {chosen.unseen} lighter ones"
+        done += f"; {chosen.unseen} lighter ones of the same kinds not tried"
     if chosen.unreadable:
         done += (
             f"; left out, because an item cannot be read or decoded in time: {chosen.unreadable}"

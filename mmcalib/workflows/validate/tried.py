@@ -60,6 +60,7 @@ def try_config(
         session.scratch,
         session.job.startup_budget_s,
         serves(device, session.job.gpu),
+        session.job.gpu is not None,
     )
     remedy = "change what vLLM names"
     proof = prove(session.host, launch, subject, source, session.progress, remedy=remedy)

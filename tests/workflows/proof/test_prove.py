@@ -36,7 +36,7 @@ class Failing:
 def tried(error: Exception, folder: Path, *, serves: bool = False) -> Check:
     decision = decide(corpus([SMALL]))
     model = Path(resolve("Qwen/Qwen2.5-VL-3B-Instruct", cache_dir=folder).path)
-    launch = Launch(model, {}, decision.budget, "cpu", folder / "scratch", 90.0, serves)
+    launch = Launch(model, {}, decision.budget, "cpu", folder / "scratch", 90.0, serves, False)
     host: Any = Failing(error)
     (check,) = prove(host, launch, decision, None, Silent(), remedy="--validate budget").checks
     return check
