@@ -66,5 +66,5 @@ def _launch(session: Session, reviewed: Reviewed) -> Launch:
         session.scratch,
         session.job.startup_budget_s,
         serves(served.opened.device, session.job.gpu),
-        session.prediction is not None,
+        session.prediction is not None and not session.job.encoder_sweep,
     )
