@@ -7,7 +7,7 @@ from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.workflows.calibration.assemble import assemble
 from mmcalib.workflows.calibration.decided import derive
 from mmcalib.workflows.calibration.memory_found import begin_memory, predict_memory
-from mmcalib.workflows.calibration.proven import beside_default, prove_decision
+from mmcalib.workflows.calibration.proven import prove_decision
 from mmcalib.workflows.calibration.reviewed import review
 from mmcalib.workflows.calibration.served import serve
 from mmcalib.workflows.calibration.session import session_of
@@ -36,7 +36,6 @@ def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
         config = engine_yaml(so_far, "vllm serve --config engine.yaml")
         proven = prove_decision(session, reviewed, config)
         outcome.now(assemble(job, reviewed, proven))
-        proven = beside_default(session, reviewed, proven)
         memory = predict_memory(session, reviewed, proven, beside)
         result = assemble(job, reviewed, proven, memory)
         outcome.now(result)
