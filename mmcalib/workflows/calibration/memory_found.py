@@ -155,8 +155,13 @@ def in_bytes(
             " ".join(f"{flag(n)} {v}" for n, v in cure.engine.values.items())
             for cure in cured(found, decision, every)
         ]
-        if with_less_kv_cache(found, before, decision, every):
-            cures.append(f"--pin-kv-cache, which gives the KV cache {gib(found.nbytes)} less")
+        if less := with_less_kv_cache(found, before, decision, every):
+            seqs = less.engine.max_num_seqs
+            flags = f"--max-num-seqs {seqs} --pin-kv-cache" if seqs else "--pin-kv-cache"
+            left = (
+                f"{gib(less.rehearsed.kv_cache_bytes)}, {less.rehearsed.kv_cache_tokens:,} tokens"
+            )
+            cures.append(f"{flags}, which leaves a KV cache of {left}")
     allowed = policy.allow_under_reserve
     reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)
     gone = {RESERVED, *known_in_bytes(predicted.calibrated)}

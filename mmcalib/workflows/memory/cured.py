@@ -54,15 +54,36 @@ def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured
 def with_less_kv_cache(
     found: Shortfall, before: Rehearsed, decision: Configuration, ask: Ask
 ) -> Cured | None:
-    """A KV cache that leaves room for what is short; None where too little of it is left then."""
-    pool = fixed_pool(before, found.nbytes)
+    """A KV cache that leaves room for what is short, with as many sequences as leave half of the
+    cache where all of them leave less; None where too little of it is left then.
+    """
+    seqs = _sequences_for_half(found, before, decision)
+    if seqs is not None:
+        fewer = _under(Engine(max_num_seqs=seqs), decision, ask)
+        if fewer is None:
+            return None
+        _, found, before = fewer
+    pool = fixed_pool(before, max(0, found.nbytes))
     if pool is None:
         return None
-    engine = Engine(kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
+    engine = Engine(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
     answer = _under(engine, decision, ask)
     if answer is None or not answer[1].passes:
         return None
     return Cured(engine, *answer[1:])
+
+
+def _sequences_for_half(found: Shortfall, before: Rehearsed, decision: Configuration) -> int | None:
+    """How many sequences' items half of the KV cache holds; None where it holds those of all, or
+    where it is not the number of items that takes more than is reserved.
+    """
+    step = found.worst
+    if not isinstance(step, WorstStep) or not step.items:
+        return None
+    room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
+    count = decision.counts[step.modality].value or 1
+    seqs = max(1, int(room * step.items / step.peak_bytes) // count)
+    return seqs if seqs < decision.budget.max_num_seqs and seqs * count < step.items else None
 
 
 def _beside_last_batch(
