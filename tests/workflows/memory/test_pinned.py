@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import UsageError
 from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.workflows.memory.cured import Ask, with_less_kv_cache
 from mmcalib.workflows.memory.pinned import pinned, pinned_evidence
 from mmcalib.workflows.spec import Job
-from tests.workflows.memory.test_reserved import FOUR, predicted
-from tests.workflows.rehearsals import deepstack, rehearsed
+from tests.workflows.memory.test_reserved import FOUR, Config, predicted
+from tests.workflows.rehearsals import GIB, deepstack, limits, rehearsed
 
 MIB = 1 << 20
 
@@ -103,3 +104,19 @@ def test_a_smaller_kv_cache_is_a_cure_where_requests_still_fit() -> None:
     assert size < before.calibrated.kv_cache_bytes - short.nbytes
     ends = replace(fits, kv_cache_tokens=None)
     assert with_less_kv_cache(short, before.calibrated, FOUR, answers(ends, [])) is None
+
+
+def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences() -> None:
+    """256 short sounds, each padded to 48 MiB, beside a cache of 4 GiB and a quarter reserved."""
+    many = limits(2_250, 256, item=750, modality="audio")
+    sounds = Config(many, many, modality="audio")
+    short = Shortfall(
+        GIB // 4, WorstStep("audio", 1_792, 12 * GIB, items=256, exemplar="punch.wav"), 2 * GIB
+    )
+    asked: list[Mapping[str, Any]] = []
+    roomy, tight = rehearsed(kv_cache_bytes=30 * GIB), rehearsed(kv_cache_bytes=4 * GIB)
+    with_less_kv_cache(short, tight, sounds, answers(None, asked))
+    assert asked[0]["max_num_seqs"] == 48
+    asked.clear()
+    with_less_kv_cache(short, roomy, sounds, answers(None, asked))
+    assert "max_num_seqs" not in asked[0], "half of 30 GiB holds them all"
