@@ -11,7 +11,7 @@ from mmcalib.derive.logs.causes import OutOfMemory
 from mmcalib.derive.logs.phases import Phase
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,19 @@ class Shortfall:
         return self.worst.nbytes - self.reserved_bytes
 
     @property
+    def slack_bytes(self) -> int:
+        """vLLM's own slack, as far as `gpu_memory_utilization` and the CUDA context leave it."""
+        return min(VLLM_SLACK_BYTES, max(0, self.outside_bytes - CONTEXT_BYTES))
+
+    @property
     def passes(self) -> bool:
-        return self.nbytes <= VLLM_SLACK_BYTES
+        return self.nbytes <= self.slack_bytes
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether less than vLLM's own slack is left beside the demand and the CUDA context."""
+        left = self.slack_bytes - self.nbytes
+        return self.slack_bytes < VLLM_SLACK_BYTES and left < VLLM_SLACK_BYTES
 
     @property
     def fits_outside(self) -> bool:
