@@ -91,7 +91,8 @@ def plan(
             honest = bench if outcome.reached and at and at.holds else without_trap_hints(bench)
         fixes, found = _search(honest, base, resolved, device, progress)
         with progress.step(f"rehearsing worst steps on {device.name}"):
-            tries = [tried(fix, honest, device) for fix in fixes if fix.alone or fix.untried]
+            tries = [tried(fix, bench, device) for fix in honest.required if fixes]
+            tries += [tried(fix, honest, device) for fix in fixes if fix.alone or fix.untried]
             cheapest = best(found.best, honest, device)
             alternatives = others(found.best, honest, device)
         return Plan(

@@ -21,7 +21,7 @@ from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes.size_hint import SIZE_HINT
 from mmcalib.derive.fixes.utilization import UTILIZATION
 from mmcalib.derive.limits import Count
-from mmcalib.derive.logs import OutOfMemory, StartupLog
+from mmcalib.derive.logs import OutOfMemory, SamplerOutOfMemory, StartupLog
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.setting import DEFAULT
@@ -108,7 +108,11 @@ def observe_oom(bench: Bench, log: StartupLog, gpu: Gpu) -> ObservedOom | None:
     """The worst out-of-memory error of the log's server, whose own configuration is the bench's;
     None where it has none. Raises EngineError where that configuration cannot be rehearsed.
     """
-    errors = [(t.cause, t.phase) for t in log.troubles if isinstance(t.cause, OutOfMemory)]
+    errors = [
+        (t.cause if isinstance(t.cause, OutOfMemory) else OutOfMemory(), t.phase)
+        for t in log.troubles
+        if isinstance(t.cause, OutOfMemory | SamplerOutOfMemory)
+    ]
     if not errors:
         return None
     answer = bench.rehearse(())
@@ -271,7 +275,7 @@ def _dropping(bench: Bench, modalities: Sequence[Modality]) -> Bench:
     }
     fix = Fix(
         name=f"no size hint for {', '.join(without)}",
-        knob=SIZE_HINT,
+        knob=f"no {SIZE_HINT}",
         changes={LIMIT: without},
         cost="nothing",
         price=f"vLLM's profile reserves for the largest {' and '.join(without)} that it admits",

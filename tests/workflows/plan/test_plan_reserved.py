@@ -11,7 +11,7 @@ from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.goal import Goal
-from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog, Trouble
+from mmcalib.derive.logs import OutOfMemory, Phase, SamplerOutOfMemory, StartupLog, Trouble
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import VllmRefused
 from mmcalib.gpus import catalogue
@@ -339,6 +339,18 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert mend.cost == "KV cache"
     assert mend.price.startswith("0.88 GiB less")
     assert judge(at, mend).holds
+
+
+def test_a_message_without_figures_still_asks_for_room() -> None:
+    calm = served(2)
+    trouble = Trouble(SamplerOutOfMemory(256), "profile: sampler", None, 1, 1)
+    oom = observe_oom(calm, StartupLog(troubles=(trouble,)), L4)
+    assert oom is not None
+    assert (oom.wanted_bytes, oom.step_bytes, oom.lacking_bytes) == (None, None, VLLM_SLACK_BYTES)
+    at = replace(calm, oom=oom)
+    so = settled(at, Found({}, (), reached=True, proven=True), L4)
+    # 0.15 of 22 GiB below the default of 0.92.
+    assert [fix.changes for fix in so.best.best] == [{"gpu_memory_utilization": 0.91}]
 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
