@@ -53,7 +53,9 @@ class CheckId:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`remedy` is empty where nothing needs doing."""
+    """`remedy` has one alternative a line, the harmless one first; it is empty where nothing needs
+    doing.
+    """
 
     id: CheckId
     status: Status

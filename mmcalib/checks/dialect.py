@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ import yaml
 
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
+from mmcalib.domain.nested import merged
 from mmcalib.wording import flag
 
 T = TypeVar("T")
@@ -39,9 +41,11 @@ def line(name: str, value: Any) -> str:
     return f"{name.replace('_', '-')}: {flow(value)}"
 
 
-def line_of(knob: Knob, value: Value) -> str:
-    """The line that gives a knob this value, in the spelling that this model's processor has."""
-    return line(knob.argument, knob.kwargs(value))
+def line_of(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
+    """The line that gives a knob this value, in the spelling that this model's processor has, and
+    keeps what the arguments set beside it.
+    """
+    return line(knob.argument, merged(engine_args.get(knob.argument), knob.kwargs(value)))
 
 
 def flow(value: Any) -> str:

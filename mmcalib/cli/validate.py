@@ -84,4 +84,5 @@ def validate(
         validated(found, console)
     if found.verdict == "fail":
         failed = first_failed(found.checks)
-        raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
+        hint = next(iter(failed.remedies), "")
+        raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=hint)

@@ -12,7 +12,6 @@ from typing import Any, Final
 from mmcalib.derive.demand import LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
     """Less at once: fewer sequences where it is the corpus' own items that take more than dummies,
     else a smaller cache, of whole largest items; None where neither can be less.
     """
-    room = found.reserved_bytes + VLLM_SLACK_BYTES
+    room = found.reserved_bytes + found.slack_bytes
     match found.worst:
         case WorstStep(items=items) if items:
             count = _per_prompt(found.worst, counts)
@@ -66,7 +65,7 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             share = room / taken
             if profiled >= found.reserved_bytes:
                 # What is reserved is of as many tokens, and shrinks with the step.
-                share = VLLM_SLACK_BYTES / max(1, taken - profiled)
+                share = found.slack_bytes / max(1, taken - profiled)
             batch = _whole(int(tokens * share), largest)
             fits = 0 < batch < budget.max_num_batched_tokens
             return Engine(max_num_batched_tokens=batch) if fits else None
@@ -76,7 +75,7 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             each = found.worst.resident.bytes_per_token
             if not each:
                 return None
-            over = -(-(found.nbytes - VLLM_SLACK_BYTES) // each)
+            over = -(-(found.nbytes - found.slack_bytes) // each)
             whole = (budget.encoder_cache_size - over) // largest * largest
             batch = max(largest, whole)
             fits = batch < budget.max_num_batched_tokens
@@ -97,13 +96,13 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
             seqs = -(-items // _per_prompt(found.worst, counts))
             largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
             # What is reserved grows with the batch, or more slowly: then the next try takes more.
-            short = max(found.worst.nbytes - VLLM_SLACK_BYTES, 1) / max(found.reserved_bytes, 1)
+            short = max(found.worst.nbytes - found.slack_bytes, 1) / max(found.reserved_bytes, 1)
             enough = math.ceil(budget.max_num_batched_tokens * short / largest)
             batch = min(enough, seqs * _per_prompt(found.worst, counts)) * largest
             fewer = seqs if seqs < budget.max_num_seqs else None
             grows = batch > budget.max_num_batched_tokens
             return Engine(fewer, batch) if grows else None
-        case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + VLLM_SLACK_BYTES:
+        case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + found.slack_bytes:
             return None
         case WorstStep() | LanguageStep() | PromptsStep() | Merge():
             profiled = budget.profiled_modality

@@ -1,4 +1,4 @@
-"""Memory fixes: what each changes of the engine's arguments, how vLLM spells it, what it costs."""
+"""Memory fixes: which engine arguments each changes, how vLLM spells them, what it costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.wording import flag
 
 # What a fix costs the user, the least first.
-Cost = Literal["nothing", "requests", "speed", "quality", "most of the speed", "hardware"]
+Cost = Literal[
+    "nothing", "KV cache", "requests", "speed", "quality", "most of the speed", "hardware"
+]
 COSTS: tuple[Cost, ...] = get_args(Cost)
 
 # Severity after every length of the context, and after every cap.
@@ -44,11 +46,6 @@ class Fix:
     untried: str = ""
     shrinks: Modality | None = None
 
-    @property
-    def flags(self) -> str:
-        """As a user types it."""
-        return spelled(self.changes) or self.name
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -60,10 +57,9 @@ class Outcome:
 
 
 def spelled(changes: Mapping[str, Any]) -> str:
-    """Engine arguments as flags of `vllm serve`; what is None goes, and is not said."""
+    """Whole values of engine arguments as flags of `vllm serve`."""
     words = []
     for name, value in changes.items():
-        value = _without_none(value)
         if value is True:
             words.append(flag(name))
         elif isinstance(value, Mapping | list):
@@ -71,12 +67,6 @@ def spelled(changes: Mapping[str, Any]) -> str:
         else:
             words.append(f"{flag(name)} {value}")
     return " ".join(words)
-
-
-def _without_none(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {key: _without_none(one) for key, one in value.items() if one is not None}
 
 
 def effective(fixes: Iterable[Fix]) -> tuple[Fix, ...]:

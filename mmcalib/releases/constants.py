@@ -53,6 +53,10 @@ ABOVE_LIMIT: Final = re.compile(
 # The slack that the worker keeps when it suggests a KV cache size. v1/worker/gpu_worker.py:994 of
 # 0.32.
 VLLM_SLACK_BYTES: Final = 150 << 20
+# What the CUDA context takes before vLLM first looks, outside `gpu_memory_utilization`: 0.23 GiB on
+# an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs. Only releases before 0.10 count
+# it.
+CONTEXT_BYTES: Final = 236 << 20
 # Tokens of a KV block. config/cache.py:72 of 0.32.
 BLOCK_TOKENS: Final = 16
 # `max_num_batched_tokens` of a server on smaller GPUs. engine/arg_utils.py:2947 of 0.32.

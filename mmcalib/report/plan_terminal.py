@@ -113,13 +113,16 @@ def _reserved(check: CheckResult | None, console: Console) -> None:
         return
     line = f"{words.MARKS[check.status]}  {words.check_line(check)}"
     console.print(Text(line, style=words.STYLES[check.status]))
-    if check.remedy:
-        console.print(Text(f"→ {wording.plain(check.remedy)}", style="dim"))
+    for remedy in check.remedies:
+        console.print(Text(f"→ {wording.plain(remedy)}", style="dim"))
 
 
 def _conclusion(plan: Plan, console: Console) -> None:
     if plan.verdict == "reached already":
-        text = f"The goal is reached already: {capacity(plan.memory)}"
+        found = "The goal is reached already"
+        if plan.log is not None and plan.log.oom is not None:
+            found = "With these options it has the room that the log's server lacked"
+        text = f"{found}: {capacity(plan.memory)}"
         console.print(Text(wording.plain(text), style="bold green"))
         return
     best = plan.combination

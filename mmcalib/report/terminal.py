@@ -129,8 +129,8 @@ def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Tab
     for status in (*_SPOKEN, *(["pass"] if in_full else [])):
         for check in (check for check in checks if check.status == status):
             line = Text(words.check_line(check))
-            if check.remedy and status != "skip":
-                line.append(f"\n→ {wording.plain(check.remedy)}", style="dim")
+            for remedy in check.remedies if status != "skip" else ():
+                line.append(f"\n→ {wording.plain(remedy)}", style="dim")
             table.add_row(Text(words.MARKS[status], style=words.STYLES[status]), line)
     passed = [check.name for check in checks if check.status == "pass"]
     if passed and not in_full:

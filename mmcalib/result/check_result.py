@@ -15,6 +15,11 @@ class CheckResult(DocumentPart):
     detail: str
     remedy: str = ""
 
+    @property
+    def remedies(self) -> list[str]:
+        """The alternatives, the harmless one first."""
+        return self.remedy.splitlines()
+
 
 def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[str] = ()) -> str:
     """`pass, on 1 assumption · videos keep 48% of their tokens … · 2 warnings`: a pass with what it

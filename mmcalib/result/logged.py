@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmcalib.derive.anchor import PartName, Unit
+from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.logs.log_release import KnownBy
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import DocumentPart
@@ -58,7 +59,8 @@ class Logged(DocumentPart):
 
     `parts` holds it against the rehearsal of its own configuration. `planned_from` is `log` where
     the KV caches are further apart than the tolerance: then every figure of the plan is the log's,
-    plus what was rehearsed to change. `reason` says why it is planned so.
+    plus what was rehearsed to change. `reason` says why it is planned so. `oom` is the error with
+    which the server ran out of GPU memory.
     """
 
     vllm: str
@@ -66,6 +68,7 @@ class Logged(DocumentPart):
     memory: Memory
     failures: list[str]
     notes: list[str]
+    oom: ObservedOom | None = None
     release: ReleaseOfLog | None = None
     sums: list[ClosedSum] = Field(default_factory=list)
     parts: list[PartApart] = Field(default_factory=list)

@@ -17,6 +17,7 @@ from mmcalib.result.part import DocumentPart
 
 class TriedFix(DocumentPart):
     """One fix on its own. Figures are None where it was not rehearsed, and `problem` says why.
+    `changes` and `flags` have whole values, merged with the configuration.
 
     `reaches`: it alone reaches the goal; `lacking_bytes` of KV cache are lacking to it. `warning`:
     what its price does not say; `label` is that of its KV cache.
@@ -38,7 +39,7 @@ class TriedFix(DocumentPart):
 
 
 class Price(DocumentPart):
-    """What one fix of a combination costs."""
+    """What one fix of a combination costs; `flags` have what its arguments become under all."""
 
     name: str
     flags: str

@@ -216,6 +216,7 @@ def test_a_hint_that_shrinks_the_profile_alone() -> None:
 def test_the_cures_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
     capped, plain = reserve.cures(HINTED, PLAIN, OPENED)
     area = 512 * 512 // 784 * 784
+    assert (capped.knob, capped.value, plain.knob) == (KNOB, area, None)
     assert capped.engine_args == {
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "mm_processor_kwargs": {
@@ -313,7 +314,7 @@ def test_more_items_than_the_context_holds() -> None:
 def test_a_longer_context_is_proposed_where_the_model_takes_one() -> None:
     check = fitting({"limit_mm_per_prompt": {"image": 2}}, 8192, longer=True)
     assert check is not None
-    assert "max-model-len: 33792" in check.remedy
+    assert yaml.safe_load(check.remedy.splitlines()[0]) == {"max-model-len": 33_792}
     assert "limit-mm-per-prompt" not in check.remedy
 
 
@@ -367,11 +368,21 @@ def cost(tokens: int) -> ItemCost:
 
 def test_an_item_larger_than_the_encoder_cache() -> None:
     table = table_of(DEFAULT, {ImageShape(9, 9): cost(9000)})
-    check = items.admitted(table, budget({"image": 1280}, cache=8192), (KNOB,), Dialect.LINES)
+    at = budget({"image": 1280}, cache=8192)
+    args = {"mm_processor_kwargs": {"videos_kwargs": {"do_sample_frames": False}}}
+    check = items.admitted(table, at, (KNOB,), Dialect.LINES, args)
     assert check is not None
     assert check.status == "fail"
-    assert check.remedy.startswith("max-num-batched-tokens: 9000 or mm-processor-kwargs:")
-    kept = items.admitted(table, budget({"image": 1280}, cache=9000), (KNOB,), Dialect.LINES)
+    larger, cap = check.remedy.splitlines()
+    assert yaml.safe_load(larger) == {"max-num-batched-tokens": 9000}
+    size = {"longest_edge": 8192 * 784, "shortest_edge": 3136}
+    assert yaml.safe_load(cap) == {
+        "mm-processor-kwargs": {
+            "videos_kwargs": {"do_sample_frames": False},
+            "images_kwargs": {"size": size},
+        }
+    }
+    kept = items.admitted(table, budget({"image": 1280}, cache=9000), (KNOB,), Dialect.LINES, {})
     assert kept is not None
     assert kept.status == "pass"
 
@@ -391,7 +402,7 @@ def test_a_larger_batch_is_not_proposed_for_what_the_context_cannot_hold() -> No
     assert check.remedy == "--data DIR judges by your own media"
     table = table_of(DEFAULT, {ImageShape(9, 9): cost(9000)})
     found = items.admitted(
-        table, budget({"image": 1280}, cache=8192, max_model_len=8192), (), Dialect.LINES
+        table, budget({"image": 1280}, cache=8192, max_model_len=8192), (), Dialect.LINES, {}
     )
     assert found is not None
     assert found.remedy == "make such items smaller"
@@ -425,9 +436,10 @@ def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     assert check is not None
     assert (check.name, check.status) == ("max_pixels scope", "warn")
     assert "image of 64×64: 100 → 10 tokens" in check.detail
-    assert check.remedy == (
-        "for image alone mm-processor-kwargs: {images_kwargs: {a: 1, max_pixels: 9}}"
-    )
+    assert yaml.safe_load(check.remedy) == {
+        "mm-processor-kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}
+    }
+    assert check.remedy.endswith("# for image alone")
     one = kwargs.changed(
         Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)}), less
     )

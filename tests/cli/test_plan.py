@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from mmcalib.derive.demand import ObservedOom
 from mmcalib.report.plan_terminal import planned
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.logged import Logged, PartApart, ReleaseOfLog
@@ -155,6 +156,14 @@ def test_a_reached_goal_needs_nothing() -> None:
     shown = page(plan)
     assert "The goal is reached already: KV cache 1.00 GiB, 29,127 tokens, 3.56" in shown
     assert "add to vllm serve" not in shown
+
+
+def test_a_log_with_an_oom_never_has_its_goal_reached_already() -> None:
+    oom = ObservedOom("serving", GIB, 0, None, None, None, 0, 0, 0, GIB, 0)
+    log = Logged(vllm="", model="", memory=ENOUGH, failures=[], notes=[], oom=oom)
+    plan = a_plan(verdict="reached already", memory=ENOUGH, fixes=[], combination=None, log=log)
+    assert "already" not in page(plan)
+    assert "KV cache 1.00 GiB, 29,127 tokens, 3.56" in page(plan)
 
 
 FALLS_SHORT = CheckResult(

@@ -10,6 +10,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 
 MIB = 1 << 20
+GIB = 1 << 30
 
 
 def budget(cache: int, item: int, seqs: int, modality: Modality = "image") -> Budget:
@@ -23,12 +24,12 @@ def budget(cache: int, item: int, seqs: int, modality: Modality = "image") -> Bu
 def beside(cache: int, width: int, reserved: int = 0) -> Shortfall:
     """The language model's own step is what is reserved, but for what stays resident."""
     demand = LanguageStep(cache, 900 * MIB, Resident(cache, width))
-    return Shortfall(900 * MIB + reserved, demand, 0)
+    return Shortfall(900 * MIB + reserved, demand, GIB)
 
 
 def clips(items: int, each: int, reserved: int) -> Shortfall:
     step = WorstStep("audio", items * 25, items * each, items=items, exemplar="a.wav")
-    return Shortfall(reserved, step, 0)
+    return Shortfall(reserved, step, GIB)
 
 
 def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
@@ -58,7 +59,7 @@ def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
 def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
     """Of both, the encoder's step and what the experts keep."""
     step = WorstStep("image", 9984, 1150 * MIB, kept_bytes=1000 * MIB)
-    engine = smaller(Shortfall(1650 * MIB, step, 0), budget(9984, 280, 1024), {"image": 1})
+    engine = smaller(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
     assert engine is not None
     batch = engine.max_num_batched_tokens
     assert batch is not None
@@ -72,7 +73,7 @@ def prompts(
 ) -> Shortfall:
     peak, held = alone + (count - 1) * each, Resident(resident * 64, MIB // 64)
     step = PromptsStep(8192, peak * MIB, held, count, alone * MIB, profiled * MIB)
-    return Shortfall(reserved * MIB, step, 0)
+    return Shortfall(reserved * MIB, step, GIB)
 
 
 def test_a_prompt_that_takes_more_than_is_reserved_takes_a_smaller_step() -> None:
@@ -116,7 +117,7 @@ def test_what_is_the_least_already_has_no_cure() -> None:
 
 def test_an_item_that_the_profile_does_not_run_is_not_mended_by_a_smaller_cache() -> None:
     step = WorstStep("video", 8748, 900 * MIB, Resident(1000, 7168))
-    found, at = Shortfall(600 * MIB, step, 0), budget(8748, 7309, 4)
+    found, at = Shortfall(600 * MIB, step, GIB), budget(8748, 7309, 4)
     assert smaller(found, at, {"image": 1, "video": 1}) is None
     assert larger(found, at, {"image": 1, "video": 1}) is None
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mmcalib.derive.demand import (
@@ -11,23 +13,30 @@ from mmcalib.derive.demand import (
     WorstStep,
     worst_step,
 )
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 
 
 @pytest.mark.parametrize(
-    ("worst", "passes", "fits_outside"),
+    ("worst", "outside", "passes", "fits_outside"),
     [
-        (1000, True, True),
-        (1000 + VLLM_SLACK_BYTES, True, True),
-        (1001 + VLLM_SLACK_BYTES, False, True),
+        (1000, 1 << 30, True, True),
+        (1000 + VLLM_SLACK_BYTES, 1 << 30, True, True),
+        (1001 + VLLM_SLACK_BYTES, 1 << 30, False, True),
+        (1007, CONTEXT_BYTES + 7, True, True),
+        (1008, CONTEXT_BYTES + 7, False, True),
+        (1000, 0, True, True),
+        (1001, 0, False, False),
     ],
 )
-def test_bytes_decide_with_the_slack_that_vllm_keeps(
-    worst: int, passes: bool, fits_outside: bool
+def test_bytes_decide_with_the_slack_that_is_left_beside_the_cuda_context(
+    worst: int, outside: int, passes: bool, fits_outside: bool
 ) -> None:
-    found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=2 * VLLM_SLACK_BYTES)
+    found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=outside)
     assert (found.passes, found.fits_outside) == (passes, fits_outside)
+    assert found.is_tight == (outside < 1 << 30)
     assert found.nbytes == worst - 1000
+    roomy = replace(found, reserved_bytes=1000 + worst + VLLM_SLACK_BYTES)
+    assert (roomy.passes, roomy.is_tight) == (True, False)
 
 
 def test_a_shortfall_beyond_the_margin_is_out_of_memory() -> None:

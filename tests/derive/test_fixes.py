@@ -250,9 +250,9 @@ def test_every_fix_of_the_guides_is_there() -> None:
         *("limit_mm_per_prompt", "mm_processor_kwargs", "language_model_only"),
     }
     assert "skip_mm_profiling" not in changes
-    assert {f.flags for f in fixes if f.untried == HOST_ONLY} == {
-        "--mm-processor-cache-gb 0",
-        "VLLM_CPU_KVCACHE_SPACE",
+    assert {f.name: f.changes for f in fixes if f.untried == HOST_ONLY} == {
+        "mm_processor_cache_gb": {"mm_processor_cache_gb": 0},
+        "VLLM_CPU_KVCACHE_SPACE": {},
     }
     assert not any(f.combines for f in fixes if f.knob == "size hint")
     assert len({f.name for f in fixes}) == len(fixes)

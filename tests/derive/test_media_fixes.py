@@ -111,6 +111,14 @@ def test_tiles_are_tiles() -> None:
     }
 
 
+def test_a_cap_that_is_set_is_only_made_lower() -> None:
+    facts = replace(FACTS, knobs=(QWEN,))
+    size = {"longest_edge": 2_000_000, "shortest_edge": 3_136}
+    args = {"mm_processor_kwargs": {"images_kwargs": {"size": size}}}
+    found = [f for f in every_fix(args, facts, Goal()) if f.knob == QWEN.name]
+    assert [f.name for f in found] == ["images_kwargs.size.longest_edge=1003520"]
+
+
 def test_areas_are_megapixels_of_images_and_shares_of_videos() -> None:
     assert said(QWEN) == {
         3_211_264: "images above 3.2 megapixels are made smaller",

@@ -26,7 +26,7 @@ def test_it_is_written_tried_chosen_and_said():
     ]
     assert choose(points, Policy()).value == 280
     assert choose(points, Policy(max_tokens_per_item=200)).value == 140
-    assert line_of(GEMMA4, 70) == "mm-processor-kwargs: {images_kwargs: {max_soft_tokens: 70}}"
+    assert line_of(GEMMA4, 70, {}) == "mm-processor-kwargs: {images_kwargs: {max_soft_tokens: 70}}"
 
 
 def test_it_crosses_the_pipe():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
 import pytest
 
 from mmcalib.result.plan import Plan
+from mmcalib.sizes import GIB, MIB
 from tests.e2e.command import QWEN, mmcalib
 from tests.schemas import fits
 
@@ -85,25 +87,46 @@ def test_a_goal_out_of_reach_leaves_with_three_and_shows_the_best(engine_cache: 
     assert "no combination of fixes reaches kv_tokens>=9e+08" in said
 
 
-def test_a_log_gives_the_configuration_and_its_own_figures(
+def test_a_server_that_ran_out_of_memory_needs_another_configuration(
     engine_cache: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "server.log"
     log.write_text(
         f"INFO 08-31 08:01:29 [cli_args.py:325] non-default args: {{'model': '{QWEN}', "
-        "'max_model_len': 8192, 'port': 1}\n"
+        "'max_model_len': 8192, 'gpu_memory_utilization': 0.95, 'enforce_eager': True, 'port': 1, "
+        "'limit_mm_per_prompt': {'image': {'count': 2, 'width': 512, 'height': 512}}}\n"
         "INFO 08-31 08:03:46 [gpu_model_runner.py:1801] Model loading took 7.1600 GiB and 1 s\n"
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
-        "total capacity of 31.35 GiB of which 1.00 GiB is free.\n"
+        "INFO 08-31 08:05:00 [launcher.py:46] Application startup complete.\n"
+        'ERROR 08-31 09:12:00 [core.py:1131]   File "core.py", line 1170, in run_busy_loop\n'
+        'ERROR 08-31 09:12:00 [core.py:1131]   File "m.py", line 2100, in _execute_mm_encoder\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.08 GiB. GPU 0 has a "
+        "total capacity of 22.03 GiB of which 399.36 MiB is free. Of the allocated memory "
+        "20.91 GiB is allocated by PyTorch, and 98.00 MiB is reserved by PyTorch but unallocated.\n"
     )
-    ended = mmcalib(engine_cache, "plan", "--log", log, "--json")
+    ended = mmcalib(engine_cache, "plan", "--gpu", "L4", "--log", log, "--json")
     assert ended.returncode == 0, ended.stderr
+    fits("plan", ended.stdout)
     plan = Plan.model_validate_json(ended.stdout)
-    assert plan.gpu == "RTX-5090"
-    assert plan.verdict == "reached already"
+    assert (plan.gpu, plan.verdict) == ("L4", "reached")
+    assert plan.goal == "fits, and does not run out of memory"
+    assert plan.reserved is not None
+    assert plan.reserved.status == "fail"
     assert plan.log is not None
+    oom = plan.log.oom
+    assert oom is not None
+    assert (oom.phase, oom.step_modality, oom.step_limit_tokens) == (
+        "serving: encoder",
+        "image",
+        16_384,
+    )
+    assert oom.outside_torch_bytes == pytest.approx((22.03 - 20.91) * GIB - (399.36 + 98) * MIB)
+    assert oom.lacking_bytes == pytest.approx(1.08 * GIB - 399.36 * MIB + 150 * MIB, rel=0.001)
+    assert plan.combination is not None
+    # 0.84 GiB of 22.03 GiB are lacking.
+    assert plan.combination.changes == {"gpu_memory_utilization": 0.91}
+    assert plan.combination.reserved is not None
+    assert plan.combination.reserved.status == "pass"
     assert plan.log.memory.weights_bytes == pytest.approx(plan.memory.weights_bytes, rel=0.01)
-    assert "out of memory: 2.00 GiB were wanted" in plan.log.failures[0]
     assert "What uses the memory" in ended.stderr
     # It states no KV cache to stand on.
     assert (plan.log.planned_from, plan.memory.labels["kv_cache_bytes"]) == (
@@ -111,8 +134,38 @@ def test_a_log_gives_the_configuration_and_its_own_figures(
         "computed",
     )
     assert plan.log_row is not None
-    assert plan.log_row.gpu == "RTX-5090"
+    assert plan.log_row.gpu == "L4"
     assert plan.log_row.figures.weights_gib == 7.16
+
+
+@pytest.mark.long
+def test_dropping_a_size_hint_is_combined_with_what_reaches_the_goal(engine_cache: Path) -> None:
+    hinted = '{"image": {"count": 2, "width": 512, "height": 512}, "video": 0}'
+    ended = mmcalib(
+        engine_cache, "plan", "--model", "Qwen/Qwen2.5-VL-7B-Instruct", "--gpu", "L4", "--json",
+        "--goal", "concurrency>=16", "--keep", "kv_cache_dtype", "--keep", "quantization",
+        "--", "--max-model-len", "8192", "--limit-mm-per-prompt", hinted,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    plan = Plan.model_validate_json(ended.stdout)
+    assert plan.verdict == "reached"
+    best = plan.combination
+    assert best is not None
+    plain = {"image": 2, "video": 0}
+    assert best.changes["limit_mm_per_prompt"] == plain
+    assert best.changes["max_model_len"] == 4096
+    assert best.changes["mm_processor_kwargs"]["images_kwargs"]["size"]["longest_edge"] <= 3_211_264
+    assert best.memory.max_concurrency is not None
+    assert best.memory.max_concurrency >= 16
+    assert best.reserved is not None
+    assert best.reserved.status == "pass"
+    (hint,) = (fix for fix in best.fixes if fix.name == "no size hint for image")
+    assert hint.cost == "KV cache"
+    assert shlex.split(hint.flags) == ["--limit-mm-per-prompt", json.dumps(plain)]
+    first, *others = plan.fixes
+    assert (first.name, first.changes) == (hint.name, {"limit_mm_per_prompt": plain})
+    tried = [fix for fix in others if not fix.problem]
+    assert all("limit_mm_per_prompt" in fix.changes for fix in tried)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mmcalib.workflows.memory.rehearse import gpu_of
 from mmcalib.workflows.validate.spec import Media
@@ -30,8 +31,8 @@ def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> No
     assert check.status == "fail"
     assert "under-reserved by 0.46 GiB: the language model's step" in check.detail
     assert "beside 16,384 tokens in the encoder cache (0.50 GiB)" in check.detail
-    cure, other = check.remedy.split(" or ")
-    assert other == "max-num-seqs: 51"
+    cure, other = check.remedy.splitlines()
+    assert yaml.safe_load(other) == {"max-num-seqs": 51}
     mended = checks(judge(f"{text}{cure}\n", model=model, gpu=gpu))["adequately reserved"]
     assert mended.status == "pass", mended.detail
 
@@ -51,9 +52,9 @@ def test_clips_of_a_second_that_are_padded_to_half_a_minute(judge: Judge, tmp_pa
     assert "the costliest step, 90 items such as" in check.detail
     assert "takes 4.31 GiB; the profile reserves 0.24 GiB, rehearsed" in check.detail
     assert "audio input reserved" not in found
-    fewer, reserved = check.remedy.split(" or ")
+    fewer, reserved = check.remedy.splitlines()
     assert reserved.startswith("max-num-seqs: 90 and max-num-batched-tokens: ")
-    batch = int(reserved.rpartition(" ")[2])
+    batch = int(reserved.partition("  # costs ")[0].rpartition(" ")[2])
     assert batch % 750 == 0
     assert 2250 < batch <= 90 * 750
     mended = checks(judge(f"{text}{fewer}\n", model=model, gpu=gpu, media=media))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from mmcalib.engine.host import EngineHost
@@ -77,11 +78,51 @@ def test_a_size_hint_smaller_than_the_cap(judge: Judge) -> None:
         named["image size hint"].detail
     )
     assert named["adequately reserved"].detail.startswith("under-reserved: ")
-    remedy = named["adequately reserved"].remedy
-    assert "images_kwargs: {size: {longest_edge: 261856, shortest_edge: 3136}}" in remedy
+    harmless, cap = named["adequately reserved"].remedies
+    assert yaml.safe_load(harmless) == {"limit-mm-per-prompt": {"image": 1, "video": 0}}
+    assert "images_kwargs: {size: {longest_edge: 261856, shortest_edge: 3136}}" in cap
+    assert "more than 334 tokens" in cap
     assert found.budget is not None
     assert found.budget.config.profiled_tokens == 324
     assert found.budget.config.worst_step_tokens == 16_384
+
+
+def test_the_harmless_remedy_of_a_hint_comes_first_and_each_says_what_it_costs(
+    judge: Judge, tmp_path: Path
+) -> None:
+    photo(tmp_path / "media/large.jpg", 1400, 1050)
+    photo(tmp_path / "media/small.jpg", 200, 200)
+    hinted = "limit-mm-per-prompt:\n  image: {count: 2, width: 512, height: 512}\n  video: 0\n"
+    asked = {"gpu": gpu_of("L4"), "media": Media(data=(tmp_path / "media",))}
+    found = judge(f"{hinted}max-model-len: 8192\n", **asked)
+    assert found.memory is not None
+    assert found.memory.config is not None
+    reserved = checks(found)["adequately reserved"]
+    assert reserved.status == "fail"
+    assert checks(found)["image size hint"].remedy == reserved.remedy
+    harmless, cap = reserved.remedies
+    assert yaml.safe_load(harmless) == {"limit-mm-per-prompt": {"image": 2, "video": 0}}
+    assert harmless.endswith("of KV cache; makes no item smaller")
+    assert cap.endswith("makes 1 of 2 images smaller")
+    then = judge(f"{harmless}\nmax-model-len: 8192\n", gpu=gpu_of("L4"))
+    assert checks(then)["adequately reserved"].status == "pass"
+    assert then.memory is not None
+    assert then.memory.config is not None
+    assert then.memory.config.kv_cache_bytes is not None
+    assert found.memory.config.kv_cache_bytes is not None
+    lost = found.memory.config.kv_cache_bytes - then.memory.config.kv_cache_bytes
+    assert f"costs {lost / (1 << 30):.2f} GiB of KV cache" in harmless
+
+
+def test_a_remedy_that_would_not_start_is_left_to_plan(judge: Judge) -> None:
+    """The profile of the largest image leaves 1.55 GiB, and 32,768 tokens need 1.75."""
+    hinted = "limit-mm-per-prompt:\n  image: {count: 2, width: 512, height: 512}\n  video: 0\n"
+    model = "Qwen/Qwen2.5-VL-7B-Instruct"
+    found = judge(f"{hinted}max-model-len: 32768\n", model=model, gpu=gpu_of("L4"))
+    command, cap = checks(found)["adequately reserved"].remedies
+    assert command.startswith("mmcalib plan --config ")
+    assert "--gpu L4  # limit-mm-per-prompt: {image: 2, video: 0} alone would not start" in command
+    assert "longest_edge: 261856" in cap
 
 
 def test_what_is_proposed_for_that_hint_passes(judge: Judge) -> None:
@@ -110,11 +151,12 @@ def test_a_flat_cap_bleeds_into_videos_and_a_video_exceeds_the_cache(judge: Judg
     assert bad(found) == {"max_pixels scope", "items admitted"}
     scope, admitted = checks(found)["max_pixels scope"], checks(found)["items admitted"]
     assert "changes image and video" in scope.detail
-    assert "for image alone mm-processor-kwargs: {images_kwargs: {max_pixels: 262144}}" in (
-        scope.remedy
-    )
+    assert yaml.safe_load(scope.remedies[0]) == {
+        "mm-processor-kwargs": {"images_kwargs": {"max_pixels": 262144}}
+    }
     assert "a minute of 720p video takes 18,720 tokens" in admitted.detail
-    assert admitted.remedy.startswith("max-num-batched-tokens: 18720 or media-io-kwargs:")
+    assert yaml.safe_load(admitted.remedies[0]) == {"max-num-batched-tokens": 18_720}
+    assert admitted.remedies[1].startswith("media-io-kwargs:")
 
 
 def test_images_limited_and_videos_not(judge: Judge) -> None:
@@ -237,7 +279,7 @@ def test_clips_are_no_part_of_the_context_of_an_encoder_decoder(judge: Judge) ->
     found = judge("limit-mm-per-prompt: {audio: 1}\n", model="openai/whisper-large-v3")
     assert "prompts fit" not in checks(found)
     remedy = checks(found)["adequately reserved"].remedy
-    assert remedy == "max-num-batched-tokens: 1500 (1.00)"
+    assert yaml.safe_load(remedy) == {"max-num-batched-tokens": 1500}
 
 
 def test_the_cure_of_a_hint_may_need_a_batch_of_whole_items(judge: Judge) -> None:
@@ -246,7 +288,7 @@ def test_the_cure_of_a_hint_may_need_a_batch_of_whole_items(judge: Judge) -> Non
         model="Qwen/Qwen2-Audio-7B-Instruct",
     )
     assert checks(found)["audio size hint"].remedy == (
-        "limit-mm-per-prompt: {audio: 1} and max-num-batched-tokens: 1500 (1.00)"
+        "limit-mm-per-prompt: {audio: 1} and max-num-batched-tokens: 1500  # makes no item smaller"
     )
 
 
@@ -256,8 +298,8 @@ def test_another_modality_that_takes_more_than_the_profiled_one(judge: Judge) ->
     check = checks(judge(text, model=llava, gpu=gpu))["adequately reserved"]
     assert check.status == "fail"
     assert "8,748 tokens of video" in check.detail
-    without, smaller = check.remedy.split(" or ")
-    assert without.startswith("limit-mm-per-prompt: {image: 2, video: 0} where no video")
+    without, smaller = check.remedies
+    assert yaml.safe_load(without) == {"limit-mm-per-prompt": {"image": 2, "video": 0}}
     assert smaller.startswith("kv-cache-memory-bytes: ")
     check = checks(judge(f"{text}{smaller}\n", model=llava, gpu=gpu))["adequately reserved"]
     assert check.status == "pass"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mmcalib.derive.facts import Facts
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
 from mmcalib.domain.shapes import Modality
@@ -25,6 +26,19 @@ BUDGET = Budget(
     max_model_len=32_768,
     max_num_batched_tokens=8_192,
     max_num_seqs=256,
+)
+FACTS = Facts(
+    largest_items=BUDGET.max_tokens_per_item,
+    knobs=(),
+    chunks_mm_input=True,
+    quantized=False,
+    tensor_parallel_size=1,
+    attention_heads=16,
+    weights_bytes=7 * GIB,
+    total_bytes=22 * GIB,
+    max_model_len=BUDGET.max_model_len,
+    max_num_seqs=BUDGET.max_num_seqs,
+    max_num_batched_tokens=BUDGET.max_num_batched_tokens,
 )
 PEAK = LiveTensor(890 << 20, "aten.addmm.default", (65_536, 6_840), "bfloat16", "visual.mlp.up")
 

@@ -28,7 +28,11 @@ SHRUNK = CheckId("images within the model's own cap")
 
 
 def admitted(
-    table: CostTable, budget: Budget, knobs: Iterable[Knob], dialect: Dialect
+    table: CostTable,
+    budget: Budget,
+    knobs: Iterable[Knob],
+    dialect: Dialect,
+    engine_args: Mapping[str, Any],
 ) -> Check | None:
     """The encoder cache must hold each item of the corpus whole, or its request ends with HTTP
     400.
@@ -52,19 +56,21 @@ def admitted(
         f"{number(limit)} tokens{ends}; {largest.exemplar} takes {number(largest.embeds)}",
         dialect.say(
             flags=f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more",
-            lines=_room(largest, budget, knobs),
+            lines=_room(largest, budget, knobs, engine_args),
         ),
     )
 
 
-def _room(item: ItemCost, budget: Budget, knobs: Iterable[Knob]) -> str:
+def _room(
+    item: ItemCost, budget: Budget, knobs: Iterable[Knob], engine_args: Mapping[str, Any]
+) -> str:
+    most = budget.encoder_budget_tokens
     caps = (
-        line_of(knob, value)
+        f"{line_of(knob, value, engine_args)}  # makes larger items smaller, to {most:,} tokens"
         for knob in knobs
-        if knob.modality == item.shape.modality
-        and (value := knob.value_for_item(budget.encoder_budget_tokens)) is not None
+        if knob.modality == item.shape.modality and (value := knob.value_for_item(most)) is not None
     )
-    return " or ".join([*_larger(item.embeds, budget), *caps]) or "make such items smaller"
+    return "\n".join([*_larger(item.embeds, budget), *caps]) or "make such items smaller"
 
 
 def _larger(embeds: int, budget: Budget) -> list[str]:
@@ -102,12 +108,12 @@ def probed(what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] |
         return Check(ADMITTED, "pass", detail)
     remedies = _larger(embeds, budget)
     if media_io is not None:
-        remedies.append(line("media_io_kwargs", media_io))
+        remedies.append(f"{line('media_io_kwargs', media_io)}  # looks at fewer frames")
     return Check(
         ADMITTED,
         "warn",
         f"{detail}: such a request ends with HTTP 400",
-        " or ".join([*remedies, "--data DIR judges by your own media"]),
+        "\n".join([*remedies, "--data DIR judges by your own media"]),
     )
 
 
@@ -123,7 +129,7 @@ def budgeted(budget: Budget) -> Check | None:
 def _admitted(facts: CheckFacts) -> Iterator[Check]:
     judged, model = facts.configuration, facts.given_model
     knobs = model.knobs if model else ()
-    check = admitted(judged.table, judged.budget, knobs, facts.dialect)
+    check = admitted(judged.table, judged.budget, knobs, facts.dialect, judged.engine_args)
     if check is not None:
         yield check
 

@@ -68,10 +68,10 @@ def bleeding(
         f"{m} of {shape}: {before.tokens:,} → {after.tokens:,} tokens"
         for m, (shape, before, after) in moved.items()
     )
-    lines = [f"for {m} alone {line(KWARGS, args[KWARGS])}" for m, args in remedies.items()]
+    lines = [f"{line(KWARGS, args[KWARGS])}  # for {m} alone" for m, args in remedies.items()]
     return Check(
         SCOPE.of(name),
         "warn",
         f"{name} is written flat and changes {' and '.join(moved)}: {cases}",
-        " or ".join(lines),
+        "\n".join(lines),
     )

@@ -70,17 +70,16 @@ def prompt_fits(
     modality = max(most, key=lambda m: most[m][0] * most[m][1])
     count, each = most[modality]
     left = room - reserve_tokens - (tokens - count * each)
-    remedies = []
+    remedies = [line("max_model_len", total)] if longer else []
     if left >= each:
         remedies.append(line(LIMIT, {**limits, modality: _counted(limits, modality, left // each)}))
     share = left // count
     for knob in knobs:
         value = knob.value_for_item(share) if knob.modality == modality and share > 0 else None
         if value is not None:
-            remedies.append(f"{line_of(knob, value)} ({share:,} tokens each)")
+            capped = line_of(knob, value, engine_args)
+            remedies.append(f"{capped}  # makes larger {modality}s smaller, to {share:,} tokens")
             break
-    if longer:
-        remedies.append(line("max_model_len", total))
     remedies.append(
         "--requests FILE judges by your own" if own else "--data DIR judges by your own media"
     )
@@ -89,7 +88,7 @@ def prompt_fits(
         PROMPTS_FIT,
         "fail" if alone else "warn",
         f"{detail}: vLLM rejects such a prompt",
-        " or ".join(remedies),
+        "\n".join(remedies),
     )
 
 

@@ -15,6 +15,8 @@ from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.limits import Count
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.nested import merged
 from mmcalib.domain.shapes import Modality
@@ -33,10 +35,14 @@ _LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """Engine arguments that are tried before they are proposed, and the lines that bring them."""
+    """Engine arguments that are tried before they are proposed, and the lines that bring them;
+    `knob` at `value` makes items smaller.
+    """
 
     engine_args: Mapping[str, Any]
     lines: str
+    knob: Knob | None = None
+    value: Value = 0
 
 
 def reserved(
@@ -90,7 +96,7 @@ def reserved_check(
         RESERVED,
         "warn" if allowed else "fail",
         f"under-reserved: {detail}; {starts}",
-        " or ".join(cures) or dialect.say(flags=_FLAGS, lines=_LINES),
+        "\n".join(cures) or dialect.say(flags=_FLAGS, lines=_LINES),
     )
 
 
@@ -131,7 +137,7 @@ def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> 
         if value is not None:
             kwargs = merged(engine_args.get(knob.argument), knob.kwargs(value))
             lines = f"{line(LIMIT, plain)} and {line(knob.argument, kwargs)}"
-            yield Cure({**without, knob.argument: kwargs}, lines)
+            yield Cure({**without, knob.argument: kwargs}, lines, knob, value)
     yield Cure(without, line(LIMIT, plain))
 
 

@@ -9,9 +9,6 @@ from mmcalib.sizes import MIB
 # The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
 # first use (benchmarks/memory_allowances.toml has them all).
 ONE_RANK_BYTES: Final = 72 * MIB
-# What vLLM sees taken when it first looks: 0.23 GiB on an A10G (public file 62145020194), 0.45 to
-# 0.60 on larger GPUs. Only releases before 0.10 count it.
-CONTEXT_BYTES: Final = 236 * MIB
 # Two ranks show 0.33 GiB (vllm#14452): NCCL's buffers too, where vLLM looks before NCCL starts.
 NCCL_BYTES: Final = 230 * MIB
 

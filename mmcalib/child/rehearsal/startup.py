@@ -13,10 +13,10 @@ from torch.nn.modules import module as hooks
 
 from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.install import Stage
-from mmcalib.child.rehearsal.overhead import CONTEXT_BYTES
 from mmcalib.child.rehearsal.patches import processes
 from mmcalib.child.storages import storages
 from mmcalib.releases import memory, models, platforms
+from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.releases.runner import gpu_worker, watched_phases
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shor
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import EngineStarted
+from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.result.traffic import ServedTraffic
 from mmcalib.wording import gib, room
 from mmcalib.workflows.memory.accuracy import Component, components, misses
@@ -150,13 +152,20 @@ def reserved_check(
     """R4 in bytes, which decides; None where a step could not be rehearsed. `cures` are settings
     with which it passes, each rehearsed.
     """
-    found = predicted_shortfall(predicted, decision)
-    if found is None:
+    found, after = predicted_shortfall(predicted, decision), predicted.calibrated
+    if found is None or after is None:
         return None
+    total = after.total_bytes
     profiled = gib(found.reserved_bytes - found.spare_bytes)
     spare = f", and {gib(found.spare_bytes)} are free beside the KV cache"
     detail = f"{_said(found.worst)}; the profile reserves {profiled}, rehearsed"
     detail += spare if found.spare_bytes else ""
+    if found.passes and found.is_tight:
+        detail += (
+            f"; gpu_memory_utilization leaves {gib(found.outside_bytes)} to the CUDA context, to "
+            "fragmentation and to kernels: too little under load"
+        )
+        return Check(RESERVED, "warn", detail, f"--gpu-memory-utilization {_roomy(total):g}")
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
@@ -175,6 +184,12 @@ def reserved_check(
         f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
         f"{', or '.join(cures) or other}, or --allow-under-reserve",
     )
+
+
+def _roomy(total_bytes: int) -> float:
+    """The utilization that leaves room for the CUDA context and vLLM's own slack."""
+    outside = CONTEXT_BYTES + VLLM_SLACK_BYTES
+    return math.floor(100 * (1 - outside / total_bytes)) / 100
 
 
 def predicted_shortfall(predicted: Predicted, decision: Configuration) -> Shortfall | None:

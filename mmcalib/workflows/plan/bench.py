@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.fix import Fix, Outcome, changed
 from mmcalib.derive.goal import Goal
 from mmcalib.derive.kept import NOTHING_KEPT, Keep
@@ -17,17 +18,30 @@ from mmcalib.workflows.plan.standing import Standing
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The configuration as it is, its goal, what must stay, and what its figures stand on."""
+    """The configuration as it is, its goal, what must stay, and what its figures stand on.
+
+    `required` fixes are part of every combination. `oom` is what the log's server lacked when it
+    ran out of memory.
+    """
 
     prediction: MemoryPrediction
     engine_args: Mapping[str, Any]
     goal: Goal
     kept: Keep = NOTHING_KEPT
     standing: Standing = field(default_factory=Standing)
+    required: tuple[Fix, ...] = ()
+    oom: ObservedOom | None = None
 
     def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
-        """What the fixes make of the engine arguments that they change."""
-        return changed(self.engine_args, fixes)
+        """The engine arguments that the fixes change, each with its whole new value."""
+        values = changed(self.engine_args, (*self.required, *fixes))
+        names = [name for fix in (*fixes, *self.required) for name in fix.changes]
+        return {name: values[name] for name in dict.fromkeys(names)}
+
+    def values(self, fix: Fix, fixes: tuple[Fix, ...]) -> dict[str, Any]:
+        """The arguments that one of the fixes changes, each with its whole value under all."""
+        values = self.changes(fixes)
+        return {name: values[name] for name in fix.changes}
 
     def args(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
         """All engine arguments under the fixes."""
@@ -50,9 +64,6 @@ class Bench:
         """A rehearsal with its KV cache as it stands beside a log, where that decides."""
         anchor = self.standing.anchor
         return anchor.moved(answer) if anchor else answer
-
-    def reached(self, answer: Rehearsed) -> bool:
-        return self.goal.reached(self.stands(answer))
 
     def found(self, fixes: tuple[Fix, ...]) -> Rehearsed | MmcalibError | None:
         """What was rehearsed for these fixes, vLLM's refusal, or None where nobody has asked."""

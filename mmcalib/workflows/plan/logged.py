@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.logs.closure import closure_words
 from mmcalib.derive.logs.log_failures import failure_words
 from mmcalib.derive.logs.log_release import release_words
@@ -15,7 +16,9 @@ from mmcalib.workflows.plan.log_gpu import total_bytes
 from mmcalib.workflows.plan.standing import Standing
 
 
-def logged(found: ServerLog, base: Rehearsed, stands: Standing) -> Logged:
+def logged(
+    found: ServerLog, base: Rehearsed, stands: Standing, oom: ObservedOom | None = None
+) -> Logged:
     """What the log said, for the report, and how far the rehearsal of its configuration is."""
     log = found.log
     graphs = log.cudagraph_estimate_bytes
@@ -35,6 +38,7 @@ def logged(found: ServerLog, base: Rehearsed, stands: Standing) -> Logged:
             label="measured",
         ),
         failures=[failure_words(trouble) for trouble in log.troubles],
+        oom=oom,
         notes=list(_notes(found, base, stands)),
         release=ReleaseOfLog(
             versions=list(log.release.versions),

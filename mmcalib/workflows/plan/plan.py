@@ -32,7 +32,14 @@ from mmcalib.workflows.plan.log_gpu import gpu_of_log, same_size, total_bytes
 from mmcalib.workflows.plan.log_row import row as log_row
 from mmcalib.workflows.plan.logged import logged
 from mmcalib.workflows.plan.planned import best, others, reserved, tried
-from mmcalib.workflows.plan.reserving import judged, settled
+from mmcalib.workflows.plan.reserving import (
+    Settled,
+    judged,
+    observe_oom,
+    safe_outcome,
+    settled,
+    without_trap_hints,
+)
 from mmcalib.workflows.plan.searching import searched
 from mmcalib.workflows.plan.standing import Standing, standing
 from mmcalib.workflows.spec import cache_dir
@@ -78,26 +85,27 @@ def plan(
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
             if read is not None:
-                bench = replace(bench, standing=_standing(read, prediction, resolved, device))
-        outcome = bench.outcome(())
-        fixes, found = _search(bench, base, resolved, progress)
+                bench = _beside_log(bench, read, resolved, device)
+            outcome = bench.outcome(())
+            at = judged(bench, (), device) if outcome.reached or bench.oom else None
+            honest = bench if outcome.reached and at and at.holds else without_trap_hints(bench)
+        fixes, found = _search(honest, base, resolved, device, progress)
         with progress.step(f"rehearsing worst steps on {device.name}"):
-            found_so = settled(bench, found, device)
-            as_it_is = reserved(judged(bench, (), device)) if outcome.reached else None
-            tries = [tried(fix, bench, device) for fix in fixes if fix.alone or fix.untried]
-            cheapest = best(found_so.best, bench, device)
-            alternatives = others(found_so.best, bench, device)
+            tries = [tried(fix, bench, device) for fix in honest.required if fixes]
+            tries += [tried(fix, honest, device) for fix in fixes if fix.alone or fix.untried]
+            cheapest = best(found.best, honest, device)
+            alternatives = others(found.best, honest, device)
         return Plan(
-            goal=str(wanted),
+            goal=f"{wanted}, and does not run out of memory" if bench.oom else str(wanted),
             kept=list(keep),
-            verdict=found_so.verdict,
-            reserved=as_it_is,
+            verdict=found.verdict,
+            reserved=reserved(at, cheapest if found.verdict == "reached" else None, bench.oom),
             memory=bench.standing.memory(base, device),
             lacking_bytes=outcome.lacking_bytes,
             fixes=tries,
             combination=cheapest,
             others=alternatives,
-            log=logged(read, base, bench.standing) if read is not None else None,
+            log=logged(read, base, bench.standing, bench.oom) if read is not None else None,
             log_row=_row(read, resolved, device) if read is not None else None,
             model=resolved.id,
             source=resolved.source,
@@ -112,24 +120,44 @@ def plan(
 
 
 def _search(
-    bench: Bench, base: Rehearsed, resolved: ResolvedModel, progress: Progress
-) -> tuple[list[Fix], Found]:
-    """All fixes there are, and what came of them; none where the goal is reached already."""
+    bench: Bench, base: Rehearsed, resolved: ResolvedModel, gpu: Gpu, progress: Progress
+) -> tuple[list[Fix], Settled]:
+    """All fixes there are, and what came of them; none where the goal is reached without."""
+    fixes: list[Fix] = []
+    found = Settled("reached already", Found({}, (), reached=True, proven=True))
     if bench.outcome(()).reached:
-        return [], Found({}, (), reached=True, proven=True)
-    return searched(bench, _facts(base, _opened(resolved, progress), resolved), progress)
+        found = settled(bench, found.best, gpu)
+        if found.verdict != "under-reserved":
+            return fixes, found
+    facts = _facts(base, _opened(resolved, progress), resolved)
+    if not bench.outcome(()).reached:
+        fixes, cheap = searched(bench, facts, progress)
+        found = settled(bench, cheap, gpu)
+    if found.verdict == "under-reserved":
+        # The cheapest that reach the goal do not hold: look for those that do both.
+        fixes, safe = searched(bench, facts, progress, lambda one: safe_outcome(bench, one, gpu))
+        if safe.reached:
+            found = settled(bench, safe, gpu)
+    return fixes, found
 
 
-def _standing(
-    read: from_log.ServerLog, prediction: MemoryPrediction, resolved: ResolvedModel, gpu: Gpu
-) -> Standing:
-    """The log beside a rehearsal of its own configuration, which options may have changed."""
-    own = {**read.engine_args, "model": resolved.path}
+def _beside_log(bench: Bench, read: from_log.ServerLog, resolved: ResolvedModel, gpu: Gpu) -> Bench:
+    """The bench with the log beside a rehearsal of its own configuration, which options may have
+    changed.
+    """
+    own = replace(bench, engine_args={**read.engine_args, "model": resolved.path})
     try:
-        found = prediction.rehearse(own)
+        stands = standing(read.log, own.rehearse(()), gpu, total_bytes(read.log))
     except EngineError as error:
-        return Standing(reason=f"the log's own configuration cannot be rehearsed: {error.message}")
-    return standing(read.log, found, gpu, total_bytes(read.log))
+        # What it ran out of is then held against the configuration as it is.
+        own = bench
+        stands = Standing(
+            reason=f"the log's own configuration cannot be rehearsed: {error.message}"
+        )
+    oom = observe_oom(replace(own, standing=stands), read.log, gpu)
+    if oom is not None and own.rehearse(()).budget is None:
+        raise takes_no_media(resolved)
+    return replace(bench, standing=stands, oom=oom)
 
 
 def _row(read: from_log.ServerLog, resolved: ResolvedModel, gpu: Gpu) -> LogRow:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mmcalib.derive.fix import Fix, spelled
+from mmcalib.derive.demand import ObservedOom
+from mmcalib.derive.fix import Fix, effective, spelled
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes.size_hint import SIZE_HINT
 from mmcalib.domain.rehearsed import Rehearsed
@@ -11,7 +12,7 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.plan import Combination, Price, TriedFix
 from mmcalib.workflows.plan.bench import Bench
-from mmcalib.workflows.plan.reserving import Judged, judged
+from mmcalib.workflows.plan.reserving import Judged, judged, oom_words
 from mmcalib.workflows.plan.searching import refused_by
 
 
@@ -20,23 +21,29 @@ def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
     answer = bench.found((fix,)) if not fix.untried else None
     found = answer if isinstance(answer, Rehearsed) else None
     stands = bench.stands(found) if found else None
+    changes = dict(fix.changes) if fix.untried else bench.changes((fix,))
     problem = answer.message if isinstance(answer, MmcalibError) else fix.untried
+    reaches = bench.goal.reached(stands) if stands else None
+    lacking = bench.outcome((fix,)).lacking_bytes if found else None
+    at = judged(bench, (fix,), gpu) if reaches or fix.knob == SIZE_HINT else None
+    if reaches and at is not None and at.lacking_bytes:
+        reaches, lacking = False, at.lacking_bytes
     if answer is None and not problem:
         problem = "not rehearsed: too many before it"
     return TriedFix(
         name=fix.name,
-        flags=fix.flags,
-        changes=dict(fix.changes),
+        flags=spelled(changes) or fix.name,
+        changes=changes,
         cost=fix.cost,
         price=fix.price,
-        reaches=bench.goal.reached(stands) if stands else None,
-        lacking_bytes=bench.outcome((fix,)).lacking_bytes if found else None,
+        reaches=reaches,
+        lacking_bytes=lacking,
         kv_cache_bytes=stands.kv_cache_bytes if stands else None,
         kv_cache_tokens=stands.kv_cache_tokens if stands else None,
         max_concurrency=stands.max_concurrency if stands else None,
         label=bench.standing.label(found) if found else None,
         problem=problem,
-        warning=_warning(fix, bench, found, gpu) if found else "",
+        warning=_warning(fix, bench, found, at) if found else "",
     )
 
 
@@ -57,12 +64,16 @@ def others(found: Found, bench: Bench, gpu: Gpu) -> list[Combination]:
 
 
 def _combination(fixes: tuple[Fix, ...], bench: Bench, gpu: Gpu) -> Combination | None:
-    answer = bench.found(fixes) if fixes else None
+    every = (*bench.required, *fixes)
+    answer = bench.found(fixes) if every else None
     if not isinstance(answer, Rehearsed):
         return None
     changes = bench.changes(fixes)
     return Combination(
-        fixes=[Price(name=f.name, flags=f.flags, cost=f.cost, price=f.price) for f in fixes],
+        fixes=[
+            Price(name=f.name, flags=spelled(bench.values(f, fixes)), cost=f.cost, price=f.price)
+            for f in effective(every)
+        ],
         flags=spelled(changes),
         changes=changes,
         reaches=True,
@@ -72,22 +83,29 @@ def _combination(fixes: tuple[Fix, ...], bench: Bench, gpu: Gpu) -> Combination 
     )
 
 
-def reserved(found: Judged | None) -> CheckResult | None:
-    """R4 as a report has it."""
-    return CheckResult.showing(found.check) if found else None
+def reserved(
+    found: Judged | None, mended: Combination | None = None, oom: ObservedOom | None = None
+) -> CheckResult | None:
+    """R4 as a report has it; where it fails, `mended` is what to do about it, and about `oom`."""
+    if found is None:
+        return None
+    shown = CheckResult.showing(found.check)
+    if found.holds:
+        return shown
+    detail = f"{oom_words(oom)}. {shown.detail}" if oom else shown.detail
+    return shown.model_copy(
+        update={"detail": detail, "remedy": mended.flags if mended else shown.remedy}
+    )
 
 
-def _warning(fix: Fix, bench: Bench, found: Rehearsed, gpu: Gpu) -> str:
+def _warning(fix: Fix, bench: Bench, found: Rehearsed, at: Judged | None) -> str:
     """What is wrong with what reaches the goal, and with a size hint in any case: the profile
     shrinks, and what vLLM admits does not; or both do, and what vLLM took before it now refuses.
     """
     hint = fix.knob == SIZE_HINT
-    if not hint and not bench.reached(found):
-        return ""
     for modality, (before, after) in (refused_by(fix, bench) if hint else {}).items():
         return f"every {modality} of more than {after:,} tokens is refused (now {before:,})"
-    at = judged(bench, (fix,), gpu)
-    if at is None or at.check.status != "fail":
+    if at is None or at.holds:
         return ""
     if not hint or found.budget is None:
         return at.check.detail

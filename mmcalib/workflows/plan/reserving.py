@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -14,22 +15,25 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.configuration import Configured
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.cures import Engine
-from mmcalib.derive.demand import Shortfall
-from mmcalib.derive.fix import COSTS, Cost, Fix
+from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, observed_oom
+from mmcalib.derive.fix import COSTS, Cost, Fix, Outcome
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes.size_hint import SIZE_HINT
+from mmcalib.derive.fixes.utilization import UTILIZATION
 from mmcalib.derive.limits import Count
+from mmcalib.derive.logs import OutOfMemory, SamplerOutOfMemory, StartupLog
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.setting import DEFAULT
-from mmcalib.domain.shapes import MODALITIES
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.wording import gib
 from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.workflows.memory.cured import cured
 from mmcalib.workflows.memory.figures import rehearsed_adequacy
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.tokens_alone import in_tokens, not_rehearsed
-from mmcalib.workflows.memory.worst_steps import configurations
+from mmcalib.workflows.memory.worst_steps import configurations, demands
 from mmcalib.workflows.plan.bench import Bench
 
 Verdict = Literal["reached already", "reached", "under-reserved", "out of reach"]
@@ -41,11 +45,19 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """R4 of one configuration; `shortfall` is None where it is not known in bytes."""
+    """R4 of one configuration; `shortfall` is None where it is not known in bytes. It lacks
+    `lacking_bytes` of room beside what the log's server had when it ran out of memory.
+    """
 
     check: Check
     shortfall: Shortfall | None
     configuration: Configured
+    found: Rehearsed
+    lacking_bytes: int = 0
+
+    @property
+    def holds(self) -> bool:
+        return self.check.status != "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +75,7 @@ def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
     answer = bench.found(fixes)
     if not isinstance(answer, Rehearsed) or answer.budget is None:
         return None
-    configuration = _configured(bench, fixes, answer, answer.budget)
-    every = list(configurations(configuration))
-    found = bench.prediction.every([args for _, args in every])
-    steps = {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
-    predicted = Predicted(gpu, None, answer, steps=steps, failure=bench.prediction.failure)
+    configuration, predicted = _predict(bench, fixes, answer, answer.budget, gpu)
     check = reserved_check(predicted, configuration, allow_under_reserve=False)
     if check is None:
         command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
@@ -75,9 +83,81 @@ def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
             configuration.adequacy, answer.budget.profiled_modality, ()
         )
         (check,) = in_tokens([tokens], configuration, not_rehearsed(predicted, command))
+    short = predicted_shortfall(predicted, configuration)
+    stands, lacking = bench.stands(answer), 0
+    if bench.oom is not None:
+        lacking = bench.oom.lacking(stands, short)
+        check = _against_oom(check, bench.oom, lacking)
     if check.status == "fail":
         check = replace(check, remedy=_REMEDY)
-    return Judged(check, predicted_shortfall(predicted, configuration), configuration)
+    return Judged(check, short, configuration, stands, max(0, lacking))
+
+
+def _predict(
+    bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget, gpu: Gpu
+) -> tuple[Configured, Predicted]:
+    configuration = _configured(bench, fixes, answer, budget)
+    every = list(configurations(configuration))
+    found = bench.prediction.every([args for _, args in every])
+    steps = {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
+    failure = bench.prediction.failure
+    return configuration, Predicted(gpu, None, answer, steps=steps, failure=failure)
+
+
+def observe_oom(bench: Bench, log: StartupLog, gpu: Gpu) -> ObservedOom | None:
+    """The worst out-of-memory error of the log's server, whose own configuration is the bench's;
+    None where it has none. Raises EngineError where that configuration cannot be rehearsed.
+    """
+    errors = [
+        (t.cause if isinstance(t.cause, OutOfMemory) else OutOfMemory(), t.phase)
+        for t in log.troubles
+        if isinstance(t.cause, OutOfMemory | SamplerOutOfMemory)
+    ]
+    if not errors:
+        return None
+    answer = bench.rehearse(())
+    short, every = None, list[Demand]()
+    if answer.budget is not None:
+        configuration, predicted = _predict(bench, (), answer, answer.budget, gpu)
+        short = predicted_shortfall(predicted, configuration)
+        every = list(demands(configuration, answer, predicted.steps))
+    stands = bench.stands(answer)
+    if log.kv_cache_bytes is not None:
+        stands = replace(stands, kv_cache_bytes=log.kv_cache_bytes)
+    observed = (observed_oom(cause, phase, stands, short, every) for cause, phase in errors)
+    return max(observed, key=lambda one: one.lacking_bytes)
+
+
+def _against_oom(check: Check, oom: ObservedOom, lacking: int) -> Check:
+    """R4 beside a server that ran out of memory: it decides where R4 alone would pass."""
+    if lacking > 0:
+        need = f"{gib(lacking)} more must stay free"
+        detail = f"{need}; {check.detail}" if check.status == "fail" else need
+        return replace(check, status="fail", detail=detail)
+    more = gib(oom.lacking_bytes - lacking)
+    detail = f"{check.detail}; {more} more stay free than the log's server had"
+    return replace(check, detail=f"{detail}, which lacked {gib(oom.lacking_bytes)}")
+
+
+def oom_words(oom: ObservedOom) -> str:
+    """Which step took the memory, and what was outside PyTorch."""
+    words = f"the log's server ran out of memory{f' ({oom.phase})' if oom.phase else ''}"
+    if oom.before_kv_cache and oom.spare_bytes > oom.lacking_bytes:
+        words += (
+            f", though its rehearsal leaves {gib(oom.spare_bytes)} free then: something else held "
+            "memory of that GPU"
+        )
+    if oom.step_bytes is not None:
+        words += f": its step took {gib(oom.step_bytes)} above the model and the KV cache"
+    if oom.step_modality is not None:
+        words += (
+            f", as much as {oom.step_tokens:,} tokens of {oom.step_modality} "
+            f"({oom.step_items} of the largest); one step encodes at most "
+            f"{oom.step_limit_tokens:,}"
+        )
+    if oom.outside_torch_bytes is not None:
+        words += f"; {gib(oom.outside_torch_bytes)} were outside PyTorch"
+    return words
 
 
 def settled(bench: Bench, found: Found, gpu: Gpu) -> Settled:
@@ -95,7 +175,18 @@ def settled(bench: Bench, found: Found, gpu: Gpu) -> Settled:
     # With what is mended less may do; of nothing else nothing can be left out.
     proven = found.proven and (held[0] == found.best or not found.best)
     best = replace(found, best=held[0], others=tuple(held[1:]), proven=proven, mended=mended)
-    return Settled("reached" if best.best else "reached already", best)
+    changes = bench.required or best.best
+    return Settled("reached" if changes else "reached already", best)
+
+
+def safe_outcome(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Outcome:
+    """Whether the fixes reach the goal and what startup reserves holds them, mended or not."""
+    outcome = bench.outcome(fixes)
+    if not outcome.reached or _held(bench, fixes, gpu) is not None:
+        return outcome
+    at = judged(bench, fixes, gpu)
+    short = at.shortfall.nbytes if at and at.shortfall else 0
+    return Outcome(False, max(1, short, at.lacking_bytes if at else 0))
 
 
 def _held(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> tuple[Fix, ...] | None:
@@ -103,55 +194,109 @@ def _held(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> tuple[Fix, ...] | N
     reach the goal; None where there are none.
     """
     at = judged(bench, fixes, gpu)
-    if at is None or at.check.status != "fail":
+    if at is None or at.holds:
         return fixes
-    mends = sorted(_mends(bench, fixes, at, gpu), key=lambda fix: COSTS.index(fix.cost))
-    if not mends:
-        return None
-    mended = (*(fix for fix in fixes if fix.knob not in mends[0].changes), mends[0])
-    bench.outcome(mended)
-    return mended
+    for mend in sorted(_mends(bench, at), key=lambda fix: COSTS.index(fix.cost)):
+        mended = _with(fixes, mend)
+        now = judged(bench, mended, gpu) if bench.outcome(mended).reached else None
+        if now is not None and now.lacking_bytes and mend.knob != UTILIZATION:
+            # What the step needs is reserved now, and the log's server lacked more than that.
+            lower = next(_lower_utilization(bench, now), None)
+            mended = _with(mended, lower) if lower else mended
+            now = judged(bench, mended, gpu) if bench.outcome(mended).reached else None
+        if now is not None and now.holds:
+            return mended
+    return None
 
 
-def _mends(bench: Bench, fixes: tuple[Fix, ...], at: Judged, gpu: Gpu) -> Iterator[Fix]:
-    """Each rehearsed as a whole."""
-    if (without := _without_hints(bench)) and bench.kept.allows(without):
-        together = (*fixes, without)
-        found = judged(bench, together, gpu) if bench.outcome(together).reached else None
-        if found is not None and found.check.status != "fail":
-            yield without
-    if at.shortfall is None:
+def _with(fixes: tuple[Fix, ...], mend: Fix) -> tuple[Fix, ...]:
+    return (*(fix for fix in fixes if fix.knob not in mend.changes), mend)
+
+
+def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
+    """Values of the engine that may mend it."""
+    if at.shortfall is None or at.shortfall.passes:
+        yield from _lower_utilization(bench, at)
         return
     for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
-        mend = _mend(cure.engine, at.configuration.budget)
-        if bench.kept.allows(mend) and bench.reached(cure.rehearsed):
+        less = at.found.kv_cache_bytes - bench.stands(cure.rehearsed).kv_cache_bytes
+        mend = _mend(cure.engine, at.configuration.budget, less)
+        if bench.kept.allows(mend):
             yield mend
 
 
-def _without_hints(bench: Bench) -> Fix | None:
-    """Without size hints, which shrink what vLLM profiles with, and mostly not what it admits; None
-    where there are none.
+def _lower_utilization(bench: Bench, at: Judged) -> Iterator[Fix]:
+    """Less of the GPU for vLLM, where that makes the room that the log's server lacked."""
+    if bench.oom is None or bench.oom.before_kv_cache or not at.lacking_bytes:
+        return
+    found = at.found
+    share = (found.requested_bytes - at.lacking_bytes) / found.total_bytes
+    utilization = math.floor(100 * share) / 100
+    less = found.requested_bytes - round(utilization * found.total_bytes)
+    fix = Fix(
+        name=f"{UTILIZATION}={utilization:g}",
+        knob=UTILIZATION,
+        changes={UTILIZATION: utilization},
+        cost="KV cache",
+        price=f"{gib(less)} less, which stay free for such a step",
+    )
+    if utilization > 0 and bench.kept.allows(fix):
+        yield fix
+
+
+def without_trap_hints(bench: Bench) -> Bench:
+    """The bench whose combinations all drop the size hints that shrink what vLLM profiles and not
+    what it admits: they make room that a real item takes back. The same one where there are none.
     """
+    limits = bench.engine_args.get(LIMIT) or {}
+    hinted = [m for m in MODALITIES if hint(limits, m)]
+    before = _largest_items(bench)
+    plain = _dropping(bench, hinted)
+    traps = [m for m in hinted if before.get(m) and before.get(m) == _largest_items(plain).get(m)]
+    honest = plain if traps == hinted else _dropping(bench, traps)
+    answer, now = honest.found(()), bench.found(())
+    if honest is bench or not isinstance(answer, Rehearsed) or not isinstance(now, Rehearsed):
+        return bench
+    (fix,) = honest.required
+    less = bench.stands(now).kv_cache_bytes - bench.stands(answer).kv_cache_bytes
+    if less > 0:
+        fix = replace(fix, cost="KV cache", price=f"{gib(less)} less: {fix.price}")
+    elif bench.outcome(()).reached:
+        return bench
+    return replace(bench, required=(fix,))
+
+
+def _dropping(bench: Bench, modalities: Sequence[Modality]) -> Bench:
+    """The bench without size hints for these, rehearsed; the same one where they must stay."""
     limits, plain = bench.engine_args.get(LIMIT) or {}, unhinted(bench.engine_args)
     without: dict[str, dict[str, int | None]] = {
-        modality: {"count": plain[LIMIT][modality], **dict.fromkeys(hints)}
-        for modality in limits
-        if (hints := hint(limits, modality))
+        modality: {"count": plain[LIMIT][modality], **dict.fromkeys(hint(limits, modality))}
+        for modality in modalities
     }
-    if not without:
-        return None
-    return Fix(
+    fix = Fix(
         name=f"no size hint for {', '.join(without)}",
-        knob=SIZE_HINT,
+        knob=f"no {SIZE_HINT}",
         changes={LIMIT: without},
         cost="nothing",
-        price="vLLM's profile reserves for the largest item that it admits",
+        price=f"vLLM's profile reserves for the largest {' and '.join(without)} that it admits",
     )
+    if not without or not bench.kept.allows(fix):
+        return bench
+    honest = replace(bench, required=(fix,))
+    honest.outcome(())
+    return honest
 
 
-def _mend(engine: Engine, before: Budget) -> Fix:
+def _largest_items(bench: Bench) -> Mapping[Modality, int]:
+    answer = bench.found(())
+    budget = answer.budget if isinstance(answer, Rehearsed) else None
+    return budget.max_tokens_per_item if budget else {}
+
+
+def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:
+    """`less_kv_cache` bytes fewer are left for the KV cache than without it."""
     seqs, batch = engine.max_num_seqs, engine.max_num_batched_tokens
-    cost: Cost = "nothing"
+    cost: Cost = "KV cache" if less_kv_cache > 0 else "nothing"
     prices = []
     if seqs is not None:
         less = seqs < before.max_num_seqs
@@ -162,6 +307,8 @@ def _mend(engine: Engine, before: Budget) -> Fix:
         cost = "speed" if less else cost
         reads = f"prompts are read {batch:,} tokens at a time"
         prices.append(f"{reads}: slower first answers" if less else f"{reads}, and reserved for")
+    if less_kv_cache > 0:
+        prices.append(f"{gib(less_kv_cache)} less for the KV cache")
     return Fix(
         name=", ".join(f"{name}={value}" for name, value in engine.values.items()),
         knob="reserve",

@@ -8,7 +8,7 @@ from typing import Final
 from mmcalib.derive.every_fix import every_fix
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import LAST, Fix, Outcome
-from mmcalib.derive.fix_search import Found, cheapest
+from mmcalib.derive.fix_search import Evaluate, Found, cheapest
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
@@ -20,16 +20,21 @@ MOST_REHEARSALS: Final = 25
 MORE_REHEARSALS: Final = 10
 
 
-def searched(bench: Bench, facts: Facts, progress: Progress) -> tuple[list[Fix], Found]:
-    """The fixes, and what came of them."""
-    base = bench.outcome(())
-    left = MOST_REHEARSALS - bench.prediction.count
+def searched(
+    bench: Bench, facts: Facts, progress: Progress, outcome: Evaluate | None = None
+) -> tuple[list[Fix], Found]:
+    """The fixes, and what came of them; of each combination decides its `outcome`, the bench's
+    unless another is given.
+    """
+    left = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
+    outcome = outcome or bench.outcome
+    base = outcome(())
     with progress.step("rehearsing fixes", left + MORE_REHEARSALS) as task:
         fixes = _priced(every_fix(bench.engine_args, facts, bench.goal, bench.kept), bench)
 
         def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
             task.advance()
-            return bench.outcome(chosen)
+            return outcome(chosen)
 
         return fixes, cheapest(fixes, base, evaluate, left, MORE_REHEARSALS)
 

@@ -56,7 +56,7 @@ def examine(
     subject, memory, asks = opened.subject, opened.memory, opened.asks
     if memory is not None:
         memory = with_worst_steps(memory, subject)
-    checks = list(findings(subject, asks, memory, has_data=corpus is not None))
+    checks = list(findings(subject, asks, memory, corpus, str(session.job.config)))
     traps = list(option_traps(config.engine_args, config.served, figures(subject, memory)))
     checks += [trap.check for trap in traps]
     if corpus is None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue.limits import LIMIT
@@ -18,6 +18,7 @@ from mmcalib.derive.demand import WorstStep
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.models import read_config, vocab_size
 from mmcalib.progress import Progress
+from mmcalib.sizes import GIB
 from mmcalib.wording import gib
 from mmcalib.workflows.memory.checks import (
     memory_checks,
@@ -32,6 +33,9 @@ from mmcalib.workflows.memory.tokens_alone import Unrehearsed, not_rehearsed
 from mmcalib.workflows.memory.worst_steps import configurations, encoder_steps
 from mmcalib.workflows.proof.startup import Started
 from mmcalib.workflows.validate.subject import Subject
+
+# Less than this is 0.00 GiB.
+_SHOWN_BYTES: Final = round(0.005 * GIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,12 @@ def checks(
         yield kept
     for check in memory_checks(predicted, started, subject.resolved.path):
         fails = check.status == "fail"
-        plan = shlex.join(["mmcalib", "plan", "--config", config, "--gpu", predicted.gpu.name])
-        yield replace(check, remedy=plan) if fails else check
+        yield replace(check, remedy=plan_command(memory, config)) if fails else check
+
+
+def plan_command(memory: ServedMemory, config: str) -> str:
+    """What finds other settings for the file `config`."""
+    return f"{shlex.join(['mmcalib', 'plan', '--config', config])} {memory.predicted.gpu.flags}"
 
 
 def _remedy(memory: ServedMemory, subject: Subject) -> str:
@@ -149,11 +157,23 @@ def _remedy(memory: ServedMemory, subject: Subject) -> str:
         # What fails in tokens has cures of its own, that shrink the item.
         cures = list(cured(found, subject, every)) if subject.adequacy.passes else []
         less = None if cures else with_less_kv_cache(found, before, subject, every)
-    return " or ".join(map(_lines, cures)) or _leave_room(memory, subject, less)
+    cures.sort(key=lambda cure: -cure.rehearsed.kv_cache_bytes)
+    return "\n".join(_lines(cure, before) for cure in cures) or _leave_room(memory, subject, less)
 
 
-def _lines(cure: Cured) -> str:
-    return " and ".join(line(name, value) for name, value in cure.engine.values.items())
+def _lines(cure: Cured, before: Rehearsed) -> str:
+    lines = " and ".join(line(name, value) for name, value in cure.engine.values.items())
+    return f"{lines}  # {kv_cache_words(before, cure.rehearsed)}"
+
+
+def kv_cache_words(before: Rehearsed, after: Rehearsed) -> str:
+    """What a remedy does to the KV cache."""
+    if after.kv_cache_tokens is None:
+        return f"would not start: KV cache {gib(after.kv_cache_bytes)}"
+    lost = before.kv_cache_bytes - after.kv_cache_bytes
+    if abs(lost) < _SHOWN_BYTES:
+        return "costs no KV cache"
+    return f"costs {gib(lost)} of KV cache" if lost > 0 else f"brings {gib(-lost)} of KV cache"
 
 
 def _leave_room(memory: ServedMemory, subject: Subject, less: Cured | None = None) -> str:
@@ -162,17 +182,19 @@ def _leave_room(memory: ServedMemory, subject: Subject, less: Cured | None = Non
     """
     args = subject.engine_args
     found, left = predicted_shortfall(memory.predicted, subject), room(memory, subject)
-    if found is None or left is None:
+    before = memory.config
+    if found is None or left is None or before is None:
         return ""
     remedies = []
     worst = found.worst.modality if isinstance(found.worst, WorstStep) else None
     if worst is not None and worst != subject.budget.profiled_modality:
         others = {m: count for m, count in (args.get(LIMIT) or {}).items() if m != worst}
-        remedies.append(f"{line(LIMIT, {**others, worst: 0})} where no {worst} is served")
+        remedies.append(f"{line(LIMIT, {**others, worst: 0})}  # where no {worst} is served")
     lower = line("gpu_memory_utilization", left.utilization)
-    unreserved = f"{lower}, which leaves the room without reserving it"
-    remedies.append(_lines(less) if less is not None else unreserved)
-    return " or ".join(remedies)
+    lost = gib(left.requested_bytes - round(left.utilization * left.total_bytes))
+    unreserved = f"{lower}  # costs {lost} of KV cache; leaves the room without reserving it"
+    remedies.append(_lines(less, before) if less is not None else unreserved)
+    return "\n".join(remedies)
 
 
 def figures(subject: Subject, memory: ServedMemory | None) -> Figures:

@@ -377,3 +377,15 @@ def test_what_fails_in_tokens_still_fails_with_its_cure() -> None:
 def test_where_nothing_can_be_held_tokens_are_the_whole_matter() -> None:
     empty = replace(limits(0, 4), max_tokens_per_item={}, profiled_modality=None)
     assert in_tokens([TOKENS], Config(empty, empty), NO_GPU) == [TOKENS]
+
+
+def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
+    """Of 22 GiB 0.3 GiB are left, of which the CUDA context takes 0.23."""
+    fits = Config(limits(16_384, 51), limits(16_384, 51))
+    asked = 22 * GIB - 300 * MIB
+    for requested, status in ((20 * GIB, "pass"), (asked, "warn")):
+        at = predicted(fits, deepstack(fits.budget, requested_bytes=requested))
+        check = reserved_check(at, fits, allow_under_reserve=False)
+        assert check is not None
+        assert check.status == status, check.detail
+    assert check.remedy == "--gpu-memory-utilization 0.98"

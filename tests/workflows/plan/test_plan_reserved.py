@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.goal import Goal
+from mmcalib.derive.logs import OutOfMemory, Phase, SamplerOutOfMemory, StartupLog, Trouble
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import VllmRefused
 from mmcalib.gpus import catalogue
 from mmcalib.gpus.gpu import described
+from mmcalib.progress import Silent
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.planned import best, others, tried
-from mmcalib.workflows.plan.reserving import Judged, judged, settled
-from tests.workflows.rehearsals import GIB, deepstack, limits
+from mmcalib.workflows.plan.reserving import (
+    Judged,
+    judged,
+    observe_oom,
+    safe_outcome,
+    settled,
+    without_trap_hints,
+)
+from mmcalib.workflows.plan.searching import searched
+from tests.derive.costed import AREA
+from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
 
 GPU = catalogue.find("H100-80G")
+L4 = described("22GiB", "8.9")
 ROOMY = {"model": "/m", "max_num_seqs": 256, "max_num_batched_tokens": 16_384}
 FOUR = {**ROOMY, "max_num_seqs": 4}
 SEQS = Fix("max_num_seqs=4", "max_num_seqs", {"max_num_seqs": 4}, "speed", "at most 4 at once")
@@ -181,3 +196,186 @@ def test_the_worst_step_has_nothing_of_what_is_not_served() -> None:
     at.rehearse(())
     judge(at)
     assert asked[1:] == [{"image": 1, "video": 0}]
+
+
+@dataclass
+class Qwen7B:
+    """Qwen2.5-VL-7B on an L4 as it was rehearsed: the profile is of the largest image, or of the
+    size that a hint names; a cap of the processor makes both smaller.
+    """
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> Rehearsed:
+        size = (engine_args.get("mm_processor_kwargs") or {}).get("images_kwargs", {}).get("size")
+        item = min(16_384, size["longest_edge"] // 784) if size else 16_384
+        limit = engine_args["limit_mm_per_prompt"]["image"]
+        profiled = min(item, 324) if isinstance(limit, dict) and "width" in limit else item
+        length = engine_args.get("max_model_len", 8_192)
+        requested = round(engine_args.get("gpu_memory_utilization", 0.92) * 22 * GIB)
+        encoder = profiled * 140_000
+        peak = max(encoder, 300 << 20)
+        kv_cache = requested - 16 * GIB - peak
+        tokens = kv_cache // 57_344
+        return rehearsed(
+            budget=replace(
+                BUDGET,
+                max_tokens_per_item={"image": item},
+                encoder_compute_budget=max(item, 2_048),
+                encoder_cache_size=max(item, 2_048),
+                max_model_len=length,
+            ),
+            weights_bytes=16 * GIB,
+            buffers_bytes=0,
+            non_torch_bytes=0,
+            cudagraph_bytes=0,
+            requested_bytes=requested,
+            activation_peak_bytes=peak,
+            phases=peaks(encoder, 300 << 20),
+            encoder_tokens=profiled,
+            kv_cache_bytes=kv_cache,
+            kv_bytes_per_token=57_344,
+            kv_cache_tokens=tokens if tokens >= length else None,
+            max_concurrency=tokens / length if tokens >= length else None,
+        )
+
+
+HINTED: Mapping[str, Any] = {"count": 2, "width": 512, "height": 512}
+
+
+def served(image: Any, goal: Goal | None = None, **args: Any) -> Bench:
+    limits = {"limit_mm_per_prompt": {"image": image, "video": 0}}
+    at = Bench(MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal())
+    at.rehearse(())
+    return at
+
+
+def facts(at: Bench) -> Facts:
+    found = at.rehearse(())
+    assert found.budget is not None
+    return replace(FACTS, knobs=(AREA,), max_model_len=found.budget.max_model_len)
+
+
+def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price() -> None:
+    at = served(HINTED, max_model_len=32_768)
+    assert not judge(at).holds
+    honest = without_trap_hints(at)
+    (fix,) = honest.required
+    assert fix.cost == "KV cache"
+    assert fix.price.startswith("1.84 GiB less")
+    found = settled(honest, Found({}, (), reached=True, proven=True), L4)
+    assert found.verdict == "reached"
+    proposed = best(found.best, honest, L4)
+    assert proposed is not None
+    assert proposed.changes == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
+    assert [price.flags for price in proposed.fixes] == [proposed.flags]
+    assert proposed.reserved is not None
+    assert proposed.reserved.status == "pass"
+    plain = served(2)
+    assert without_trap_hints(plain) is plain
+
+
+def test_dropping_a_hint_is_combined_with_caps_and_a_shorter_context() -> None:
+    at = served(HINTED, Goal("concurrency", 16))
+    honest = without_trap_hints(at)
+    fixes, found = searched(honest, facts(at), Silent())
+    settled_so = settled(honest, found, L4)
+    assert settled_so.verdict == "reached"
+    proposed = best(settled_so.best, honest, L4)
+    assert proposed is not None
+    size = {"longest_edge": 3_211_264, "shortest_edge": 3_136}
+    assert proposed.changes == {
+        "max_model_len": 4_096,
+        "mm_processor_kwargs": {"images_kwargs": {"size": size}},
+        "limit_mm_per_prompt": {"image": 2, "video": 0},
+    }
+    assert proposed.reserved is not None
+    assert proposed.reserved.status == "pass"
+    whole = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
+    for fix in fixes:
+        shown = tried(fix, honest, L4)
+        if not fix.untried and fix.knob not in {"limits", "size hint"}:
+            assert shown.changes == {**fix.changes, **whole}
+            assert shlex.quote('{"image": 2, "video": 0}') in shown.flags
+
+
+OOM = OutOfMemory(
+    tried_bytes=round(1.08 * GIB),
+    total_bytes=22 * GIB,
+    free_bytes=round(0.39 * GIB),
+    allocated_bytes=round(20.91 * GIB),
+    graph_pools_bytes=0,
+    unallocated_bytes=0,
+)
+
+
+def exhausted(at: Bench, *, phase: Phase | None = "serving: encoder") -> Bench:
+    log = StartupLog(troubles=(Trouble(OOM, phase, None, 1, 1),))
+    return replace(at, oom=observe_oom(at, log, L4))
+
+
+def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() -> None:
+    """R4 alone would pass: what one step may encode is reserved."""
+    calm = served(2, gpu_memory_utilization=0.95)
+    assert judge(calm).holds
+    at = exhausted(calm)
+    assert at.oom is not None
+    assert at.oom.outside_torch_bytes == 22 * GIB - sum(
+        (OOM.free_bytes or 0, OOM.allocated_bytes or 0)
+    )
+    kv_cache = calm.rehearse(()).kv_cache_bytes
+    assert at.oom.step_bytes == round(21.99 * GIB) - 16 * GIB - kv_cache
+    assert (at.oom.step_modality, at.oom.step_items) == ("image", 2)
+    assert at.oom.step_tokens == round(at.oom.step_bytes / 140_000)
+    assert at.oom.step_limit_tokens == 16_384
+    found = judge(at)
+    assert not found.holds
+    assert found.lacking_bytes == at.oom.lacking_bytes
+    assert at.oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
+    so = settled(at, Found({}, (), reached=True, proven=True), L4)
+    assert so.verdict == "reached"
+    (mend,) = so.best.best
+    assert mend.changes == {"gpu_memory_utilization": 0.91}
+    assert mend.cost == "KV cache"
+    assert mend.price.startswith("0.88 GiB less")
+    assert judge(at, mend).holds
+
+
+def test_a_message_without_figures_still_asks_for_room() -> None:
+    calm = served(2)
+    trouble = Trouble(SamplerOutOfMemory(256), "profile: sampler", None, 1, 1)
+    oom = observe_oom(calm, StartupLog(troubles=(trouble,)), L4)
+    assert oom is not None
+    assert (oom.wanted_bytes, oom.step_bytes, oom.lacking_bytes) == (None, None, VLLM_SLACK_BYTES)
+    at = replace(calm, oom=oom)
+    so = settled(at, Found({}, (), reached=True, proven=True), L4)
+    # 0.15 of 22 GiB below the default of 0.92.
+    assert [fix.changes for fix in so.best.best] == [{"gpu_memory_utilization": 0.91}]
+
+
+def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
+    at = exhausted(served(2, gpu_memory_utilization=0.95), phase="profile: encoder")
+    so = settled(at, Found({}, (), reached=True, proven=True), L4)
+    assert so.verdict == "under-reserved"
+    _, found = searched(at, facts(at), Silent(), lambda fixes: safe_outcome(at, fixes, L4))
+    assert found.reached
+    assert "images_kwargs.size.longest_edge" in {fix.knob for fix in found.best}
+    assert judge(at, *found.best).holds
+
+
+def test_fixes_are_combined_until_they_reach_the_goal_and_hold() -> None:
+    """A lower utilization alone leaves too few tokens; with smaller images it does not."""
+    calm = served(2, Goal("kv_tokens", 45_000), gpu_memory_utilization=0.95)
+    at = exhausted(calm)
+    assert at.outcome(()).reached
+    assert settled(at, Found({}, (), reached=True, proven=True), L4).verdict == "under-reserved"
+    _, found = searched(at, facts(at), Silent(), lambda fixes: safe_outcome(at, fixes, L4))
+    so = settled(at, found, L4)
+    assert so.verdict == "reached"
+    proposed = best(so.best, at, L4)
+    assert proposed is not None
+    assert proposed.changes["gpu_memory_utilization"] < 0.95
+    assert proposed.memory.kv_cache_tokens is not None
+    assert proposed.memory.kv_cache_tokens >= 45_000
+    assert proposed.reserved is not None
+    assert proposed.reserved.status == "pass"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.goal import Goal
@@ -18,21 +17,7 @@ from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.searching import MOST_REHEARSALS, searched
 from tests.derive.costed import AREA
-from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
-
-FACTS = Facts(
-    largest_items=BUDGET.max_tokens_per_item,
-    knobs=(),
-    chunks_mm_input=True,
-    quantized=False,
-    tensor_parallel_size=1,
-    attention_heads=16,
-    weights_bytes=7 * GIB,
-    total_bytes=22 * GIB,
-    max_model_len=BUDGET.max_model_len,
-    max_num_seqs=BUDGET.max_num_seqs,
-    max_num_batched_tokens=BUDGET.max_num_batched_tokens,
-)
+from tests.workflows.rehearsals import BUDGET, FACTS, rehearsed
 
 
 @dataclass
