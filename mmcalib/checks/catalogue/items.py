@@ -18,6 +18,7 @@ from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.nested import merged
 from mmcalib.domain.shapes import Modality, weight
+from mmcalib.wording import several_are
 
 ADMITTED = CheckId("items admitted")
 STILL_ACCEPTED = CheckId("items still accepted")
@@ -154,7 +155,8 @@ def _still_accepted(facts: CheckFacts) -> Iterator[Check]:
         yield Check(
             STILL_ACCEPTED,
             "fail",
-            f"{items} items are refused under the chosen setting, such as {first.exemplar}",
+            f"{several_are(items, 'item')} refused under the chosen setting, such as "
+            f"{first.exemplar}",
             "--max-tokens-per-item larger",
         )
 
@@ -166,7 +168,8 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
         return
     if decision.forced:
         downscaled = sum(point.items_downscaled for point in decision.chosen)
-        detail = f"{downscaled} items are downscaled, because otherwise {decision.forced}"
+        many = several_are(downscaled, "item")
+        detail = f"{many} downscaled, because otherwise {decision.forced}"
         remedy = "a larger --gpu or --max-model-len, or what `mmcalib plan` finds"
         yield Check(KEPT_WHOLE, "warn", detail, remedy)
         return
@@ -180,7 +183,8 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
         yield Check(
             KEPT_WHOLE,
             "fail",
-            f"{sum(c.count for c in smaller)} items are downscaled, such as {worst.exemplar}: "
+            f"{several_are(sum(c.count for c in smaller), 'item')} downscaled, such as "
+            f"{worst.exemplar}: "
             f"{worst.tokens} of {tokens[worst.shape]} tokens",
             "--prefer throughput allows it; else report this as a bug of mmcalib",
         )

@@ -35,6 +35,7 @@ from mmcalib.workflows.plan.planned import best, others, reserved, tried
 from mmcalib.workflows.plan.reserving import judged, settled
 from mmcalib.workflows.plan.searching import searched
 from mmcalib.workflows.plan.standing import Standing, standing
+from mmcalib.workflows.refused import saying_what_to_change
 from mmcalib.workflows.spec import cache_dir
 
 _NO_CORPUS: Final = (
@@ -69,6 +70,7 @@ def plan(
     with (
         Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,
+        saying_what_to_change(path, flags),
     ):
         args = arguments(rehearsals, path, flags, model)
         if read is not None:

@@ -121,9 +121,7 @@ def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None
     checks = {check.name: check for check in findings(read, {}, decision, policy)}
     assert checks["prompts fit"].status == "pass"
     assert checks["items kept whole"].status == "warn"
-    assert (
-        "1 items are downscaled, because otherwise r.jsonl:1" in checks["items kept whole"].detail
-    )
+    assert "1 item is downscaled, because otherwise r.jsonl:1" in checks["items kept whole"].detail
 
 
 def test_as_little_as_will_do_is_taken_away() -> None:
