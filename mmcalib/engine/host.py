@@ -112,6 +112,11 @@ class EngineHost(Closing):
             self.ask(self._opened, "opening the model again")
 
     @property
+    def ended(self) -> bool:
+        """Whether it was closed, or has died."""
+        return self._ended
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 
@@ -172,7 +177,7 @@ class EngineHost(Closing):
         message = f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
-                return _not_installed()
+                return not_installed()
             case "not_multimodal":
                 return NotMultimodal(message, reason=answer.error)
             case "moved":
@@ -253,7 +258,7 @@ class EngineHost(Closing):
         self._ended = True
 
 
-def _not_installed() -> EngineDied:
+def not_installed() -> EngineDied:
     return EngineDied(
         "vLLM is not installed beside mmcalib", hint="mmcalib doctor (says how to install it here)"
     )

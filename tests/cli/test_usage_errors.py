@@ -183,6 +183,14 @@ def test_without_vllm_the_doctor_is_named(typed: str, cli, desk: Path) -> None:
     assert "try: mmcalib doctor" in ended.err
 
 
+def test_without_vllm_no_corpus_is_read(cli, desk: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    ended = cli("run", "--model", MODEL, "--data", "media", "--json")
+    assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (1, "engine_died")
+    assert ended.err.splitlines()[0] == "error: vLLM is not installed beside mmcalib"
+    assert not (desk / "out").exists()
+
+
 def test_what_nobody_foresaw_is_one_line_too() -> None:
     found = unexpected(ValueError("two\nlines"))
     assert (found.message, found.exit_code) == ("unexpected ValueError: two lines", 1)
