@@ -46,6 +46,9 @@ def find(name: str) -> Gpu:
             f"{name} is sold with several sizes of memory: {', '.join(meant)}",
             hint=f"name the one that will serve: --gpu {meant[0]}",
         )
+    if "," in name:
+        hint = "one of them; on the command line, run compares several"
+        raise UsageError(f"{name} are several GPUs, not one", hint=hint)
     close = difflib.get_close_matches(wanted, spellings, n=4 * SUGGESTIONS, cutoff=0.6)
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(

@@ -171,7 +171,7 @@ def test_a_name_of_several_sizes_is_refused_with_all_of_them(name: str, meant: s
     assert catalogue.find(caught.value.hint.split()[-1]).name == meant.split(",")[0]
 
 
-@pytest.mark.parametrize("name", ["", "nvidia", "Cerebras WSE-3"])
+@pytest.mark.parametrize("name", ["", "nvidia", "Cerebras WSE-3", "L4,L40S"])
 def test_an_unknown_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         catalogue.find(name)

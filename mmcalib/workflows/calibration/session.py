@@ -67,11 +67,12 @@ class Session:
 
 @dataclass(slots=True)
 class Shared(Closing):
-    """What jobs over one corpus have in common: its census, and the process that has a model open.
-    With `asks_once`, for several jobs, it is asked nothing twice.
+    """What jobs over one corpus have in common: its census, the process that has a model open,
+    which `asks_once` where there are several, and what earlier runs were answered.
     """
 
     asks_once: bool = False
+    answers: Answers | None = None
     corpus: ReadCorpus | None = None
     _host: RememberingHost | None = field(init=False, default=None)
     _model: str = field(init=False, default="")
@@ -125,7 +126,7 @@ def session_of(
     """
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
-        answers = _answers_of_earlier_runs(job, progress)
+        answers = shared.answers = shared.answers or _answers_of_earlier_runs(job, progress)
         rehearsals = prediction = serving = None
         if job.gpu is not None:
             rehearsals = stack.enter_context(_rehearsals(job.gpu, answers, progress))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.shapes import Modality
 from mmcalib.errors import VerdictError, VllmRefused
 from mmcalib.gpus import catalogue
 from mmcalib.workflows.memory.explored import refuse_too_small
@@ -36,9 +37,10 @@ class Pretended:
         self.asked.append(dict(engine_args))
         limits = engine_args.get("limit_mm_per_prompt", {})
         left = next((self.alone[m] for m, count in limits.items() if count), self.left)
+        taken: tuple[Modality, ...] = tuple(self.alone) or ("image",)  # type: ignore[assignment]
         found = rehearsed(
             kv_cache_bytes=int(left * GIB),
-            budget=replace(BUDGET, max_items_per_prompt=dict.fromkeys(self.alone or ("image",), 2)),
+            budget=replace(BUDGET, max_items_per_prompt=dict.fromkeys(taken, 2)),
         )
         if left >= 4.5:
             return found
