@@ -62,11 +62,13 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
     if found.kv_cache_tokens is not None or found.budget is None:
         return
     gpu, needed, longest = prediction.gpu, *(p.search(found.problem) for p in (_NEEDED, _LONGEST))
-    left = f"{gib(found.kv_cache_bytes)} for" if found.kv_cache_bytes > 0 else "no room for"
-    weights, tokens = gib(found.weights_bytes), f"{found.budget.max_model_len:,} tokens"
+    weights, left = gib(found.weights_bytes), "no room for a KV cache"
+    if found.kv_cache_bytes > 0:
+        request = f"one request of {found.budget.max_model_len:,} tokens"
+        left = f"{gib(found.kv_cache_bytes)} for the KV cache before any media; {request} needs "
+        left += needed[1] if needed else "more"
     raise VerdictError(
-        f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {left} the KV cache "
-        f"before any media; one request of {tokens} needs {needed[1] if needed else 'some'}",
+        f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {left}",
         hint=(f"--max-model-len {longest[1]} or less, " if longest else "")
         + f"a larger --gpu, or what mmcalib plan --model {model} {gpu.flags} finds",
     )
