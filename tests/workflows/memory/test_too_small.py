@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +37,7 @@ class Pretended:
         self.asked.append(dict(engine_args))
         limits = engine_args.get("limit_mm_per_prompt", {})
         left = next((self.alone[m] for m, count in limits.items() if count), self.left)
-        taken: tuple[Modality, ...] = tuple(self.alone) or ("image",)  # type: ignore[assignment]
+        taken = cast(tuple[Modality, ...], tuple(self.alone) or ("image",))
         found = rehearsed(
             kv_cache_bytes=int(left * GIB),
             budget=replace(BUDGET, max_items_per_prompt=dict.fromkeys(taken, 2)),
