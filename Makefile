@@ -6,12 +6,16 @@ MODEL ?= Qwen/Qwen2.5-VL-3B-Instruct
 GPU ?= L4
 # Seconds after which no more tests begin.
 WITHIN ?=
+# The newest Python of this machine: on PATH, or installed by pyenv.
+NEWEST ?= $(shell for python in python3.15 python3.14 python3.13 python3.12 \
+	$$(ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[2-9]*/bin/python 2>/dev/null | sort -rV); do \
+	$$python -c '' 2>/dev/null && { echo $$python; break; }; done)
 # Which of the tests that face vLLM `make compat` runs: all, or `--suite ROW` for some.
 SUITES ?= --tests
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-long models figures test-all bench conformance compat lint format docs site dist clean
+.PHONY: help setup demo test test-newest test-slow test-long models figures test-all bench conformance compat lint format docs site dist clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -41,6 +45,14 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 test: setup ## Run the tests, those with vLLM's processors included: a quarter of an hour
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not models" $(WITHIN:%=--within %)
 
+test-newest: ## Lint and run the tests without vLLM on the newest Python here, with the newest of all packages
+	@test -n "$(NEWEST)" || { echo "test-newest: no Python newer than 3.11 found; name one: make test-newest NEWEST=python3.13" >&2; exit 1; }
+	$(NEWEST) -m venv --clear .venv-newest
+	.venv-newest/bin/pip install -qq --editable .[dev]
+	.venv-newest/bin/ruff check .
+	.venv-newest/bin/mypy
+	.venv-newest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not models"
+
 test-slow: setup ## Run the tests that take more than ten seconds each: engine starts, rehearsals, servers
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not long and not models" $(WITHIN:%=--within %)
 
@@ -53,7 +65,7 @@ models: setup ## Try every bundled model: its items, dummies, knobs, limits, and
 figures: setup ## Find anew what `mmcalib models` shows of each bundled model
 	$(BIN)/python benchmarks/model_figures.py
 
-test-all: lint site test test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
+test-all: lint site test test-newest test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
 
 bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md

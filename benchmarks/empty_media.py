@@ -54,14 +54,14 @@ def _written(part: tuple[str, Path, int, list[tuple[int, ...]]]) -> None:
         path = within / f"{number:07d}"
         match modality, size:
             case "image", (width, height):
-                _image(path, width, height)
+                write_image(path, width, height)
             case "video", (frames, width, height):
                 _video(path, frames, width, height)
             case "audio", (samples,):
                 _audio(path, samples)
 
 
-def _image(path: Path, width: int, height: int) -> None:
+def write_image(path: Path, width: int, height: int) -> None:
     """One bit for each pixel, all white: a million whole pictures fit on a disk. Pillow writes the
     same and takes four times as long.
     """

@@ -8,6 +8,7 @@
     │   ├── VllmRefused         exit 1   it said no
     │   │   └── NotMultimodal   exit 1   the model takes no media
     │   ├── VllmMoved           exit 1   what mmcalib asks it for is not there in this release
+    │   ├── VllmMissing         exit 1   it is not installed
     │   └── EngineDied          exit 1   the process that ran vLLM ended
     │       └── EngineSilent    exit 1   it did not answer in time, and was ended
     ├── OutputError             exit 1   a result cannot be written
@@ -31,6 +32,21 @@ class MmcalibError(Exception):
         self.message = message
         self.reason = reason or message
         self.hint = hint
+
+
+# A mistake in a program, never damage of a file.
+BUGS = (TypeError, AttributeError, ImportError, NameError)
+
+
+def unexpected(error: Exception, *, at: str = "") -> MmcalibError:
+    """An exception that mmcalib does not foresee, as one line; `at` is the item it came up with."""
+    where = f" at {at}" if at else ""
+    said = ": ".join([where, *filter(None, [" ".join(str(error).split())])])
+    bug = "" if isinstance(error, OSError) else "; it is a bug, please report it"
+    return MmcalibError(
+        f"unexpected {type(error).__name__}{said}",
+        hint=f"MMCALIB_DEBUG=1 mmcalib ... shows where{bug}",
+    )
 
 
 class UsageError(MmcalibError):
@@ -59,6 +75,13 @@ class VllmMoved(EngineError):  # noqa: N818 - what it did
     """The installed release lacks what mmcalib reaches for, or takes it in another way: nothing
     follows for what was asked.
     """
+
+
+class VllmMissing(EngineError):  # noqa: N818 - what is wrong
+    """vLLM is not installed beside mmcalib."""
+
+    def __init__(self, *, hint: str = "mmcalib doctor (says how to install it here)") -> None:
+        super().__init__("vLLM is not installed beside mmcalib", hint=hint)
 
 
 class NotMultimodal(VllmRefused):

@@ -147,7 +147,8 @@ def torch_source(extra: str) -> list[str]:
 
     Raises SetupError where neither pip's own indexes nor PyTorch's CPU wheel index have it.
     """
-    requirements = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"][extra]
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    requirements = [one for one in extras[extra] if one.startswith("vllm")]
     report = VENV / "vllm-report.json"
     probe = [*PIP, "install", "--dry-run", "--no-deps"]
     if run([*probe, "--report", str(report), *requirements]) != 0:

@@ -41,6 +41,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     within = item.config.getoption("within")
     if within is not None and time.monotonic() - _STARTED > within:
         pytest.skip("no time left of --within")
+    if item.get_closest_marker("engine") and importlib.util.find_spec("vllm") is None:
+        pytest.skip("needs vLLM: make setup")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

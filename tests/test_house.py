@@ -69,7 +69,7 @@ WORK_PATHS = (
     r"/tmp" + r"/bash_jobs",
 )
 FORBIDDEN_TEXT = re.compile("|".join([*map(re.escape, REGISTRY_HOSTS), *WORK_PATHS]))
-NOT_OURS = {".git", ".venv", "sample", "out", "build", "dist", "__pycache__"}
+NOT_OURS = {".git", ".venv", ".venv-newest", "sample", "out", "build", "dist", "__pycache__"}
 
 
 @cache

@@ -14,8 +14,11 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.shard import ShardPart
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes
-from mmcalib.errors import CorpusError
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.errors import CorpusError, MmcalibError
+from mmcalib.media.file_names import IMAGE_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS, ending_of
 from mmcalib.progress import Progress, Silent
+from mmcalib.scratch import Scratch
 from mmcalib.wording import one_line
 
 _Prompts = list[Prompt | Skipped]
@@ -23,6 +26,14 @@ _Prompts = list[Prompt | Skipped]
 # Of bytes that only the source can get at: a group is closed when it carries as many. Two groups
 # per worker are under way.
 _FULL_BYTES = 16 << 20
+
+# So few files may all be damaged alike.
+_ALL = 3
+_KINDS = (
+    (ImageShape(64, 48), IMAGE_ENDINGS),
+    (VideoShape(4, 2.0, 2.0, 64, 48), VIDEO_ENDINGS),
+    (AudioShape(800, 16_000), SOUND_ENDINGS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,7 @@ def count_corpus(
             for items, lines in prober.each(_unseen(counter, source)):
                 counter.items_seen(items, lines)
                 task.advance(len(lines))
+    _refuse_broken_libraries(counter)
     if part is None and not counter.census.items():
         raise _nothing(counter)
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
@@ -119,6 +131,27 @@ def _unseen(counter: CorpusCounter, source: Source) -> Iterator[tuple[list[Item]
                 yield items, items
                 items, carried = [], 0
     yield items, items
+
+
+def _refuse_broken_libraries(counter: CorpusCounter) -> None:
+    """Raises MmcalibError where all files of a kind fail for one reason and one that mmcalib
+    writes itself does too: that is the installation and not the corpus.
+    """
+    for shape, endings in _KINDS:
+        failed = [s for s in counter.skipped.values() if ending_of(s.path) in endings]
+        one_reason = len({skipped.reason for skipped in failed}) == 1
+        if not one_reason or len(failed) < _ALL or shape.modality in counter.census.modalities():
+            continue
+        from mmcalib.media.decode import selftest
+
+        with Scratch() as scratch:
+            why = selftest(shape, scratch.path)
+        if why:
+            said = f"no {shape.modality} can be read here: all {len(failed):,} files fail"
+            raise MmcalibError(
+                one_line(f"{said}, and so does a file that mmcalib writes itself: {why}"),
+                hint="mmcalib doctor names the library and what to install",
+            )
 
 
 def _nothing(counter: CorpusCounter) -> CorpusError:

@@ -9,6 +9,8 @@ from typing import Final, Literal, Protocol, TypeVar
 Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "fail"]
 
+# The check, and the verdict, where nothing beats vLLM's own settings.
+KEEP: Final = "keep vLLM's defaults"
 # The names of checks of what was assumed begin so.
 ASSUMED: Final = "assumed "
 # And of what no engine was started with here.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from mmcalib.checks.configuration import Configuration
 from mmcalib.checks.dialect import Dialect
@@ -18,6 +18,7 @@ from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import Hint
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.cost import Retention
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import ModelInfo
@@ -100,6 +101,9 @@ class Derivation(Protocol):
     def default_table(self) -> CostTable: ...
     @property
     def default_error(self) -> str: ...
+    @property
+    def forced_by(self) -> Literal["", "context", "memory"]: ...
+    def retention(self) -> Mapping[Modality, Retention]: ...
     @property
     def setting(self) -> Setting: ...
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
+from mmcalib.child.sounds import resampled
 from mmcalib.domain.cost import Cost
 from mmcalib.engine.messages import Blank, File, Measure, Measured
 from mmcalib.releases import processors
@@ -22,7 +23,8 @@ def measure(model: OpenedModel, request: Measure) -> Iterator[Measured]:
     under = model.under(request.setting)
     for index, subject in enumerate(request.subjects):
         try:
-            yield Measured(index, cost(subject, under))
+            found = cost(subject, under)
+            yield Measured(index, found, resampled=resampled(subject, under))
         except MemoryError as error:
             yield Measured(index, None, refusal=refusal_of(error), refused_by="host_memory")
         except Exception as error:  # noqa: BLE001 - the refusal is the measurement

@@ -1,13 +1,18 @@
-"""What sounds cost by their lengths alone: one is processed, the others are counted."""
+"""What sounds cost by their lengths alone: one is processed, the others are counted. And whether
+librosa finds a sound as long as vLLM does.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
 from mmcalib.domain.shapes import AudioShape
+from mmcalib.engine.messages import Blank, File
 from mmcalib.releases import processors, sounds
 
 # Embeds, and frames of features.
@@ -62,3 +67,21 @@ def _processed_frames(samples: int, rate_hz: int, under: Processor) -> int | Non
         under.processor, under.placeholder_ids("audio"), {"audio": [media]}
     )
     return sounds.feature_frames(output["mm_kwargs"]["audio"][0])
+
+
+def resampled(subject: Blank | File, under: Processor) -> tuple[int, ...]:
+    """Samples of a file of sound at the model's rate, by vLLM's loader and by librosa. Empty for
+    other items, and without a librosa that reads it.
+    """
+    rate_hz = processors.audio_rate_hz(under.processor)
+    if not isinstance(subject, File) or subject.modality != "audio" or rate_hz is None:
+        return ()
+    try:
+        import librosa
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            heard, _ = librosa.load(subject.path, sr=rate_hz)
+        return sounds.resampled_samples(under.processor, load(subject, under)[0]), len(heard)
+    except Exception:  # noqa: BLE001 - a second opinion is welcome, and not needed
+        return ()

@@ -34,12 +34,11 @@ from mmcalib.cli.usage_errors import (
     during_interrupt,
     flush,
     spell_for_the_locale,
-    unexpected,
     unparsed,
 )
 from mmcalib.cli.validate import validate
 from mmcalib.cli.welcome import welcome
-from mmcalib.errors import MmcalibError
+from mmcalib.errors import MmcalibError, unexpected
 from mmcalib.wording import plain
 
 INTERRUPTED = 130

@@ -70,13 +70,13 @@ def check(
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.progress import Silent
     from mmcalib.report.check_words import (
-        calibration_lines,
+        failure_line,
         misfits,
-        offender_line,
+        reason_lines,
         summary_line,
     )
     from mmcalib.result.check_lines import Offender, Summary
-    from mmcalib.result.checked import Tally
+    from mmcalib.result.checked import ReasonCounts, Tally
     from mmcalib.result_files import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.gate.check import check as check_all
@@ -87,11 +87,10 @@ def check(
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
     files = CheckFiles(junit, sarif, requests or [])
     console = Console(stderr=True, highlight=False)
-    remedies = False
-    tally, known = Tally(), Calibration.load(calibration_in(calibration))
-    if not quiet:
-        for line in calibration_lines(known):
-            console.print(Text(line, style="yellow"), soft_wrap=True)
+    tally, reasons = Tally(), ReasonCounts()
+    known = Calibration.load(calibration_in(calibration))
+    if not quiet and (line := failure_line(known)):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
     answers = check_all(
         known,
         paths,
@@ -110,12 +109,10 @@ def check(
             tally.answers[checked.admission.answer] += 1
             if checked.admission.fits:
                 continue
-            remedies |= bool(checked.admission.remedy)
+            reasons.add(checked.kind, checked.admission, checked)
             files.add(checked)
             if as_json:
                 _print(Offender.of(checked))
-            if not quiet:
-                console.print(Text(offender_line(checked)), soft_wrap=True)
     if not tally.checked:
         raise CorpusError("nothing was checked: no media", hint="NEW_DATA is a folder of media")
     offenders = tally.offenders(allow_unknown=allow_unknown)
@@ -123,13 +120,19 @@ def check(
     files.write(summary, allow_unknown=allow_unknown)
     if as_json:
         _print(summary)
+    found = reasons.largest_first()
     if not quiet:
+        for one in found:
+            console.print(Text(reason_lines(one)), soft_wrap=True)
         console.print(Text(summary_line(tally)), soft_wrap=True)
         if known.counting and known.counting.why:
             words = f"texts were bounded, not counted: {known.counting.why}"
             console.print(Text(words, style="yellow"), soft_wrap=True)
     if offenders:
-        above = "the remedies above, or " if remedies and (as_json or not quiet) else ""
+        shown = (as_json or not quiet) and any(one.remedy for one in found)
+        above = "the remedies above, or " if shown else ""
+        if not (as_json or quiet or all(one.count == len(one.examples) for one in found)):
+            above = f"--json lists each; {above}"
         raise VerdictError(
             f"{offenders} of {tally.checked} {misfits(tally, offenders)} {calibration}",
             hint=f"{above}mmcalib run on a corpus that has such media",

@@ -14,6 +14,7 @@ from mmcalib.cli.document import print_document
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
+from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.registry import CONFIGURATIONS, REPORTS
 from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
@@ -148,6 +149,8 @@ def finish(
     if not quiet:
         summary(calibration, console)
         console.print(f"written to {out}: {', '.join(written)}", markup=False, soft_wrap=True)
+        if words := undrawn_words():
+            console.print(words, markup=False, soft_wrap=True)
         if wanting := calibration.server.wanting if calibration.server else {}:
             said = f"{_LEFT_OUT}: {with_variables(wanting, again(command))}"
             console.print(said, markup=False, soft_wrap=True)

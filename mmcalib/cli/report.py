@@ -80,6 +80,7 @@ def report(
 
     from mmcalib.errors import UsageError
     from mmcalib.files import write_text
+    from mmcalib.report.html.canvas import undrawn_words
     from mmcalib.report.html.roots import Roots
     from mmcalib.report.report import Report
     from mmcalib.report.written import WrittenReport
@@ -135,6 +136,8 @@ def report(
         print_document(json.dumps(WrittenReport.of(to, format_).model_dump()))
     if not quiet:
         typer.echo(f"written to {to}", err=True)
+        if words := rendering.pictures and undrawn_words():
+            typer.echo(words, err=True)
         left_out = rendering.pictures and sum(item.outside for item in made.items)
         if left_out:
             shown = f"mmcalib report {shlex.quote(str(source))} --data DIR shows those below DIR"

@@ -12,7 +12,7 @@ from io import TextIOWrapper
 
 import typer
 
-from mmcalib.errors import MmcalibError, OutputError, UsageError
+from mmcalib.errors import OutputError, UsageError
 
 # What Typer raises for words that it cannot parse: BadParameter is the one that it exports.
 Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
@@ -46,16 +46,6 @@ def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) 
     if "unexpected extra argument" in said and command in _TAKES_DATA:
         hint = "--data names the media, each folder or file with a --data of its own"
     return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
-
-
-def unexpected(error: Exception) -> MmcalibError:
-    """What nobody foresaw."""
-    said = " ".join(str(error).split())
-    bug = "" if isinstance(error, OSError) else "; it is a bug, please report it"
-    return MmcalibError(
-        f"unexpected {type(error).__name__}" + (f": {said}" if said else ""),
-        hint=f"MMCALIB_DEBUG=1 mmcalib ... shows where{bug}",
-    )
 
 
 def during_interrupt(error: BaseException) -> bool:

@@ -37,7 +37,8 @@ Picture = Any
 class Admission:
     """The answer for one item or prompt. `tokens` and `embeds` are exact or, without `exact`, the
     most that it can cost; None where nothing bounds it. `remedy` would make it fit, and so would
-    `largest`: of the same proportions or, of sound, the same rate.
+    `largest`: of the same proportions or, of sound, the same rate. `unread` is why the item, or one
+    of the prompt, could not be read at all; empty where it was read.
     """
 
     answer: Answer
@@ -48,6 +49,7 @@ class Admission:
     reason: str
     remedy: str = ""
     largest: Shape | None = None
+    unread: str = ""
 
     @property
     def fits(self) -> bool:
@@ -66,10 +68,10 @@ class Admission:
 
 
 def rejected(
-    reason: str, remedy: str = "", *, basis: Basis = "refused", exact: bool = True
+    reason: str, remedy: str = "", *, basis: Basis = "refused", exact: bool = True, unread: str = ""
 ) -> Admission:
     """Of what is not let in, whatever it would cost."""
-    return Admission("no", None, None, exact, basis, reason, remedy)
+    return Admission("no", None, None, exact, basis, reason, remedy, unread=unread)
 
 
 def undecided(reason: str, remedy: str = "") -> Admission:

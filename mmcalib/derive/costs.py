@@ -36,6 +36,15 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Resampled:
+    """Samples of a real sound at the model's rate, by vLLM's loader and by librosa."""
+
+    exemplar: str
+    vllm_samples: int
+    librosa_samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class CostTable:
     """All costs under one setting, of each modality that has any.
 
@@ -53,6 +62,7 @@ class CostTable:
     failed: dict[Modality, int] = field(default_factory=dict)
     witnesses: dict[Modality, int] = field(default_factory=dict)
     out_of_reach: int = 0
+    resampled: tuple[Resampled, ...] = ()
 
     @property
     def costs(self) -> CostMap:

@@ -9,6 +9,7 @@ import numpy as np
 from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.percentiles import quantile
+from mmcalib.domain.cost import Retention
 from mmcalib.domain.knobs import Knob, thinned
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import DEFAULT, Setting, merged
@@ -66,27 +67,42 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
     refuses under it keeps nothing.
     """
     costs, before = table.of(knob.modality), default.of(knob.modality)
-    now = tokens_of(costs, before)
-    smaller = now < before.tokens
-    kept, losing = now[smaller] / before.tokens[smaller], before.counts[smaller]
-    items, accepted = before.items(), costs.items()
+    now, kept = tokens_of(costs, before), retention(costs, before)
+    accepted = costs.items()
     return Point(
         knob=knob,
         value=value,
         setting=table.setting,
         max_tokens=int(costs.tokens.max(initial=0)),
         p50_tokens=quantile(costs.tokens, costs.counts, 0.50),
-        items=items,
-        items_downscaled=int(losing.sum()),
-        worst_retention=float(kept.min(initial=1.0)),
+        items=kept.items,
+        items_downscaled=kept.items_smaller,
+        worst_retention=kept.worst,
         items_enlarged=int(before.counts[now > before.tokens].sum()),
         least_pixels=least_pixels(table, default),
         least_frames=least_frames(table),
-        mean_retention=float(1 - (losing * (1 - kept)).sum() / items) if items else 1.0,
+        mean_retention=kept.mean,
         p99_tokens=quantile(costs.tokens, costs.counts, 0.99),
         max_embeds=int(costs.embeds.max(initial=0)),
         process_s=float((costs.counts * costs.process_s).sum() / accepted) if accepted else 0.0,
         counted=bool(costs.has("counted").any()),
+    )
+
+
+def retention(costs: CostColumns, before: CostColumns) -> Retention:
+    """What items keep of their tokens `before`; nothing, where vLLM refuses them now."""
+    now, items = tokens_of(costs, before), before.items()
+    smaller = np.flatnonzero(now < before.tokens)
+    if not len(smaller):
+        return Retention(items)
+    shares, losing = now[smaller] / before.tokens[smaller], before.counts[smaller]
+    worst = int(shares.argmin())
+    return Retention(
+        items,
+        int(losing.sum()),
+        float(1 - (losing * (1 - shares)).sum() / items),
+        float(shares[worst]),
+        before[int(smaller[worst])].exemplar,
     )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget
@@ -13,6 +12,8 @@ from mmcalib.domain.label import Label
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 
 Hint = Mapping[str, int]
+# How many tokens a step has beside whole largest items: vLLM's profile rounds down to whole ones.
+Rounding = Literal["up", "down", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,15 @@ def hint_is_honest(modality: Modality, budget: Budget, heaviest: ItemCost) -> bo
 
 
 def max_num_batched_tokens(
-    wanted: int, largest_item: int, largest_real: int, *, chunks_mm_input: bool
+    wanted: int,
+    largest_item: int,
+    largest_real: int,
+    *,
+    chunks_mm_input: bool,
+    rounding: Rounding = "up",
 ) -> int:
-    """Tokens per step: at least `wanted` and what the corpus' largest item needs, rounded up to
-    whole largest items, because vLLM's profile rounds down to whole items.
+    """Tokens per step: `wanted`, or what the corpus' largest item needs, rounded to whole largest
+    items. Rounded down it still holds the corpus' largest item.
 
     `largest_item` is the largest that vLLM budgets for, `largest_real` the corpus' largest; both
     in encoder-cache entries. Models that cannot chunk multimodal input need a whole item per step.
@@ -81,4 +87,9 @@ def max_num_batched_tokens(
     needed = max(wanted, largest_real if largest_real > largest_item else 0)
     if needed < largest_item:
         return needed if chunks_mm_input else largest_item
-    return math.ceil(needed / largest_item) * largest_item
+    if rounding == "none":
+        return needed
+    whole = needed // largest_item * largest_item
+    if whole == needed or (rounding == "down" and whole >= largest_real):
+        return whole
+    return whole + largest_item

@@ -51,6 +51,11 @@ class Policy:
         """The context that was given as a number."""
         return None if self.max_model_len == FIT else self.max_model_len
 
+    @property
+    def keeps_quality(self) -> bool:
+        """Whether no item may be made smaller for more throughput."""
+        return self.prefer == "quality" and self.max_tokens_per_item is None
+
     def share_of(self, modality: Modality) -> float:
         """The coverage of one modality by itself."""
         if isinstance(self.coverage, Mapping):

@@ -33,6 +33,7 @@ from mmcalib.errors import (
     EngineError,
     EngineSilent,
     NotMultimodal,
+    VllmMissing,
     VllmMoved,
     VllmRefused,
 )
@@ -124,7 +125,7 @@ class EngineHost(Closing):
         """Send one request and wait for its closing reply.
 
         Raises `VllmRefused` with vLLM's words when it fails, `VllmMoved` where this release has no
-        such thing, `EngineDied` when the child is gone.
+        such thing, `VllmMissing` without vLLM, `EngineDied` when the child is gone.
         """
         if isinstance(request, OpenModel):
             self._opened = request
@@ -177,7 +178,7 @@ class EngineHost(Closing):
         message = f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
-                return not_installed()
+                return VllmMissing()
             case "not_multimodal":
                 return NotMultimodal(message, reason=answer.error)
             case "moved":
@@ -256,9 +257,3 @@ class EngineHost(Closing):
                 self._process.wait(timeout=_TERM_GRACE_S)
         self._log.close()
         self._ended = True
-
-
-def not_installed() -> EngineDied:
-    return EngineDied(
-        "vLLM is not installed beside mmcalib", hint="mmcalib doctor (says how to install it here)"
-    )

@@ -19,10 +19,12 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError)
 
 
 def need(module: str, extra: str) -> Any:
-    """The module; it is typed by nobody. Raises UsageError when it is not installed."""
+    """Import an optional module. Raises UsageError when it is not installed, or does not load."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        if not isinstance(error, ModuleNotFoundError):
+            raise UsageError(one_line(f"{module} does not load here: {error}")) from error
         raise missing(module.partition(".")[0], extra) from error
 
 

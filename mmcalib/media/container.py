@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import av
 from av.container import InputContainer
@@ -22,6 +23,8 @@ _HEADER_ONLY = {"probesize": "32"}
 
 # What FFmpeg opens that is no medium, but names other files and hosts.
 _REFERENCES = ("sdp", "hls", "dash", "concat", "rtsp")
+# Metadata that is no UTF-8 is no damage: PyAV 19 reads it so by itself, and takes no such option.
+_LENIENT: Any = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 _ELSEWHERE = "a playlist that names media elsewhere"
 
 
@@ -34,12 +37,12 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
     if not isinstance(medium, str):
         medium.seek(0)
     try:
-        container = av.open(
+        container: InputContainer = av.open(
             medium,
             "r",
-            metadata_errors="replace",
             timeout=MOST_PROBED_S if file else _REMOTE_TIMEOUT_S,
             options=(_FILES_ONLY if file else _NOTHING_ELSE) | ({} if whole else _HEADER_ONLY),
+            **_LENIENT,
         )
     except FileNotFoundError as error:
         if file and os.path.exists(file):  # it is another file that is not there

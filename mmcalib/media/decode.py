@@ -7,6 +7,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import BinaryIO, cast
 
 import soundfile
@@ -19,12 +20,13 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.locations.opening import open_item
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import Unreadable, failures, reason
+from mmcalib.media.failure import Unreadable, failures, reading_by_pillow, reason
 from mmcalib.media.frames import sent_frames
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import is_plain_file, medium_of, probe
 from mmcalib.media.sound import open_sound
 from mmcalib.media.video import video_stream
+from mmcalib.wording import one_line
 
 # Decoded streams may end this much before the header says: priming samples, edit lists.
 _TOLERANCE_S = 0.5
@@ -57,6 +59,24 @@ def decode_check(item: Item, modality: Modality) -> str | None:
     return None
 
 
+def selftest(shape: Shape, folder: Path) -> str:
+    """Why a file of this shape that mmcalib writes into the folder cannot be read back; empty where
+    it can.
+    """
+    from mmcalib.media.blank import write_blank
+
+    try:
+        item = Item(str(write_blank(shape, 0, folder)))
+        found = probe(item)
+        if isinstance(found, Skipped):
+            return found.reason
+        if str(found) != str(shape):
+            return f"one of {shape} is read as {found}"
+        return decode_check(item, shape.modality) or ""
+    except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+        return one_line(f"{type(error).__name__}: {error}")
+
+
 def _decode(medium: Medium, shape: Shape) -> None:
     match shape:
         case ImageShape():
@@ -78,7 +98,7 @@ def _image(medium: Medium) -> None:
 
 
 def _load(file: BinaryIO) -> None:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), reading_by_pillow():
         warnings.simplefilter("ignore")
         open_image(file, any_format=True).load()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from PIL import Image
 
@@ -20,16 +22,15 @@ class NotMedia(Unreadable):
 
 
 # What Pillow lets out of its header parsers on damaged input; the builtin types are here because
-# its plugins index, convert and compute on unchecked header fields.
+# its plugins index and compute on unchecked header fields. `reading_by_pillow` has the two that a
+# wrong call of ours raises as well.
 _READ_ERRORS: tuple[type[Exception], ...] = (
     OSError,
     ValueError,
     EOFError,
     SyntaxError,
     LookupError,
-    TypeError,
     ArithmeticError,
-    AttributeError,
     RuntimeError,
     MemoryError,
     struct.error,
@@ -56,6 +57,22 @@ _FFMPEG_WORDS = {
 
 # Their messages say nothing without the class: a key, an index, an operand.
 _TERSE = (LookupError, TypeError, ArithmeticError, AttributeError)
+
+
+@contextmanager
+def reading_by_pillow() -> Iterator[None]:
+    """Turns a TypeError or AttributeError from within Pillow, whose plugins compute on unchecked
+    header fields, into `Unreadable`. One that a call of ours raises stays what it is: a bug.
+    """
+    try:
+        yield
+    except (TypeError, AttributeError) as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        if trace is None or not trace.tb_frame.f_globals.get("__name__", "").startswith("PIL."):
+            raise
+        raise Unreadable(reason(error)) from error
 
 
 def read_errors() -> tuple[type[Exception], ...]:

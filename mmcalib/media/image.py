@@ -9,7 +9,7 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageEr
 
 from mmcalib.domain.server import MAX_PIXELS
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.media.failure import Unreadable
+from mmcalib.media.failure import Unreadable, reading_by_pillow
 from mmcalib.media.orientation import is_sideways
 
 # What `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff` both know. Pillow tries them
@@ -37,7 +37,8 @@ def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFi
     Raises `Unreadable` or one of `read_errors`.
     """
     try:
-        return Image.open(file, formats=_FORMATS + _MORE_FORMATS if any_format else _FORMATS)
+        with reading_by_pillow():
+            return Image.open(file, formats=_FORMATS + _MORE_FORMATS if any_format else _FORMATS)
     except UnidentifiedImageError as error:
         raise Unreadable("image header damaged, or of a format that vLLM does not open") from error
     except Image.DecompressionBombError as error:
@@ -71,5 +72,8 @@ def _stored_size(image: ImageFile.ImageFile) -> tuple[int, int]:
     """The size before rotation: Pillow's TIFF plugin (but no other) reports it rotated."""
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         tags = image.tag_v2
-        return int(tags[ExifTags.Base.ImageWidth]), int(tags[ExifTags.Base.ImageLength])
+        sides = tags[ExifTags.Base.ImageWidth], tags[ExifTags.Base.ImageLength]
+        if not all(isinstance(side, int) for side in sides):
+            raise Unreadable("damaged: its width and height are no numbers")
+        return sides
     return image.size

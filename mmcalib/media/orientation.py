@@ -9,7 +9,7 @@ from typing import BinaryIO
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from mmcalib.media.bounded import read_at
-from mmcalib.media.failure import read_errors
+from mmcalib.media.failure import failures, reading_by_pillow
 
 # Orientations 5 to 8 of EXIF 2.32, tag 0x0112, exchange width and height.
 _TAG = int(ExifTags.Base.Orientation)
@@ -35,13 +35,14 @@ _CHUNK_BYTES = 12
 def is_sideways(image: ImageFile.ImageFile, file: BinaryIO) -> bool:
     """Whether width and height exchange their places; `file` is what the image was opened from."""
     try:
-        return _orientation(image, file) in _SIDEWAYS
-    except read_errors():
+        with reading_by_pillow():
+            return _orientation(image, file) in _SIDEWAYS
+    except failures():
         # vLLM's `normalize_image` leaves an image with damaged EXIF as it is stored.
         return False
 
 
-def _orientation(image: ImageFile.ImageFile, file: BinaryIO) -> int:
+def _orientation(image: ImageFile.ImageFile, file: BinaryIO) -> object:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         value = image.tag_v2.get(_TAG, 1)
         # `getexif` would parse the tags a third time.
@@ -56,10 +57,10 @@ def _orientation(image: ImageFile.ImageFile, file: BinaryIO) -> int:
     return quick
 
 
-def _by_pillow(image: Image.Image) -> int:
+def _by_pillow(image: Image.Image) -> object:
     # PngImageFile.getexif decodes all pixels in search of a later chunk.
     exif = Image.Image.getexif(image) if image.format == "PNG" else image.getexif()
-    return int(exif.get(_TAG) or 1)
+    return exif.get(_TAG)
 
 
 def _in_first_directory(exif: bytes) -> int | None:
@@ -85,7 +86,7 @@ def _in_first_directory(exif: bytes) -> int | None:
     return 0
 
 
-def _behind_the_pixels(image: ImageFile.ImageFile, file: BinaryIO) -> int:
+def _behind_the_pixels(image: ImageFile.ImageFile, file: BinaryIO) -> object:
     """What a PNG's last chunk of EXIF says; 1 without one."""
     size_bytes = file.seek(0, os.SEEK_END)
     if image.tile and _ends_in_pixels(file, image.tile[0].offset - 8, size_bytes):
@@ -97,7 +98,7 @@ def _behind_the_pixels(image: ImageFile.ImageFile, file: BinaryIO) -> int:
         return 1
     exif = Image.Exif()
     exif.load(b"Exif\0\0" + tail[at + 4 :][: int.from_bytes(tail[max(0, at - 4) : at])])
-    return int(exif.get(_TAG) or 1)
+    return exif.get(_TAG)
 
 
 def _ends_in_pixels(file: BinaryIO, first: int, size_bytes: int) -> bool:

@@ -30,6 +30,12 @@ def feature_frames(item: Any) -> int | None:
     return None if found is None else int(found.sum())
 
 
+def resampled_samples(processor: Any, media: Any) -> int:
+    """Samples of a loaded sound at the rate to which vLLM resamples it for this model."""
+    items = processor.info.parse_mm_data({"audio": [media]})
+    return int(items.get_items("audio", AudioProcessorItems).get_audio_length(0))
+
+
 def framing(processor: Any) -> tuple[int, int] | None:
     """Samples from one frame to the next, and those up to which a sound is padded (0 if unknown);
     None where the processor has no extractor of features that says so.

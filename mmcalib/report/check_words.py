@@ -1,38 +1,45 @@
-"""What `mmcalib check` says: a line per offender, and a summary."""
+"""What `mmcalib check` prints: a line per reason, and a summary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 
 from mmcalib.derive.admission import Answer
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import assumed, first_failed, verdict_words
-from mmcalib.result.checked import Checked, Tally
+from mmcalib.result.check_result import first_failed
+from mmcalib.result.checked import ReasonCount, Tally
 from mmcalib.wording import number, plain
 
 _MARKS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
+_NOUNS = {"item": "files", "prompt": "requests"}
 
 
-def offender_line(checked: Checked) -> str:
-    """The answer, the item and its shape, the reason and what would make it fit, on two lines."""
-    admission = checked.admission
-    what = "" if len(checked.shapes) != 1 else f" ({checked.shapes[0]})"
-    line = f"{_MARKS[admission.answer]} {plain(checked.origin)}{what}: {plain(admission.reason)}"
-    return f"{line}\n   → {plain(admission.remedy)}" if admission.remedy else line
+def reason_lines(found: ReasonCount) -> str:
+    """The answer, the reason and how many share it, and on a second line what would make them fit.
+    A single one is shown with its whole name and its shape.
+    """
+    first = found.examples[0]
+    if found.count == 1:
+        what = "" if len(first.shapes) != 1 else f" ({first.shapes[0]})"
+        words = f"{first.origin}{what}: {first.admission.reason}"
+    else:
+        names = [os.path.basename(one.origin) or one.origin for one in found.examples]
+        more = ["..."] if found.count > len(names) else []
+        noun = _NOUNS[found.kind]
+        words = f"{number(found.count)} {noun}: {found.reason} ({', '.join([*names, *more])})"
+    line = f"{_MARKS[found.answer]} {plain(words)}"
+    if not found.remedy:
+        return line
+    return f"{line}\n   → {'' if found.same_remedy else 'such as: '}{plain(found.remedy)}"
 
 
-def calibration_lines(calibration: CalibrationDocument) -> Iterator[str]:
-    """What to know of the calibration that is asked: why it failed, or what it assumes."""
-    if calibration.verdict == "fail":
-        failed = first_failed(calibration.checks)
-        yield plain(f"the calibration failed: {failed.name}: {failed.detail}")
-        return
-    if assumptions := assumed(calibration.checks):
-        verdict = verdict_words(calibration.verdict, calibration.checks)
-        yield f"the calibration's verdict: {verdict}"
-        for check in assumptions:
-            yield plain(f"   {check.name}: {check.detail}")
-            yield plain(f"   → mmcalib run with {check.remedy}")
+def failure_line(calibration: CalibrationDocument) -> str:
+    """Why the calibration itself failed; empty where it passed."""
+    if calibration.verdict != "fail":
+        return ""
+    failed = first_failed(calibration.checks)
+    return plain(f"the calibration failed: {failed.name}: {failed.detail}")
 
 
 def misfits(tally: Tally, offenders: int) -> str:

@@ -38,7 +38,7 @@ def _unlike(old: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
 def _about(shown: CalibrationDocument) -> dict[str, str]:
     corpus = shown.corpus
     about = {
-        "verdict": verdict_words(shown.verdict, shown.checks),
+        "verdict": verdict_words(shown.verdict, shown.checks, shown.corpus.losses()),
         "model": shown.model.id,
         "vLLM": shown.tool.vllm,
         "transformers": shown.tool.transformers,

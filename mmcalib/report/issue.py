@@ -32,7 +32,7 @@ def issue(calibration: CalibrationDocument) -> str:
         f"torch {tool.torch}, Python {tool.python}",
         f"- {cell(shown.model.id)} ({shown.model.source}), {cell(shown.model.architecture)}",
         f"- {cell(gpu)}; {items} items, {shown.corpus.prompts:,} requests",
-        f"- Verdict: {verdict_words(shown.verdict, shown.checks)}",
+        f"- Verdict: {verdict_words(shown.verdict, shown.checks, shown.corpus.losses())}",
     ]
     lines = [
         *map(wording.plain, head),

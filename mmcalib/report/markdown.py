@@ -33,7 +33,7 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
         device=device_words,
         fed=throughput_words,
         served=traffic_words,
-        verdict=verdict_words(calibration.verdict, calibration.checks),
+        verdict=verdict_words(calibration.verdict, calibration.checks, calibration.corpus.losses()),
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )

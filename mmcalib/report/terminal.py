@@ -48,12 +48,14 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
             console.print(Text(wording.plain(encoder_words.line(calibration.encoder_sweep))))
         if table is reserved and calibration.processor_device:
             console.print(Text(wording.plain(device_words.line(calibration.processor_device))))
-    console.print(verdict_line(calibration.verdict, calibration.checks))
+    console.print(
+        verdict_line(calibration.verdict, calibration.checks, calibration.corpus.losses())
+    )
 
 
-def verdict_line(verdict: str, checks: Sequence[CheckResult]) -> Text:
+def verdict_line(verdict: str, checks: Sequence[CheckResult], losses: Sequence[str] = ()) -> Text:
     """Green only where there is nothing to look at."""
-    words_of_it = verdict_words(verdict, checks)
+    words_of_it = verdict_words(verdict, checks, losses)
     style = "red" if verdict == "fail" else "green" if words_of_it == verdict else "yellow"
     return Text(f"verdict: {words_of_it}", style=f"bold {style}")
 

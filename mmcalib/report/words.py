@@ -28,7 +28,19 @@ def rows(calibration: CalibrationDocument) -> list[tuple[str, str, str, str]]:
     (what, default, calibrated, label).
     """
     budget = calibration.budget
-    return reserved_rows(budget.default, budget.calibrated, calibration.memory, calibration.cache)
+    reserved = reserved_rows(
+        budget.default, budget.calibrated, calibration.memory, calibration.cache
+    )
+    return [*reserved, *_kept(calibration)]
+
+
+def _kept(calibration: CalibrationDocument) -> Iterator[tuple[str, str, str, str]]:
+    """Per modality the share of their tokens that items keep on average, and the worst."""
+    for modality, part in calibration.corpus.modalities.items():
+        if part.kept is not None:
+            worst = f" (worst {share(part.kept.worst)})" if part.kept.items_smaller else ""
+            kept = f"{share(part.kept.mean)}{worst}"
+            yield f"{modality} tokens kept", share(1), kept, part.tokens.label
 
 
 def reserved_rows(

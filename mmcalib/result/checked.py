@@ -1,12 +1,16 @@
-"""What new data was checked, and the answers."""
+"""What new data was checked, the answers, and how often each reason was given."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
 from mmcalib.derive.admission import Admission, Answer
 from mmcalib.domain.shapes import Shape
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +39,65 @@ class Tally:
     def offenders(self, *, allow_unknown: bool) -> int:
         """How many keep the data from fitting."""
         return self.answers["no"] + (0 if allow_unknown else self.answers["unknown"])
+
+
+@dataclass(slots=True)
+class ReasonCount:
+    """How many of one kind were turned away for one reason, whose numbers may differ. `remedy` is
+    that of the first, and `same_remedy`: of all; `examples` are the first few, where they are kept.
+    """
+
+    kind: str
+    answer: Answer
+    pattern: str
+    remedy: str
+    count: int = 0
+    same_remedy: bool = True
+    examples: list[Checked] = field(default_factory=list)
+    least: list[str] = field(default_factory=list)
+    most: list[str] = field(default_factory=list)
+
+    def add(self, numbers: list[str], remedy: str, example: Checked | None) -> None:
+        self.count += 1
+        self.same_remedy &= remedy == self.remedy
+        if example and len(self.examples) < _EXAMPLES:
+            self.examples.append(example)
+        self.least = list(map(_smaller, self.least or numbers, numbers))
+        self.most = list(map(_larger, self.most or numbers, numbers))
+
+    @property
+    def reason(self) -> str:
+        """With the range of each number that differs."""
+        ranges = iter(zip(self.least, self.most, strict=True))
+
+        def both(_: re.Match[str]) -> str:
+            least, most = next(ranges)
+            return least if least == most else f"{least} to {most}"
+
+        return _NUMBER.sub(both, self.pattern)
+
+
+def _smaller(one: str, other: str) -> str:
+    return min(one, other, key=float)
+
+
+def _larger(one: str, other: str) -> str:
+    return max(one, other, key=float)
+
+
+class ReasonCounts:
+    """Counts of reasons: those that have the same words but for numbers are one."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Answer, str], ReasonCount] = {}
+
+    def add(self, kind: str, admission: Admission, example: Checked | None = None) -> None:
+        """One that was turned away."""
+        reason = admission.unread or admission.reason
+        key = kind, admission.answer, _NUMBER.sub("0", reason)
+        if key not in self._found:
+            self._found[key] = ReasonCount(*key, admission.remedy)
+        self._found[key].add(_NUMBER.findall(reason), admission.remedy, example)
+
+    def largest_first(self) -> list[ReasonCount]:
+        return sorted(self._found.values(), key=lambda one: -one.count)

@@ -70,10 +70,6 @@ class Comparison(DocumentPart):
 
 
 def _detail_kept(found: CalibrationDocument) -> float:
-    """Two options of one modality, such as frames and pixels, multiply."""
-    shares = dict.fromkeys(found.corpus.modalities, 1.0)
-    for point in found.frontier:
-        if point.chosen and point.mean_retention is not None and point.modality in shares:
-            shares[point.modality] *= point.mean_retention
-    items = {name: part.items for name, part in found.corpus.modalities.items()}
-    return sum(items[name] * share for name, share in shares.items()) / sum(items.values())
+    parts = found.corpus.modalities.values()
+    kept = sum(part.items * (part.kept.mean if part.kept else 1.0) for part in parts)
+    return kept / sum(part.items for part in parts)

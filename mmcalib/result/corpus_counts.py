@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmcalib.domain.cost import Retention
 from mmcalib.domain.label import Label
 from mmcalib.result.part import DocumentPart
 
@@ -19,8 +20,9 @@ class Tokens(DocumentPart):
 
 
 class ModalityItems(DocumentPart):
-    """`witnesses`: so many stand-ins were processed, and vLLM's own count, which agreed with all of
-    them, stands for the others; None where all were processed.
+    """`tokens` are those under vLLM's default, `kept` is what the calibrated settings leave of
+    them. `witnesses`: so many stand-ins were processed, and vLLM's own count, which agreed with all
+    of them, stands for the others; None where all were processed.
     """
 
     items: int
@@ -28,6 +30,7 @@ class ModalityItems(DocumentPart):
     tokens: Tokens
     heaviest: str
     witnesses: int | None = None
+    kept: Retention | None = None
 
 
 class Corpus(DocumentPart):
@@ -37,3 +40,8 @@ class Corpus(DocumentPart):
     prompts: int
     skipped: int
     modalities: dict[str, ModalityItems]
+
+    def losses(self) -> list[str]:
+        """What calibrated settings take off items: a sentence for each modality they shrink."""
+        parts = ((name, part.kept) for name, part in self.modalities.items())
+        return [kept.describe(name) for name, kept in parts if kept and kept.items_smaller]

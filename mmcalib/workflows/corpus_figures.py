@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from mmcalib.derive.costs import CostTable
+from mmcalib.derive.frontier import retention
 from mmcalib.derive.percentiles import spread
 from mmcalib.result.corpus_counts import Corpus, ModalityItems, Tokens
 
 
-def corpus_figures(table: CostTable, prompts: int, skipped: int) -> Corpus:
-    """The spread of each modality in `table`; `prompts` requests, `skipped` files and requests."""
+def corpus_figures(
+    table: CostTable, prompts: int, skipped: int, calibrated: CostTable | None = None
+) -> Corpus:
+    """The spread of each modality in `table`; `prompts` requests, `skipped` files and requests;
+    what items keep under another setting is in the `calibrated` table.
+    """
     modalities = {}
     for modality in table.modalities():
         found, heaviest = spread(table.of(modality)), table.heaviest(modality)
@@ -26,6 +31,7 @@ def corpus_figures(table: CostTable, prompts: int, skipped: int) -> Corpus:
             ),
             heaviest=str(heaviest.shape) if heaviest else "",
             witnesses=table.witnesses.get(modality),
+            kept=retention(calibrated.of(modality), table.of(modality)) if calibrated else None,
         )
     return Corpus(
         items=table.items(),

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
-from mmcalib.engine.host import EngineHost, not_installed
+from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import TryDevice
 from mmcalib.engine.wheels import BUILDS, installed
-from mmcalib.errors import UsageError
+from mmcalib.errors import UsageError, VllmMissing
 from mmcalib.gpus import present
 from mmcalib.options.run import Device
 from mmcalib.releases.constants import INSTALL_CUDA, PROCESSOR_DEVICE_OPTION
@@ -36,9 +36,9 @@ class DeviceComparison:
 
 
 def require_vllm() -> None:
-    """Raises EngineDied where the child would find no vLLM to import."""
+    """Raises VllmMissing where the child would find none to import."""
     if find_spec("vllm") is None:
-        raise not_installed()
+        raise VllmMissing
 
 
 def require_cuda(device: Device, has_gpu: Callable[[], bool] = present.has_gpu) -> None:

@@ -36,6 +36,8 @@ def behave(item: Item) -> Seen | str:
         return ImageShape(len(bytearray(1 << 40)), 1)
     if "raise" in name:
         raise NotImplementedError("no such thing")
+    if "mistake" in name:
+        os.stat(item.path, no_such_argument=True)  # type: ignore[call-arg]
     if "missing" in name:
         raise UsageError("a package is missing", hint="pip install it")
     if "slow" in name:

@@ -18,7 +18,7 @@ from mmcalib.census.versions import version
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.seen import Seen, decode
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.errors import UsageError
+from mmcalib.errors import MmcalibError, UsageError
 from tests.census.decoders import behave
 from tests.census.looking import Inline
 
@@ -78,6 +78,13 @@ def test_a_decoder_that_misbehaves_costs_one_item(tmp_path: Path, name: str, why
     assert found[0] == found[1]
     assert reasons(found[0]) == ["", "", why, ""]
     assert found[0][3] == ImageShape(4, 1)
+
+
+def test_a_mistake_of_ours_is_no_damage_of_the_file(tmp_path: Path) -> None:
+    with LocalPool(behave, workers=2) as pool, pytest.raises(MmcalibError) as raised:
+        seen(pool, orders(tmp_path, "a", "bb", "mistake", "dddd"))
+    assert raised.value.message.startswith(f"unexpected TypeError at {tmp_path / 'mistake'}: ")
+    assert "it is a bug" in raised.value.hint
 
 
 def test_several_in_one_chunk_and_at_its_ends(tmp_path: Path) -> None:

@@ -76,6 +76,36 @@ def test_what_does_not_fit_is_named_with_what_would_make_it_fit(cli, kept: Path,
     assert f"error: 1 of 2 do not fit {kept}" in ended.err
 
 
+def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
+    """Finding of a user: of 62 files there were 124 lines, and each run began with four more."""
+    for number in range(4):
+        Image.new("RGB", (3, 700 + number)).save(new / f"strip-{number}.png")
+    (new / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    ended = cli("check", "--calibration", kept, new)
+    shown = [line for line in ended.err.splitlines() if not line.startswith("checking")]
+    assert shown == [
+        "NO 5 files: sides of 233 to 234:1, the processor takes 200:1 at most"
+        " (strip-0.png, strip-1.png, strip-2.png, ...)",
+        "   → crop or pad to 200:1 at most",
+        f"NO {new / 'torn.png'}: image header damaged, or of a format that vLLM does not open",
+        "   → leave it out, or send another copy",
+        "1 of 7 fit, 6 do not, 1 are no media",
+        f"error: 6 of 7 do not fit {kept}",
+        "  try: --json lists each; the remedies above, or mmcalib run on a corpus that has such "
+        "media",
+    ]
+    *offenders, _ = objects(cli("check", "--calibration", kept, "--json", new).out)
+    assert len(offenders) == 6
+
+
+def test_requests_that_miss_files_are_one_line(cli, kept: Path, new: Path) -> None:
+    lines = [request(f"gone-{number}.png") for number in range(2)]
+    (new / "requests.jsonl").write_text("\n".join([*lines, request(*["page.png"] * 5), ""]))
+    ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
+    assert "NO 2 requests: names a missing file (requests.jsonl:1, requests.jsonl:2)" in ended.err
+    assert "NO requests.jsonl:3: 5 image items, limit_mm_per_prompt admits 4" in ended.err
+
+
 def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Path) -> None:
     ended = cli("check", "--calibration", kept, "--json", "--quiet", new)
     strip, summary = objects(ended.out)

@@ -6,13 +6,16 @@ import importlib.util
 import json
 import re
 import socket
+import sys
 import threading
 import time
 import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
+import av
 import pytest
 
 from mmcalib.engine.messages import Looked
@@ -60,6 +63,46 @@ def test_every_problem_comes_with_something_to_type(cli) -> None:
     assert names >= {"media libraries", "vLLM", "engine", "model hub", "host memory"}
     wrong = [check for check in checks if check["status"] in ("warn", "fail")]
     assert [check["name"] for check in wrong if not check["remedy"]] == []
+
+
+def test_media_libraries_read_back_what_they_write() -> None:
+    found = packages.media_check()
+    assert (found.status, found.remedy) == ("pass", "")
+
+
+def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyAV 19 took no `metadata_errors`: every clip was damaged, and doctor said ok."""
+    opens: Any = av.open
+
+    def moved(file: object, mode: str = "r", **options: Any) -> Any:
+        if mode == "r":
+            raise TypeError("unexpected keyword argument")
+        return opens(file, mode, **options)
+
+    monkeypatch.setattr(av, "open", moved)
+    found = packages.media_check()
+    assert found.status == "fail"
+    assert found.detail.startswith(f"av {av.__version__} does not read video files: ")
+    assert "TypeError: unexpected keyword argument" in found.detail
+    assert found.remedy == f'pip install "av<{av.__version__.split(".")[0]}"'
+
+
+def test_a_library_that_is_not_there_fails_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    found = packages.media_check()
+    assert (found.status, found.remedy) == (
+        "fail",
+        "pip install --force-reinstall --no-deps soundfile",
+    )
+
+
+def test_a_base_install_lacks_nothing_that_doctor_calls_media() -> None:
+    found = {package.name: package for package in packages.packages()}
+    assert found["librosa"].need == found["vl-convert-python"].need == "optional"
 
 
 def test_a_cache_that_cannot_be_written_is_a_no(cli, monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,19 @@ def test_the_report_stands_beside_the_calibration_and_is_made_anew(cli, out: Pat
     text = (out / "report.html").read_text("utf-8")
     assert text.startswith("<!doctype html>")
     assert "vllm serve --config out/engine.yaml" in text
+
+
+def test_without_what_draws_charts_a_line_names_the_extra(
+    cli, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "mmcalib[report]" not in cli("report").err
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    said = cli("report")
+    assert (said.code, said.err.splitlines()[1]) == (
+        0,
+        'report.html has tables in place of charts: pip install "mmcalib[report]" draws them',
+    )
+    assert len(cli("report", "--format", "md").err.splitlines()) == 1
 
 
 def test_markdown_is_the_report_that_the_run_wrote(cli, out: Path) -> None:

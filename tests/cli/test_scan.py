@@ -18,6 +18,7 @@ from PIL import Image
 from mmcalib.progress import Silent
 from mmcalib.result.census_reading import read_census
 from mmcalib.workflows.read import read
+from tests.media.hostile import noise_image, video
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INLINE = (
@@ -288,3 +289,39 @@ def test_repeats_are_counted_by_content(cli, tmp_path: Path) -> None:
     assert (found.items, found.distinct) == (5, 2)
     cli("scan", "--data", str(folder), "--force", "--quiet")
     assert read_census(Path("out/census.json")).corpus.distinct is None
+
+
+BROKEN_PYAV = """
+import av
+
+def refuse(*args, **options):
+    raise av.error.InvalidDataError(1094995529, "Invalid data found when processing input")
+
+av.open = refuse
+"""
+
+
+def test_clips_that_all_fail_alike_are_the_installations_fault(tmp_path: Path) -> None:
+    """A PyAV that reads nothing, in every process; a picture is there to be counted."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "sitecustomize.py").write_text(BROKEN_PYAV)
+    media = tmp_path / "media"
+    media.mkdir()
+    for number in range(3):
+        video(media / f"{number}.mp4", (64, 48))
+    noise_image(media / "a.png")
+    command = [sys.executable, "-m", "mmcalib", "scan", "--data", str(media), "--out"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), str(ROOT)])}
+    done = subprocess.run(
+        [*command, str(tmp_path / "out")], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "no video can be read here: all 3 files fail" in done.stderr
+    assert "mmcalib doctor" in done.stderr
+    env["PYTHONPATH"] = str(ROOT)
+    for number in range(3):
+        (media / f"{number}.mp4").write_bytes(b"\0\0\0\x18ftypisom")
+    done = subprocess.run(
+        [*command, str(tmp_path / "other")], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, "damaged files alone are the corpus' own"

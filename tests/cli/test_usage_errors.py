@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from mmcalib.cli.choices import none_of
-from mmcalib.cli.usage_errors import unexpected
+from mmcalib.errors import unexpected
 from mmcalib.report.registry import REPORTS
 from tests.report.example import calibration
 
@@ -186,7 +186,7 @@ def test_without_vllm_the_doctor_is_named(typed: str, cli, desk: Path) -> None:
 def test_without_vllm_no_corpus_is_read(cli, desk: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     ended = cli("run", "--model", MODEL, "--data", "media", "--json")
-    assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (1, "engine_died")
+    assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (1, "vllm_missing")
     assert ended.err.splitlines()[0] == "error: vLLM is not installed beside mmcalib"
     assert not (desk / "out").exists()
 

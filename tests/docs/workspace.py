@@ -12,6 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmcalib.domain.shapes import AudioShape
+from mmcalib.media.blank import write_blank
 from mmcalib.models import find, materialise
 
 from ..corpus.tars import png, tar
@@ -19,6 +21,7 @@ from ..e2e.media import clip, photo, requests
 from .refresh import EXAMPLE, ROOT
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+SPEECH_HZ = 16_000
 SHARDS = 4
 TARS = 100
 # As a vLLM server prints it.
@@ -34,6 +37,10 @@ def prepare(folder: Path) -> None:
     for name in ("media", "new-media", "photos", "data", "data/pets", "sample/image"):
         for number in range(3):
             photo(folder / name / f"{number}.jpg", 320 + 64 * number, 240, number)
+    (folder / "sample" / "audio").mkdir()
+    for seconds in (1, 30):
+        shape = AudioShape(seconds * SPEECH_HZ, SPEECH_HZ)
+        write_blank(shape, seconds, folder / "sample" / "audio")
     photo(folder / "photo.jpg", 640, 480)
     clip(folder / "media" / "clip.mp4", 160, 120, 20)
     clip(folder / "sample" / "video" / "clip.mp4", 160, 120, 20)

@@ -17,7 +17,7 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure, OpenModel
-from mmcalib.errors import EngineDied, EngineError, EngineSilent
+from mmcalib.errors import EngineDied, EngineError, EngineSilent, VllmMissing
 from mmcalib.models import resolve
 from tests.e2e.command import QWEN
 
@@ -88,9 +88,10 @@ def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) 
     bare.chmod(0o755)
     with (
         EngineHost(log=tmp_path / "log", python=str(bare)) as host,
-        pytest.raises(EngineDied, match="vLLM is not installed") as caught,
+        pytest.raises(VllmMissing) as caught,
     ):
         host.ask(OpenModel("nowhere"), "opening")
+    assert caught.value.message == "vLLM is not installed beside mmcalib"
     assert caught.value.hint.startswith("mmcalib doctor")
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
+import av
 import numpy as np
 import pytest
+import soundfile
 
 from mmcalib.census.census import Census
+from mmcalib.derive.costs import Resampled
 from mmcalib.derive.witnesses import WITNESSES
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.progress import Silent
+from mmcalib.workflows.decision.measure import measure
 from mmcalib.workflows.decision.stand_ins import stand_ins
 from tests.engine.conftest import Lab
 
@@ -60,6 +65,35 @@ def counted_as_processed(lab: Lab, shapes: list[AudioShape]) -> bool:
 @pytest.mark.parametrize("model_id", [QWEN_AUDIO, WHISPER, FLAMINGO])
 def test_a_sound_is_counted_as_processed(lab: Callable[[str], Lab], model_id: str) -> None:
     assert counted_as_processed(lab(model_id), sounds(90))
+
+
+def test_librosa_finds_a_sound_as_long_as_vllm_does(
+    lab: Callable[[str], Lab], tmp_path: Path
+) -> None:
+    """At the model's 16 kHz; of what librosa does not read there is no second opinion."""
+    pytest.importorskip("librosa")
+    census, sample = Census(), []
+    for name, samples, rate_hz in (("a.wav", 8_046, 8_000), ("b.flac", 99_999, 44_100)):
+        path = str(tmp_path / name)
+        soundfile.write(path, np.zeros((samples, 2), np.float32), rate_hz)
+        sample.append((AudioShape(samples, rate_hz), path))
+    coded = str(tmp_path / "c.aac")
+    with av.open(coded, "w") as container:
+        stream = container.add_stream("aac", rate=16_000, layout="mono")
+        for start in range(0, 16_384, 1024):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+            frame.sample_rate, frame.pts = 16_000, start
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    sample.append((AudioShape(16_384, 16_000), coded))
+    for shape, path in sample:
+        census.add(shape, path)
+    table, skipped = measure(lab(QWEN_AUDIO).host, census, DEFAULT, sample, Silent())
+    assert skipped == []
+    assert sorted(table.resampled, key=lambda one: one.exemplar) == [
+        Resampled(str(tmp_path / "a.wav"), 16_092, 16_092),
+        Resampled(str(tmp_path / "b.flac"), 36_281, 36_281),
+    ]
 
 
 @pytest.mark.slow

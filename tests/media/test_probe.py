@@ -204,7 +204,7 @@ def test_what_is_not_media(tmp_path: Path) -> None:
     assert reason(tmp_path / "d.jpg") == "not a regular file"
     assert reason(tmp_path / "e.jpg") == "no such file"
     assert reason(tmp_path) == "not a regular file"
-    assert reason("/nul\0byte") == "damaged: embedded null byte"
+    assert "embedded null" in reason("/nul\0byte")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ from mmcalib.engine.wheels import BUILDS, installed
 from tests.docs.refresh import EXAMPLE
 from tests.packaging.built import version_of
 
+# With all that pip brings along, and byte code.
+MOST_BYTES = 300_000_000
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("index")]
 
 
@@ -69,6 +72,12 @@ def test_alone_it_brings_all_that_it_needs(wheel: Path, tmp_path: Path) -> None:
         "check", "--calibration", str(EXAMPLE / "calibration.json"), "media", "--json"
     )
     assert json.loads(checked)["fits"] == 2
+    installed_bytes = sum(
+        file.stat().st_size
+        for file in (tmp_path / "environment" / "lib").rglob("*")
+        if file.is_file() and not file.is_symlink()
+    )
+    assert installed_bytes < MOST_BYTES
 
 
 @pytest.mark.engine

@@ -31,8 +31,8 @@ BROUGHT: Mapping[str, str] = {
     "av": "BSD-3-Clause; its wheels hold FFmpeg with x264 and x265, under GPL-2.0-or-later",
     "bracex": "MIT",
     "jinja2": "BSD-3-Clause",
-    "librosa": "ISC; brings soxr, under LGPL-2.1-or-later",
     "markupsafe": "BSD-3-Clause",
+    "numpy": "BSD-3-Clause; its wheels hold OpenBLAS, under BSD-3-Clause",
     "pillow": "MIT-CMU",
     "platformdirs": "MIT",
     "pydantic": "MIT",
@@ -40,7 +40,6 @@ BROUGHT: Mapping[str, str] = {
     "rich": "MIT",
     "soundfile": "BSD-3-Clause; its wheels hold libsndfile, under LGPL-2.1-or-later",
     "typer": "MIT",
-    "vl-convert-python": "BSD-3-Clause",
 }
 
 _HEAD = """# What the wheel holds, and what it brings along

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from mmcalib.child.rehearsal.device.errors import NoFakeImplementation
 from mmcalib.child.rehearsal.patches.flashinfer import WAY_OUT
 from mmcalib.child.rehearsal.patches.hollow import HollowPackages

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def page() -> str:
 
 def test_golden(page: str) -> None:
     check_golden("report.html", KEPT_ELSEWHERE.sub("…", SVG.sub("<svg>…</svg>", page)))
+
+
+def test_without_what_draws_charts_each_is_a_line_and_its_table(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    bare = rendered(calibration())
+    lines = re.findall(r'<p>No chart: <code>pip install "mmcalib\[report\]"</code>.*?</p>', bare)
+    assert len(lines) == len(SVG.findall(page)) > 0
+    assert SVG.sub(lines[0], page) == bare
 
 
 def test_the_page_is_the_same_every_time(page: str) -> None:

@@ -81,7 +81,6 @@ def test_frames_and_sound_as_arrays() -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        None,
         7,
         io.StringIO("words"),
         np.zeros(9),

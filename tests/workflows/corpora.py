@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
@@ -16,7 +16,7 @@ from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.progress import Silent
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.cache import size_cache
-from mmcalib.workflows.decision.decide import Rejects, accept_all
+from mmcalib.workflows.decision.decide import NoGpu
 from mmcalib.workflows.decision.decide import decide as decide_it
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.texts import Texts
@@ -49,13 +49,33 @@ def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
     return [path for _, path in media]
 
 
+@dataclass(frozen=True)
+class PretendGpu(NoGpu):
+    """Judges by what a test says."""
+
+    reason: Callable[[Decision], str] | None
+    tokens: Callable[[Decision], int] | None
+    default: int
+
+    def rejects(self, decision: Decision) -> str:
+        return self.reason(decision) if self.reason else ""
+
+    def kv_tokens(self, decision: Decision) -> int | None:
+        return self.tokens(decision) if self.tokens else None
+
+    def default_kv_tokens(self) -> int:
+        return self.default
+
+
 def decide(
     read: ReadCorpus,
     policy: Policy | None = None,
     model: ModelInfo | None = None,
     files: Mapping[str, Shape | None] | None = None,
     host: type[FakeHost] = FakeHost,
-    rejects: Rejects = accept_all,
+    rejects: Callable[[Decision], str] | None = None,
+    kv_tokens: Callable[[Decision], int] | None = None,
+    default_kv_tokens: int = 0,
     handed: Files = pretended,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
@@ -66,8 +86,9 @@ def decide(
     there = host(model, {**known, **(files or {})})
     budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
+    judge = PretendGpu(rejects, kv_tokens, default_kv_tokens)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
-    decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), rejects, texts)
+    decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)
     return decided.with_cache(
         size_cache(
             read.accesses, decided.table, decided.counts, decided.cache_floor(), model, policy

@@ -8,7 +8,7 @@ from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask
 from mmcalib.census.versions import in_unicode, is_settled, version
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.seen import Seen, encode
-from mmcalib.errors import MmcalibError
+from mmcalib.errors import BUGS, MmcalibError, unexpected
 from mmcalib.locations.location import is_here
 from mmcalib.wording import one_line
 
@@ -20,8 +20,8 @@ _TRIES = 3
 
 
 def answer(order: ProbeTask, look: Look) -> ProbeResult:
-    """What is seen of bytes that did not change meanwhile. Raises MmcalibError alone: what could
-    end no other item either.
+    """What is seen of bytes that did not change meanwhile. Raises MmcalibError alone: for what ends
+    every other item too, and for a bug of ours, which is no damage of the file.
     """
     item = order.item
     if not in_unicode(item.path):
@@ -35,6 +35,8 @@ def answer(order: ProbeTask, look: Look) -> ProbeResult:
                 seen = _whole(item, seen)
         except MmcalibError:
             raise
+        except BUGS as error:
+            raise unexpected(error, at=item.path) from error
         except Exception as error:  # noqa: BLE001 - a decoder's unknown failure costs one item
             seen = Skipped(item.path, one_line(f"damaged: {type(error).__name__}: {error}"))
         after = version(item)

@@ -14,6 +14,7 @@ from mmcalib.wording import one_line
 
 CORPUS_READABLE = CheckId("corpus readable")
 STAND_INS_AGREE = CheckId("stand-ins agree")
+AUDIO_LENGTH = CheckId("audio length")
 REAL_ITEMS = CheckId("real items measured")
 SERVER_TAKES_FILES = CheckId("server takes the files")
 MODALITIES_SERVED = CheckId("modalities served")
@@ -24,6 +25,8 @@ ACCEPTED = CheckId("{} items accepted")
 UNSEEN = CheckId("{} measured")
 
 _SHOWN = 3
+# Decoders differ in how they pad the ends of a sound: by less than a frame of features, 10 ms.
+_SAME_SAMPLES = 160
 
 
 def _readable(facts: CheckFacts) -> Iterator[Check]:
@@ -66,6 +69,36 @@ def _agreement(facts: CheckFacts) -> Iterator[Check]:
         f"{len(table.mismatches)} of {table.compared} sampled items differ; the real one counts: "
         f"{shown}",
         "raise --sample to measure more real items",
+    )
+
+
+def _sounds(facts: CheckFacts) -> Iterator[Check]:
+    """librosa decodes and resamples by other code than vLLM does."""
+    table = facts.corpus.table
+    if not table.resampled:
+        if table.of("audio").has("real").any():
+            detail = "not compared: librosa is not installed beside vLLM, or reads none of them"
+            yield Check(AUDIO_LENGTH, "skip", detail, "pip install librosa")
+        return
+    differ = [
+        one
+        for one in table.resampled
+        if abs(one.vllm_samples - one.librosa_samples) > _SAME_SAMPLES
+    ]
+    if not differ:
+        detail = f"{len(table.resampled)} sampled sounds are as long in librosa, resampled"
+        yield Check(AUDIO_LENGTH, "pass", detail)
+        return
+    shown = "; ".join(
+        f"{one.exemplar}: vLLM {one.vllm_samples:,} samples, librosa {one.librosa_samples:,}"
+        for one in differ[:_SHOWN]
+    )
+    yield Check(
+        AUDIO_LENGTH,
+        "warn",
+        f"{len(differ)} of {len(table.resampled)} sampled sounds, resampled for the model, have "
+        f"another length in librosa: {shown}; vLLM's counts",
+        "listen to them, and convert them to WAV or FLAC",
     )
 
 
@@ -167,6 +200,7 @@ _DECISION = frozenset({Need.DECISION})
 RULES = (
     Rule((CORPUS_READABLE,), {CheckStage.DECIDED: 10, CheckStage.MEASURED: 10}, _readable, _CORPUS),
     Rule((REAL_ITEMS, STAND_INS_AGREE), {CheckStage.DECIDED: 20}, _agreement, _DECISION),
+    Rule((AUDIO_LENGTH,), {CheckStage.DECIDED: 25, CheckStage.MEASURED: 25}, _sounds, _CORPUS),
     Rule((ITEMS_LOAD,), {CheckStage.MEASURED: 30}, _loaded, _CORPUS),
     Rule(
         (MODALITY_LOADS, ACCEPTED),

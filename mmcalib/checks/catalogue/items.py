@@ -18,7 +18,7 @@ from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.nested import merged
 from mmcalib.domain.shapes import Modality, weight
-from mmcalib.wording import several_are
+from mmcalib.wording import several, several_are
 
 ADMITTED = CheckId("items admitted")
 STILL_ACCEPTED = CheckId("items still accepted")
@@ -161,17 +161,26 @@ def _still_accepted(facts: CheckFacts) -> Iterator[Check]:
         )
 
 
+# By what lacks: more context takes more KV cache, and so is no cure for a lack of memory.
+_ROOM = {
+    "context": "a larger --max-model-len, or fewer items in a request (--count)",
+    "memory": "a larger --gpu, fewer video frames (media_io_kwargs), fewer items in a request "
+    "(--count), or what `mmcalib plan` finds",
+}
+
+
 def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
     """The final setting, measured as a whole, against what was promised knob by knob."""
     decision, policy = facts.decision, facts.policy
-    if policy.prefer != "quality" or policy.max_tokens_per_item is not None:
+    if not policy.keeps_quality:
         return
     if decision.forced:
-        downscaled = sum(point.items_downscaled for point in decision.chosen)
-        many = several_are(downscaled, "item")
-        detail = f"{many} downscaled, because otherwise {decision.forced}"
-        remedy = "a larger --gpu or --max-model-len, or what `mmcalib plan` finds"
-        yield Check(KEPT_WHOLE, "warn", detail, remedy)
+        kept = {m: one for m, one in decision.retention().items() if one.items_smaller}
+        items = sum(one.items_smaller for one in kept.values())
+        total = sum(one.items for one in decision.retention().values())
+        parts = "; ".join(one.describe(m) for m, one in kept.items())
+        detail = f"{items:,} of {several(total, 'item')} made smaller: {parts}. Otherwise "
+        yield Check(KEPT_WHOLE, "warn", detail + decision.forced, _ROOM[decision.forced_by])
         return
     before, after = decision.default_table, facts.configuration.table
     smaller = [

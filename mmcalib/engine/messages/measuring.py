@@ -76,13 +76,15 @@ class Measure(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class Measured(Interim):
     """The answer for subject `index`: a cost, or the reason why it is refused, by vLLM or because
-    the host has no memory for it.
+    the host has no memory for it. `resampled` is how many samples a file of sound has at the
+    model's rate, by vLLM's loader and by librosa; empty where they were not compared.
     """
 
     index: int
     cost: Cost | None
     refusal: str = ""
     refused_by: RefusedBy = "vllm"
+    resampled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

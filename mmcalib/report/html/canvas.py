@@ -2,20 +2,21 @@
 
 Why Vega-Lite through vl-convert: the page must show its charts without JavaScript, follow light and
 dark, and stay below 5 MB. vl-convert is one wheel of 33 MB without dependencies, draws offline and
-keeps `var(--x)` as it is, and Vega names every mark for screen readers. Plotly's script alone has
+keeps `var(--x)` as it is, and Vega names every mark for screen readers. It comes with an extra:
+without it a chart is a line that names the extra, and its table. Plotly's script alone has
 4.8 MB and draws nothing without JavaScript; Matplotlib and lets-plot bake colours in; pygal knows
 neither reference lines nor maps.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import vl_convert
 from markupsafe import Markup, escape
 
 from mmcalib.wording import plain
@@ -29,6 +30,10 @@ _LEFT_PX, _RIGHT_PX, _TOP_PX, _BOTTOM_PX = 54, 22, 30, 46
 _DENSE_DECADES = 3.2
 # A row of words above the data, and a wide guess at one letter of them.
 ROW_PX, _CHAR_PX = 17, 7
+_UNDRAWN = Markup(
+    '<p>No chart: <code>pip install "mmcalib[report]"</code>, then <code>mmcalib report</code> '
+    "draws it. The table below has its data.</p>"
+)
 # `~s` alone writes 0k.
 SHORT = "datum.value == 0 ? '0' : format(datum.value, '~s')"
 
@@ -50,6 +55,13 @@ class Drawing:
     narrow: Markup
 
 
+def undrawn_words() -> str:
+    """The line that names what draws charts, where it is not installed; empty where it is."""
+    if importlib.util.find_spec("vl_convert"):
+        return ""
+    return 'report.html has tables in place of charts: pip install "mmcalib[report]" draws them'
+
+
 def draw(
     layers: Callable[[Canvas], Iterable[Layer]],
     label: str,
@@ -65,6 +77,10 @@ def draw(
 
 
 def _svg(layers: Iterable[Layer], canvas: Canvas, label: str, left_px: int) -> Markup:
+    try:
+        import vl_convert
+    except ImportError:
+        return _UNDRAWN
     around = {"left": left_px, "right": _RIGHT_PX, "top": _TOP_PX, "bottom": _BOTTOM_PX}
     spec = {
         "width": canvas.width_px,

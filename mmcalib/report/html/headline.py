@@ -1,4 +1,4 @@
-"""The three numbers that decide: room for the KV cache, the worst item, what would be rejected."""
+"""The three numbers that decide: the KV cache, the largest item, what would be rejected."""
 
 from __future__ import annotations
 
@@ -59,23 +59,28 @@ def _kv_cache(calibration: CalibrationDocument) -> Headline:
 
 
 def _worst_item(calibration: CalibrationDocument) -> Headline:
-    """The item and what vLLM reserves for the largest one of its modality."""
-    modalities = calibration.corpus.modalities
-    if not modalities:
-        return Headline("Worst item, tokens", "", "—", "The corpus has no items.", "measured")
-    worst = max(modalities, key=lambda name: modalities[name].tokens.max)
-    most = modalities[worst].tokens
-    budget = calibration.budget
-    default = budget.default.max_tokens_per_item
-    reserved = max(budget.calibrated.max_tokens_per_item.values(), default=None)
-    before = max(default.values(), default=None)
+    """The largest item of the corpus under the calibrated settings, in the encoder cache that has
+    to hold it.
+    """
+    name, parts = "Largest item, of the encoder cache", calibration.costs
+    known = (
+        {m: [one.embeds for one in p.known] for m, p in parts.modalities.items()} if parts else {}
+    )
+    largest = {modality: max(embeds) for modality, embeds in known.items() if embeds}
+    if not largest:
+        return Headline(name, "", "—", "The corpus has no items.", "measured")
+    worst = max(largest, key=largest.__getitem__)
+    cache = calibration.budget.calibrated.encoder_budget_tokens
+    most, found = largest[worst], calibration.corpus.modalities.get(worst)
+    before = calibration.budget.default.encoder_budget_tokens
+    item = f"One {worst}, {wording.plain(found.heaviest)}" if found else f"One {worst}"
     return Headline(
-        "Worst item, of reserved tokens",
+        name,
         "",
-        f"{wording.number(most.max)} of {wording.number(reserved)}",
-        f"One {worst}, {wording.plain(modalities[worst].heaviest)}; by default vLLM reserves "
-        f"{wording.number(before)} for the largest item.",
-        most.label,
+        f"{wording.number(most)} of {wording.number(cache)}",
+        f"{item}, in tokens. By default the cache holds {wording.number(before)}.",
+        found.tokens.label if found else "measured",
+        bad=cache is not None and most > cache,
     )
 
 

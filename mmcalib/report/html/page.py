@@ -87,7 +87,7 @@ def page(
         redacted=redacted,
         rows=words.rows(shown),
         settings=grouped(shown.limits.evidence),
-        verdict=verdict_words(shown.verdict, shown.checks),
+        verdict=verdict_words(shown.verdict, shown.checks, shown.corpus.losses()),
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
         labels=_LABELS,
     )

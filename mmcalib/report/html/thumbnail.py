@@ -17,7 +17,7 @@ from mmcalib.errors import UsageError
 from mmcalib.locations.opening import Opened, open_item
 from mmcalib.media.bounded import bounded
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import Unreadable, failures
+from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import medium_of
 from mmcalib.media.video import video_stream
@@ -34,7 +34,7 @@ def thumbnail(item: Item) -> str:
     item declares to be one. Empty for audio and for whatever cannot be read.
     """
     try:
-        with open_item(item) as opened:
+        with open_item(item) as opened, reading_by_pillow():
             picture = _image(opened) if item.declared == "image" else _frame(item, opened)
             return _data_uri(picture) if picture is not None else ""
     except UsageError:
@@ -49,7 +49,7 @@ def detail(item: Item, width: str, height: str) -> str:
     cannot be read, and where the image is smaller.
     """
     try:
-        with open_item(item) as opened:
+        with open_item(item) as opened, reading_by_pillow():
             image = _on_white(_plain(_image(opened, whole=True))).convert("RGB")
     except UsageError:
         return ""

@@ -71,7 +71,10 @@ def assemble(
             doubts=list(served.resolved.notes),
         ),
         corpus=corpus_figures(
-            decision.default_table, served.corpus.prompts.prompts(), len(decided.skipped)
+            decision.default_table,
+            served.corpus.prompts.prompts(),
+            len(decided.skipped),
+            decision.table,
         ),
         limits=Limits(
             limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],

@@ -13,14 +13,14 @@ from mmcalib.workflows.calibration.served import Served
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.cache import size_cache
-from mmcalib.workflows.decision.decide import accept_all, decide
+from mmcalib.workflows.decision.decide import decide
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.effects import effective
 from mmcalib.workflows.decision.grid import Grid, grid
 from mmcalib.workflows.decision.held import held
 from mmcalib.workflows.decision.long_requests import LongRequest, long_requests
 from mmcalib.workflows.decision.measure import Sample
-from mmcalib.workflows.memory.explored import rejecting
+from mmcalib.workflows.memory.explored import RehearsalJudge
 from mmcalib.workflows.traffic.beside import Serving
 
 
@@ -64,16 +64,16 @@ def derive(session: Session, served: Served) -> Decided:
         files=served.files,
         given=session.given,
     )
-    rejects = (
-        rejecting(session.prediction, job.policy.concurrency, progress)
-        if session.prediction
-        else accept_all
-    )
+    judge = None
+    if session.prediction is not None:
+        judge = RehearsalJudge(
+            session.prediction, session.default_args, job.policy.concurrency, progress
+        )
     texts = served.texts
     serving = _serving(session, served)
     if serving is not None and serving.process.apart:
         serving.begin(session.default_args)
-    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, rejects, texts)
+    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, texts)
     floor = decision.cache_floor()
     decision = decision.with_cache(
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)

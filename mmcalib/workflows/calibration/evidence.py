@@ -168,7 +168,10 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
     elif most and value % most == 0 and value != base:
         label, exemplar = "computed" if gpu else "assumed", ""
         where = f"on {gpu.name}" if gpu else "on this machine"
-        reason = f"vLLM's default {where}, {base}, rounded up to whole items of {most} tokens"
+        way = "down" if value < base else "up"
+        reason = f"vLLM's default {where}, {base}, rounded {way} to whole items of {most} tokens"
+        if gpu and way == "down":
+            reason += ", which leaves more KV cache than rounded up"
     elif gpu:
         label, exemplar = "computed", ""
         reason = f"vllm serve's default on {gpu.name}"

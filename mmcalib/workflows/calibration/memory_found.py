@@ -18,6 +18,7 @@ from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.memory.checks import (
+    comparison_check,
     known_in_bytes,
     memory_checks,
     predicted_shortfall,
@@ -120,6 +121,8 @@ def predict_memory(
         with session.progress.step(f"serving requests on {found.gpu.name}"):
             traffic, more = finish_serving(beside, found, _starts_with(decision, every))
         judged += more
+    compared = comparison_check(found, traffic, decision, job.policy)
+    judged += [compared] if compared is not None else []
     tried = grid_pools(session.prediction, decided.grid, decision, session.progress)
     pool = kept.pool if kept else None
     return MemoryFound(found, sizes, tuple(judged), traffic, pool, tuple(tried))

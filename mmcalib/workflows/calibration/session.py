@@ -162,6 +162,9 @@ def session_of(
 def _least(session: Session) -> dict[str, Any]:
     """The default, with the least context that the policy may come to."""
     args, policy = session.default_args, session.job.policy
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        if (value := getattr(policy, name)) is not None:
+            args[name] = value
     if policy.max_model_len == FIT:
         args["max_model_len"] = max(1, policy.text_reserve_tokens)
     return args

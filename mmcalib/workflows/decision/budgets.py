@@ -36,6 +36,7 @@ class BudgetSource:
     context_tokens: int | None = None
     files: Files = files
     given: Mapping[str, Any] = field(default_factory=dict)
+    rounding: limits.Rounding = "up"
     # By what was asked: a step that holds the largest item is asked for twice.
     _known: dict[str, Budget] = field(default_factory=dict, repr=False, compare=False)
 
@@ -55,14 +56,18 @@ class BudgetSource:
         return {**args, **self.given}
 
     def batched(self, args: Mapping[str, Any], largest_embeds: int) -> int:
-        """Tokens per step (R5): as given, or whole largest items from vLLM's own default."""
+        """Tokens per step: as given, or vLLM's default rounded to whole largest items."""
         if self.policy.max_num_batched_tokens is not None:
             return self.policy.max_num_batched_tokens
         wanted = self.opened.serve_defaults["max_num_batched_tokens"]
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
         largest = max(self.roomy(plain).max_tokens_per_item.values(), default=0)
         return limits.max_num_batched_tokens(
-            wanted, largest, largest_embeds, chunks_mm_input=self.opened.chunks_mm_input
+            wanted,
+            largest,
+            largest_embeds,
+            chunks_mm_input=self.opened.chunks_mm_input,
+            rounding=self.rounding,
         )
 
     def default(self) -> tuple[Budget, str]:

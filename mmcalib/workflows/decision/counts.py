@@ -23,6 +23,8 @@ def counts(
         if most is not None and count.value > most:
             reason = f"{count.reason}; the model takes at most {most}"
             count = Count(most, reason, "computed", count.exemplar)
+        elif count.value == most and count.label == "assumed":
+            count = Count(most, f"the model takes at most {most} per prompt", "computed")
         found[modality] = count
     return found
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final, Protocol
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
@@ -22,12 +23,37 @@ from mmcalib.workflows.decision.measure import Sample, measure
 from mmcalib.workflows.decision.settle import DecisionBuilder
 from mmcalib.workflows.decision.texts import Texts
 
-Rejects = Callable[[Decision], str]
+# Of the KV cache: what caps and whole steps may cost for being what startup reserves for.
+_NEARLY_AS_LARGE: Final = 0.98
 
 
-def accept_all(decision: Decision) -> str:
-    """Nothing speaks against it."""
-    return ""
+class MemoryJudge(Protocol):
+    """Says what the GPU that will serve holds under a configuration."""
+
+    def rejects(self, decision: Decision) -> str:
+        """Why the configuration does not do there; empty where it does."""
+        ...
+
+    def kv_tokens(self, decision: Decision) -> int | None:
+        """Tokens of its KV cache, 0 where vLLM would not start; None where nothing is known."""
+        ...
+
+    def default_kv_tokens(self) -> int:
+        """The same of vLLM's defaults."""
+        ...
+
+
+class NoGpu:
+    """The judge where no GPU is named: budgets in tokens decide."""
+
+    def rejects(self, decision: Decision) -> str:
+        return ""
+
+    def kv_tokens(self, decision: Decision) -> int | None:
+        return None
+
+    def default_kv_tokens(self) -> int:
+        return 0
 
 
 def decide(
@@ -36,14 +62,16 @@ def decide(
     sample: Sample,
     budgets: BudgetSource,
     progress: Progress,
-    rejects: Rejects = accept_all,
+    judge: MemoryJudge | None = None,
     texts: Texts | None = None,
 ) -> Decision:
     """Measure under the default, explore each knob, choose, and settle limits and budget.
 
-    Where the longest prompt exceeds the context, or `rejects` has a reason, items are made smaller
-    by as few steps as will do; where no step helps, the policy's own choice stays.
+    Of configurations of equal quality the one with the most KV cache is taken. Where the longest
+    prompt exceeds the context, or the judge rejects it, items are made smaller by as few steps as
+    will do; where no step helps, the policy's own choice stays.
     """
+    judge = judge or NoGpu()
     base = budgets.policy.loading
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = counts(budgets.opened, budgets.policy, default, prompts)
@@ -80,15 +108,16 @@ def decide(
         default_error=default_error,
         texts=texts,
     )
-    first = there.settle(None)
-    reason = _too_long(first) or rejects(first)
+    first = _roomiest(there.candidates(), judge)
+    too_long = _too_long(first)
+    reason = too_long or judge.rejects(first)
     if not reason:
         return first
     settled: dict[int, Decision] = {}
 
     def does(at_most: int) -> bool:
-        settled[at_most] = there.settle(at_most)
-        return not (_too_long(settled[at_most]) or rejects(settled[at_most]))
+        settled[at_most] = _roomiest(there.candidates(at_most), judge)
+        return not (_too_long(settled[at_most]) or judge.rejects(settled[at_most]))
 
     # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
     # tells whether any will do, and halves find the first. Each takes seconds.
@@ -96,7 +125,26 @@ def decide(
     if not steps or not does(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
-    return replace(settled[most], forced=reason)
+    return replace(settled[most], forced=reason, forced_by="context" if too_long else "memory")
+
+
+def _roomiest(candidates: Iterable[Decision], judge: MemoryJudge) -> Decision:
+    """The first whose KV cache is nearly the largest of all and no smaller than that of vLLM's
+    defaults; the first of all where nothing is known of them, and the last, which has vLLM's own
+    items and step, where none has more KV cache than vLLM's defaults.
+    """
+    rated: list[tuple[Decision, int]] = []
+    for decision in candidates:
+        tokens = judge.kv_tokens(decision)
+        if tokens is None:
+            return rated[0][0] if rated else decision
+        rated.append((decision, tokens))
+    most, usual = max(tokens for _, tokens in rated), judge.default_kv_tokens()
+    last = rated[-1][0]
+    if 0 < most <= usual and last.rounding == "none":
+        return last
+    least = min(most, max(most * _NEARLY_AS_LARGE, usual))
+    return next(decision for decision, tokens in rated if tokens >= least)
 
 
 def _too_long(decision: Decision) -> str:

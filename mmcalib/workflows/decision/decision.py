@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from mmcalib.derive.adequacy import Adequacy
 from mmcalib.derive.cache_floor import CacheFloor, cache_floor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import Count, Hint
+from mmcalib.derive.frontier import Point, retention
+from mmcalib.derive.limits import Count, Hint, Rounding
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.cost import Retention
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.setting import Setting
@@ -24,9 +25,10 @@ from mmcalib.workflows.decision.explore import Explored
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The derived configuration and everything it was derived from. `chosen` has one point of each
-    knob that has an effect; `forced` says why it is not what the policy alone would choose;
-    `unhinted` is the budget without size hints: what vLLM says of the model; `cache` is the
-    processor cache, or why none is sized.
+    knob that has an effect; `forced` says why it is not what the policy alone would choose, and
+    `forced_by` what lacks; `rounding` is how the step was rounded to whole items; `unhinted` is the
+    budget without size hints: what vLLM says of the model; `cache` is the processor cache, or why
+    none is sized.
     """
 
     default_table: CostTable
@@ -46,13 +48,20 @@ class Decision:
     engine_args: dict[str, Any]
     unreadable: tuple[Skipped, ...]
     longest: Fit | None
+    rounding: Rounding = "up"
     forced: str = ""
+    forced_by: Literal["", "context", "memory"] = ""
     effects: tuple[Effect, ...] = ()
     cache: DecidedCache = NOT_SIZED
 
     @property
     def plain(self) -> Budget:
         return self.unhinted
+
+    def retention(self) -> dict[Modality, Retention]:
+        """What items keep of the tokens that they take by default."""
+        before = self.default_table
+        return {m: retention(self.table.of(m), before.of(m)) for m in before.modalities()}
 
     def turns(self) -> set[Modality]:
         """The modalities whose items an option of the processor makes smaller."""

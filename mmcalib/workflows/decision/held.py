@@ -25,7 +25,9 @@ def held(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decis
     """The decision whose explored points have vLLM's budget, and where that moves them their costs,
     beside the chosen values of all other options; the chosen ones are what was decided.
     """
-    budgets = replace(budgets, context_tokens=decision.budget.max_model_len)
+    budgets = replace(
+        budgets, context_tokens=decision.budget.max_model_len, rounding=decision.rounding
+    )
     most = decision.table.most_embeds()
     found: list[Explored] = []
     with progress.step("trying each value beside those chosen", len(decision.explored)) as task:

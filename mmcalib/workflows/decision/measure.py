@@ -8,7 +8,7 @@ from dataclasses import replace
 from mmcalib.census.census import Census, shape_order
 from mmcalib.derive.cost_columns import CostColumns
 from mmcalib.derive.cost_map import CostMap
-from mmcalib.derive.costs import CostTable, Mismatch, Refusal
+from mmcalib.derive.costs import CostTable, Mismatch, Refusal, Resampled
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Skipped
@@ -159,6 +159,7 @@ def _table(
     real: Iterable[tuple[tuple[Shape, str], Measured | Skipped]],
 ) -> tuple[CostTable, list[Skipped]]:
     mismatches: list[Mismatch] = []
+    resampled: list[Resampled] = []
     unreadable: list[Skipped] = []
     failed: dict[Modality, int] = {}
     costs, changed = CostMap(blanks.costs), dict[Shape, ItemCost | None]()
@@ -181,6 +182,8 @@ def _table(
             continue
         changed[shape] = item_cost(shape, _entry(counts, shape).count, path, found.cost, "real")
         compared += 1
+        if found.resampled:
+            resampled.append(Resampled(path, *found.resampled))
         if blank is None or (blank.tokens, blank.embeds) != (
             found.cost.tokens,
             found.cost.embeds,
@@ -202,6 +205,7 @@ def _table(
         failed,
         blanks.witnesses,
         out_of_reach,
+        tuple(resampled),
     )
     return table, unreadable
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmcalib.census.census import Census
@@ -14,11 +14,11 @@ from mmcalib.derive.choice import choose
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import Count, Hint
+from mmcalib.derive.limits import Count, Hint, Rounding
 from mmcalib.derive.policy import FIT
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.setting import merged
+from mmcalib.domain.setting import Setting, merged
 from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
@@ -45,25 +45,45 @@ class DecisionBuilder:
     default_budget: Budget
     default_error: str
     texts: Texts
+    # By setting: candidates differ in the step alone, too.
+    _tables: dict[str, tuple[CostTable, list[Skipped]]] = field(default_factory=dict, repr=False)
 
     def frontiers(self) -> list[list[Point]]:
         """The points of each knob that has an effect."""
         return [[e.point for e in points] for points in self.explored.values() if moves(points)]
 
-    def settle(self, at_most: int | None) -> Decision:
-        """The configuration of the policy's choice, of items of `at_most` tokens."""
-        policy, unreadable = self.budgets.policy, list(self.unreadable)
-        chosen = tuple(self._chosen(e, at_most) for e in self.explored.values() if moves(e))
-        base, table = self.default.setting, self.default
-        setting = merged([base, *(point.setting for point in chosen)])
-        if setting != base:
-            host, files = self.budgets.host, self.budgets.files
-            table, more = measure(
-                host, self.census, setting, self.sample, self.progress, files, before=table
-            )
-            unreadable += [s for s in more if s not in unreadable]
-        plain = limits.limit_mm_per_prompt(self.counts, {})
+    def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
+        """Configurations of equal quality, those that cost least by vLLM's budget first: the
+        smallest caps that take nothing off an item, with steps of whole items, rounded either way;
+        and vLLM's own largest items and step. With `at_most` items have at most so many tokens.
+        """
         budgets = self.budgets
+        # A model that cannot chunk its input has prompts of a few tokens beside it.
+        ways: tuple[Rounding, Rounding] = ("up", "down")
+        first, second = ways if budgets.opened.chunks_mm_input else ways[::-1]
+        capped = self.settle(at_most, first)
+        yield capped
+        other = replace(budgets, rounding=second)
+        step = other.batched(capped.engine_args, capped.table.largest_embeds)
+        if step != capped.engine_args["max_num_batched_tokens"]:
+            yield self.settle(at_most, second)
+        if at_most is None and budgets.policy.keeps_quality:
+            yield self.settle(None, "none", capped=False)
+
+    def settle(
+        self, at_most: int | None, rounding: Rounding = "up", *, capped: bool = True
+    ) -> Decision:
+        """The configuration of the policy's choice, of items of `at_most` tokens; or, not `capped`,
+        of none but the defaults of each option.
+        """
+        policy, unreadable = self.budgets.policy, list(self.unreadable)
+        turned = [e for e in self.explored.values() if moves(e)]
+        chosen = tuple(self._chosen(e, at_most) if capped else _default(e) for e in turned)
+        setting = merged([self.default.setting, *(point.setting for point in chosen)])
+        table, more = self._table(setting)
+        unreadable += [s for s in more if s not in unreadable]
+        plain = limits.limit_mm_per_prompt(self.counts, {})
+        budgets = replace(self.budgets, rounding=rounding)
         engine_args = budgets.engine_args(setting, plain, table.largest_embeds)
         budget = budgets.of(engine_args, build_dummy=True)
         longest = self._longest(table, budget)
@@ -99,20 +119,37 @@ class DecisionBuilder:
             engine_args=engine_args,
             unreadable=tuple(unreadable),
             longest=longest,
+            rounding=rounding,
         )
 
+    def _table(self, setting: Setting) -> tuple[CostTable, list[Skipped]]:
+        """What every shape costs under the setting, and the files that turn out unreadable."""
+        if setting == self.default.setting:
+            return self.default, []
+        if setting.key not in self._tables:
+            host, files = self.budgets.host, self.budgets.files
+            self._tables[setting.key] = measure(
+                host, self.census, setting, self.sample, self.progress, files, before=self.default
+            )
+        return self._tables[setting.key]
+
     def _chosen(self, explored: Sequence[Explored], at_most: int | None) -> Point:
-        """The policy's choice; the default, where nobody asked for a cap and it would take nothing
-        off any item, nor off vLLM's own largest: 0.28 counts that without the cap, but builds its
-        dummy under it, and would reserve less than it schedules.
+        """The policy's choice among the caps under which vLLM's own largest item is as large as
+        the corpus' largest: below that, only a larger step would hold the item. The default, where
+        nobody asked for a cap and it would take nothing off any item, nor off vLLM's own largest:
+        0.28 counts that without the cap, but builds its dummy under it, and would reserve less than
+        it schedules.
         """
         policy = self.budgets.policy
-        point = choose([e.point for e in explored], policy, at_most)
+        usual = _default(explored)
+        free = at_most is None and policy.keeps_quality
+        points = [e.point for e in explored if not free or e.point is usual or _covers(e)]
+        point = choose(points, policy, at_most)
         if policy.max_tokens_per_item is not None or point.items_downscaled:
             return point
         at = {e.point.value: e for e in explored}
-        usual = at[point.knob.value]
-        return usual.point if _largest(at[point.value]) == _largest(usual) else point
+        same = _largest(at[point.value]) == _largest(at[point.knob.value])
+        return usual if same else point
 
     def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
         """The prompt that needs the longest context."""
@@ -158,6 +195,14 @@ def _hints(
         if modality not in found:
             refused[modality] = why
     return found, refused
+
+
+def _default(explored: Sequence[Explored]) -> Point:
+    return next(e.point for e in explored if e.point.value == e.point.knob.value)
+
+
+def _covers(explored: Explored) -> bool:
+    return _largest(explored) >= explored.point.max_embeds
 
 
 def _largest(explored: Explored) -> int:

@@ -1,20 +1,31 @@
-"""The packages that mmcalib uses: which are here, and what would install the others."""
+"""The packages that mmcalib uses: which are here, what works, and how to install the others."""
 
 from __future__ import annotations
 
 import importlib
 
 from mmcalib.checks.check import Check, CheckId
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.wheels import BUILDS, installed
+from mmcalib.errors import OutputError
+from mmcalib.media.decode import selftest
 from mmcalib.releases.constants import INSTALL_CPU, INSTALL_CUDA, TESTED, TESTED_RANGE
 from mmcalib.result.diagnosis import Need, Package
+from mmcalib.scratch import Scratch
+from mmcalib.wording import one_line
 
 MEDIA_LIBRARIES = CheckId("media libraries")
 VLLM = CheckId("vLLM")
 
-# Name in the index, module.
-_MEDIA = {"pillow": "PIL", "av": "av", "soundfile": "soundfile", "librosa": "librosa"}
+# Name in the index: module, and the file that is written and read by it.
+_MEDIA: dict[str, tuple[str, Shape]] = {
+    "pillow": ("PIL", ImageShape(64, 48)),
+    "av": ("av", VideoShape(4, 2.0, 2.0, 64, 48)),
+    "soundfile": ("soundfile", AudioShape(800, 16_000)),
+}
 _OPTIONAL = {
+    "librosa>=0.10.2": "second opinion on sounds",
+    "vl-convert-python>=1.7": "charts in report.html",
     "huggingface-hub>=0.24": "models of the hub",
     "datasets>=3.3": "--data hf-dataset://",
     "pyarrow>=14": "--data of parquet",
@@ -49,15 +60,32 @@ def versions(found: list[Package]) -> dict[str, str]:
 
 
 def media_check() -> Check:
-    """Whether media can be read: a wheel may be there and its native library not."""
-    for name, module in _MEDIA.items():
+    """Whether each library imports, and mmcalib can open and decode a tiny file by it: a wheel may
+    lack its native library, and a new release may want to be called in another way.
+    """
+    for name, (module, _) in _MEDIA.items():
         try:
             importlib.import_module(module)
         except (ImportError, OSError) as error:
-            said = " ".join(str(error).split())
+            said = one_line(f"{name} {installed(name)} does not import: {error}")
             remedy = f"pip install --force-reinstall --no-deps {name}"
-            return Check(MEDIA_LIBRARIES, "fail", f"{name} does not import: {said}", remedy)
-    return Check(MEDIA_LIBRARIES, "pass", "Pillow, PyAV, soundfile and librosa import", "")
+            return Check(MEDIA_LIBRARIES, "fail", said, remedy)
+    try:
+        with Scratch() as scratch:
+            for name, (_, shape) in _MEDIA.items():
+                if why := selftest(shape, scratch.path):
+                    said = f"{name} {installed(name)} does not read {shape.modality} files: {why}"
+                    return Check(MEDIA_LIBRARIES, "fail", said, f'pip install "{_older(name)}"')
+    except OutputError as error:
+        return Check(MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
+    read = "Pillow reads a picture, PyAV a clip, soundfile a sound"
+    return Check(MEDIA_LIBRARIES, "pass", read, "")
+
+
+def _older(name: str) -> str:
+    """The requirement that excludes the installed series of a package."""
+    first, second, *_ = f"{installed(name)}.0".split(".")
+    return f"{name}<{first}" if first != "0" else f"{name}<0.{second}"
 
 
 def build_check(*, gpu: bool) -> Check:

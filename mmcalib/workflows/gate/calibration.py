@@ -89,7 +89,7 @@ class Calibration(CalibrationDocument):
         counts = {m: one["count"] if isinstance(one, dict) else one for m, one in limits.items()}
         parts = [
             f"{self.model.id}, vLLM {self.tool.vllm}",
-            f"verdict {verdict_words(self.verdict, self.checks)}",
+            f"verdict {verdict_words(self.verdict, self.checks, self.corpus.losses())}",
             f"{several(corpus.items, 'item')} in {several(corpus.prompts, 'request')}",
             *(f"{count} {modality} per prompt" for modality, count in counts.items()),
             f"encoder budget {budget.encoder_budget_tokens:,} tokens",

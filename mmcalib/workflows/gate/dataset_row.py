@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from mmcalib.corpus.asking import KEPT
 from mmcalib.corpus.custom import is_custom
 from mmcalib.corpus.rows import TEXT_COLUMNS
 from mmcalib.domain.encoding import Encoded
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, flaw
 from mmcalib.media.file_names import IMAGE_ENDINGS
 from mmcalib.media.sniff import HEAD_BYTES, is_media
 from mmcalib.workflows.gate.arrays import is_array, is_sound, layout_of
@@ -23,6 +24,11 @@ _MEDIA_COLUMN = re.compile(rf"({_WORDS})s?([_ ]?(path|url|uri|file|file_?name))?
 _NAME_COLUMN = re.compile(r"path|file|file_?name|file_?path|url|uri", re.IGNORECASE)
 _SOUND_COLUMN = re.compile(r"audio|sound|speech|waveform|amplitude", re.IGNORECASE)
 _RATE_COLUMNS = ("sampling_rate", "sample_rate", "sample_rate_hz", "rate")
+# Tables of pictures that are elsewhere, such as LAION's and DataComp's, give their sizes.
+_SIZE_COLUMNS = [(f"{whose}width", f"{whose}height") for whose in ("", "image_", "original_")]
+_MOVING_COLUMN = re.compile(
+    r"(video|clip|audio|sound|speech).*|fps|(num_|n_)?frames|duration.*", re.IGNORECASE
+)
 _MESSAGES, _BODY = "messages", "body"
 
 Step = str | int
@@ -40,27 +46,40 @@ class RowMedium:
 @dataclass(frozen=True, slots=True)
 class DatasetRow:
     """`turns` are the words of each message, with its role: one of the user where a row has no
-    messages. `fields` are those of a request that bear on its length.
+    messages. `fields` are those of a request that bear on its length. `size` is what columns say of
+    its only picture; `empty` is the column that should hold its medium and does not.
     """
 
     media: Sequence[RowMedium]
     turns: Sequence[tuple[str, str]]
     fields: Mapping[str, Any]
+    size: ImageShape | None = None
+    empty: str = ""
 
 
 def dataset_row(row: Mapping[str, Any]) -> DatasetRow | None:
     """None for a chat request whose media, if any, are URLs. Raises TypeError for neither."""
     media = list(_held(row)) or ([] if _asks(row) else list(_named(row)))
-    if not media and (_MESSAGES in row or _BODY in row or is_custom(row)):
-        return None
     turns = list(_turns(row))
-    if not media and not turns and not _is_empty(row):
+    empty = "" if media else _empty_column(row, with_words=bool(turns))
+    if not media and (_MESSAGES in row or _BODY in row or (is_custom(row) and not empty)):
+        return None
+    size = _size(row) if len(media) < 2 else None
+    if size and not media and not empty:
+        media = [RowMedium((), size)]
+    if not media and not turns and not empty:
         raise TypeError(f"this is {what(row)}: name one image, video, audio or path")
-    return DatasetRow(media, turns, {name: row[name] for name in KEPT if row.get(name) is not None})
+    fields = {name: row[name] for name in KEPT if row.get(name) is not None}
+    return DatasetRow(media, turns, fields, None if size and flaw(size) else size, empty)
 
 
 def replaced(row: Mapping[str, Any], at: Path, medium: Any) -> dict[str, Any]:
-    """A copy of the row with another medium there; the rest is shared."""
+    """A copy of the row with another medium there, or another size in its columns; the rest is
+    shared.
+    """
+    if not at:
+        width, height = _size_columns(row)
+        return {**row, width: medium.width_px, height: medium.height_px}
     made: dict[str, Any] = _with(dict(row), at, medium)
     return made
 
@@ -179,10 +198,32 @@ def _said(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _is_empty(row: Mapping[str, Any]) -> bool:
-    """Whether a column of media is there, and has none in this row."""
-    return any(
-        not value and _MEDIA_COLUMN.fullmatch(str(c))
-        for c, value in row.items()
-        if value is None or isinstance(value, str | list | tuple)
-    )
+def _size_columns(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of width and height, whatever their case; none where the row is of a clip or sound."""
+    columns = {str(column).lower(): column for column in row}
+    if any(map(_MOVING_COLUMN.fullmatch, columns)):
+        return ()
+    both = next((pair for pair in _SIZE_COLUMNS if columns.keys() >= set(pair)), ())
+    return tuple(columns[name] for name in both)
+
+
+def _size(row: Mapping[str, Any]) -> ImageShape | None:
+    sides = [row[column] for column in _size_columns(row)]
+    if not sides:
+        return None
+    # pandas has whole numbers as floats where another row has none.
+    return ImageShape(*(int(s) if isinstance(s, float) and s.is_integer() else s for s in sides))
+
+
+def _empty_column(row: Mapping[str, Any], *, with_words: bool) -> str:
+    """The column of media that has none in this row. A list without any is a text's own affair."""
+    for column, value in row.items():
+        if _MEDIA_COLUMN.fullmatch(str(column)) and (
+            value is None
+            or (isinstance(value, str) and not value)
+            or (isinstance(value, float) and math.isnan(value))
+            or (isinstance(value, Mapping) and not any(value.values()))
+            or (isinstance(value, list | tuple) and not value and not with_words)
+        ):
+            return str(column)
+    return ""

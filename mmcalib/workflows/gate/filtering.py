@@ -7,16 +7,23 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from mmcalib.derive.admission import Admission
-from mmcalib.wording import one_line
+from mmcalib.errors import CorpusError
+from mmcalib.locations.optional_deps import need
+from mmcalib.locations.parquet import batch_rows, open_table
+from mmcalib.result.checked import ReasonCounts
+from mmcalib.wording import one_line, plain
 from mmcalib.workflows.gate.calibration import Calibration
 
 TAKEN = (
-    "a dataset of Hugging Face datasets, Ray Data, torch or webdataset, a pandas.DataFrame, a list "
-    "or any other iterable of samples"
+    "a dataset of Hugging Face datasets, Ray Data, torch or webdataset, a pyarrow Table or "
+    "RecordBatch, the path of a Parquet file, a pandas.DataFrame, a list or any other iterable of "
+    "samples"
 )
+OnUnread = Literal["drop", "raise"]
+_MOST_REASONS = 5
 # Of a table at a time: rows may hold pictures of megabytes.
 _ROWS = 64
 _log = logging.getLogger("mmcalib.filter")
@@ -32,17 +39,27 @@ class Admits:
         key: Callable[[Any], Any] | None = None,
         allow_unknown: bool = False,
         allow_url: bool = False,
+        errors: OnUnread = "drop",
         on_drop: Callable[[Any, Admission], object] | None = None,
     ) -> None:
         self._calibration, self._key = calibration, key
         self._allow_unknown, self._allow_url = allow_unknown, allow_url
-        self._on_drop = on_drop
+        self._errors, self._on_drop = errors, on_drop
+        self._asked, self._dropped = 0, ReasonCounts()
 
     def __call__(self, sample: Any) -> bool:
         item = self._key(sample) if self._key else sample
         answer = self._calibration.admits(item, allow_url=self._allow_url)
+        self._asked += 1
         if answer.fits or (self._allow_unknown and answer.answer == "unknown"):
             return True
+        if answer.unread and self._errors == "raise":
+            named = isinstance(item, str | os.PathLike)
+            which = os.fspath(item) if named else f"sample {self._asked - 1}"
+            raise CorpusError(
+                one_line(f"{which}: {answer.reason}"), hint='errors="drop" leaves it out'
+            )
+        self._dropped.add("sample", answer)
         if self._on_drop:
             self._on_drop(sample, answer)
         else:
@@ -53,6 +70,31 @@ class Admits:
         """Of each row of an Arrow table, whose media are still the files that they were."""
         return [self(row) for row in table.to_pylist()]
 
+    def of_batches(self, batches: Iterable[Any]) -> list[bool]:
+        """Of each row of all these tables."""
+        return list(itertools.chain.from_iterable(map(self.of_table, batches)))
+
+    def of_each(self, samples: Iterable[Any]) -> Iterator[Any]:
+        """Those that are kept, and at their end the totals of the others."""
+        yield from (sample for sample in samples if self(sample))
+        self.sum_up()
+
+    def sum_up(self) -> None:
+        """Warn of what was dropped, by reason, where anything was."""
+        reasons = self._dropped.largest_first()
+        if not reasons:
+            return
+        dropped = sum(one.count for one in reasons)
+        words = [f"{one.count:,} × {plain(one.reason)}" for one in reasons[:_MOST_REASONS]]
+        if rest := dropped - sum(one.count for one in reasons[:_MOST_REASONS]):
+            words.append(f"{rest:,} × other reasons")
+        _log.warning(
+            "mmcalib.filter dropped %s of %s: %s",
+            f"{dropped:,}",
+            f"{self._asked:,}",
+            "; ".join(words),
+        )
+
 
 def filter(  # noqa: A001 - mmcalib.filter
     dataset: Any,
@@ -61,26 +103,41 @@ def filter(  # noqa: A001 - mmcalib.filter
     key: Callable[[Any], Any] | None = None,
     allow_unknown: bool = False,
     allow_url: bool = False,
+    errors: OnUnread = "drop",
     on_drop: Callable[[Any, Admission], object] | None = None,
 ) -> Any:
     """The samples that the calibration admits, as a dataset of the same kind; an iterator of an
-    iterator. Pictures and sound of Hugging Face datasets are not decoded for it.
+    iterator, and a pyarrow Table of a Parquet file. Pictures and sound of Hugging Face datasets are
+    not decoded for it.
 
     `key` makes of a sample what `Calibration.admits` takes, where the sample is not that itself.
-    `on_drop` is told of each that is left out; without it the logger `mmcalib.filter` is. Raises
+    `on_drop` is called with each that is left out; without it the logger `mmcalib.filter` gets a
+    line at INFO. At the end it gets the totals by reason as a warning. `errors="raise"` raises
+    CorpusError for what cannot be read, such as a missing file, instead of leaving it out. Raises
     TypeError for what is no dataset.
     """
+    if errors not in get_args(OnUnread):
+        raise ValueError(f"errors is 'drop' or 'raise', not {errors!r}")
     if not isinstance(calibration, Calibration):
         raise TypeError(f"the second argument is a Calibration, not {type(calibration).__name__}")
     if calibration.costs is None:
         _ = calibration.gate
     keeps = Admits(
-        calibration, key=key, allow_unknown=allow_unknown, allow_url=allow_url, on_drop=on_drop
+        calibration,
+        key=key,
+        allow_unknown=allow_unknown,
+        allow_url=allow_url,
+        errors=errors,
+        on_drop=on_drop,
     )
-    return _kept(dataset, keeps)
+    kept = _kept(dataset, keeps)
+    keeps.sum_up()
+    return kept
 
 
 def _kept(dataset: Any, keeps: Admits) -> Any:
+    if isinstance(dataset, str | os.PathLike) and os.fspath(dataset).endswith(".parquet"):
+        return _parquet(os.fspath(dataset), keeps)
     by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     named = isinstance(dataset, str | bytes | os.PathLike)
     if named or not (by_number or isinstance(dataset, Iterable)):
@@ -92,7 +149,27 @@ def _kept(dataset: Any, keeps: Admits) -> Any:
         raise TypeError(f"mmcalib.filter takes {TAKEN}; this is one row, for Calibration.admits")
     if isinstance(dataset, list | tuple):
         return type(dataset)([sample for sample in dataset if keeps(sample)])
-    return (sample for sample in dataset if keeps(sample))
+    return keeps.of_each(dataset)
+
+
+def _parquet(path: str, keeps: Admits) -> Any:
+    """The rows that are kept, with all their columns; the others are in memory batch by batch."""
+    arrow = need("pyarrow", "parquet")
+    with open_table(path) as (_, table):
+        batches = table.iter_batches(batch_rows(table.metadata))
+        return arrow.Table.from_batches(
+            [batch.filter(arrow.array(keeps.of_table(batch), arrow.bool_())) for batch in batches],
+            table.schema_arrow,
+        )
+
+
+def _arrow(dataset: Any, keeps: Admits) -> Any:
+    arrow = sys.modules["pyarrow"]
+    if not isinstance(dataset, arrow.Table | arrow.RecordBatch):
+        return None
+    starts = range(0, dataset.num_rows, _ROWS)
+    answers = keeps.of_batches(dataset.slice(start, _ROWS) for start in starts)
+    return dataset.filter(arrow.array(answers, arrow.bool_()))
 
 
 def _hf(dataset: Any, keeps: Admits) -> Any:
@@ -107,8 +184,7 @@ def _hf(dataset: Any, keeps: Admits) -> Any:
         return tables.with_format(form)
     if not isinstance(dataset, datasets.Dataset):
         return None
-    tables = dataset.with_format("arrow").iter(batch_size=_ROWS)
-    answers = itertools.chain.from_iterable(map(keeps.of_table, tables))
+    answers = keeps.of_batches(dataset.with_format("arrow").iter(batch_size=_ROWS))
     return dataset.select([number for number, keeps_it in enumerate(answers) if keeps_it])
 
 
@@ -148,7 +224,7 @@ def _torch(dataset: Any, keeps: Admits) -> Any:
 def _iterable_of_torch(dataset: Any, keeps: Admits) -> Any:
     class Kept(sys.modules["torch.utils.data"].IterableDataset):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
-            return (sample for sample in dataset if keeps(sample))
+            return keeps.of_each(dataset)
 
         def __reduce__(self) -> Any:
             return _iterable_of_torch, (dataset, keeps)
@@ -158,6 +234,7 @@ def _iterable_of_torch(dataset: Any, keeps: Admits) -> Any:
 
 # By the module that whoever holds such a dataset has imported. A WebDataset is torch's, too.
 _KEPT: Mapping[str, Callable[[Any, Admits], Any]] = {
+    "pyarrow": _arrow,
     "datasets": _hf,
     "ray.data": _ray,
     "webdataset": _webdataset,

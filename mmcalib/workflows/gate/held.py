@@ -59,6 +59,8 @@ def presented(item: Any, *, allow_url: bool = False) -> Encoded | Skipped:
 
 
 def _presented(item: Any, *, allow_url: bool) -> Encoded | Skipped:
+    if item is None:
+        return Skipped(NOWHERE, "no image, video or audio")
     if isinstance(item, Encoded):
         return item
     if isinstance(item, ImageShape | VideoShape | AudioShape):

@@ -30,6 +30,7 @@ from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Prompt, Skipped
 from mmcalib.scratch import Scratch
 from mmcalib.texts.counting import Counting
+from mmcalib.wording import without_particulars
 from mmcalib.workflows.gate.dataset_row import DatasetRow, dataset_row
 from mmcalib.workflows.gate.held import NOWHERE, is_cell, presented
 
@@ -89,10 +90,16 @@ def admitted_prompt(
 def _admitted_row(
     gate: Gate, row: DatasetRow, counting: Counting | None, *, allow_url: bool
 ) -> Admission:
-    """One medium without words is judged as an item, all else as one prompt."""
+    """One medium without words is judged as an item, all else as one prompt. The row's columns give
+    the size of a picture that is elsewhere.
+    """
+    if row.empty:
+        return unreadable(f"the column {row.empty} is empty")
     files: list[Encoded] = []
     for one in row.media:
         seen = presented(one.medium, allow_url=allow_url)
+        if isinstance(seen, Skipped) and seen.reason == REMOTE and row.size:
+            seen = Encoded(row.size)
         if isinstance(seen, Skipped):
             return unreadable(seen.reason)
         files.append(seen)
@@ -140,14 +147,15 @@ def unreadable(reason: str, *, of: str = "") -> Admission:
     """
     if reason == REMOTE:
         return _elsewhere(reason)
-    return rejected(f"{of}{reason}", _instead(reason), basis="none")
+    return rejected(f"{of}{reason}", _instead(reason), basis="none", unread=reason)
 
 
 def unusable(reason: str) -> Admission:
     """The same of a request."""
     if reason == REMOTE:
         return _elsewhere(reason)
-    return rejected(reason, "correct the request, or leave it out", basis="none")
+    remedy = "correct the request, or leave it out"
+    return rejected(reason, remedy, basis="none", unread=without_particulars(reason))
 
 
 def _elsewhere(reason: str) -> Admission:

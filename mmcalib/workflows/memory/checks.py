@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
-from mmcalib.checks.catalogue.memory import CONCURRENCY, MEMORY_ON, PEAK_BY_FORMULA, PREDICTED
+from mmcalib.checks.catalogue.memory import (
+    BETTER,
+    CONCURRENCY,
+    KEEP_DEFAULTS,
+    MEMORY_ON,
+    PEAK_BY_FORMULA,
+    PREDICTED,
+)
 from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
 from mmcalib.checks.check import Check, CheckId, Status
 from mmcalib.checks.configuration import Configuration
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
+from mmcalib.derive.policy import Policy
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import EngineStarted
+from mmcalib.result.traffic import ServedTraffic
 from mmcalib.wording import gib, room
 from mmcalib.workflows.memory.accuracy import Component, components, misses
 from mmcalib.workflows.memory.cross_check import disagreement
@@ -63,6 +73,63 @@ def memory_checks(
     if started is not None:
         checks.append(_true(after, started))
     return checks
+
+
+def comparison_check(
+    predicted: Predicted,
+    traffic: ServedTraffic | None,
+    decision: Configuration,
+    policy: Policy,
+) -> Check | None:
+    """The calibrated configuration beside vLLM's defaults, as rehearsed. It fails where it is worse
+    on memory and nothing that the user said explains that. None where one could not be rehearsed or
+    the calibrated one does not start.
+    """
+    before, after = predicted.default, predicted.calibrated
+    if before is None or after is None or after.kv_cache_tokens is None:
+        return None
+    if before.kv_cache_tokens is None:
+        return Check(BETTER, "pass", "vLLM does not start with its defaults, and does with these")
+    figures = list(_compared(before, after, traffic))
+    said = ", ".join(f"{name} {figure}" for name, figure, _ in figures) + ", rehearsed"
+    worse = [name for name, _, is_worse in figures if is_worse]
+    if not worse:
+        turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
+        if turned or after.kv_cache_tokens > before.kv_cache_tokens:
+            return Check(BETTER, "pass", said)
+        detail = f"nothing tried has more KV cache; the file adds limits and context: {said}"
+        return Check(KEEP_DEFAULTS, "pass", detail)
+    asked = not policy.keeps_quality or policy.max_num_batched_tokens or policy.max_num_seqs
+    limits = json.dumps(decision.engine_args.get("limit_mm_per_prompt", {}))
+    keep = f"vLLM's defaults with --limit-mm-per-prompt '{limits}'"
+    if policy.max_num_batched_tokens is not None:
+        keep = "leave out --max-num-batched-tokens"
+    detail = f"worse than vLLM's defaults in {' and '.join(worse)}: {said}"
+    return Check(BETTER, "warn" if asked else "fail", detail, keep)
+
+
+def _compared(
+    before: Rehearsed, after: Rehearsed, traffic: ServedTraffic | None
+) -> Iterator[tuple[str, str, bool]]:
+    """What serving gets, with vLLM's defaults and as calibrated, and whether that is worse: KV
+    cache, requests at once, and how the corpus' own requests ran.
+    """
+    had, has = before.kv_cache_tokens or 0, after.kv_cache_tokens or 0
+    yield "KV cache tokens", f"{had:,} → {has:,}", has < had
+    usual, now = before.max_concurrency or 0, after.max_concurrency or 0
+    yield "requests of full length at once", f"{usual:,.1f} → {now:,.1f}", now < usual
+    if traffic is None or traffic.default is None:
+        return
+    plain, tuned = traffic.default, traffic.calibrated
+    left = plain.margin_bytes, tuned.margin_bytes
+    # Less that is left unused is no loss; more that is taken beyond the reserve is.
+    yield (
+        "reserve left under load",
+        f"{room(left[0])} → {room(left[1])}",
+        left[1] < min(0, left[0]),
+    )
+    preempted = plain.preemptions, tuned.preemptions
+    yield "preemptions", f"{preempted[0]:,} → {preempted[1]:,}", preempted[1] > preempted[0]
 
 
 def _concurrency(found: float, wanted: float, after: Rehearsed) -> Check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from mmcalib.domain.budget import Budget
@@ -13,7 +14,6 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.progress import Progress
 from mmcalib.wording import gib, room
-from mmcalib.workflows.decision.decide import Rejects
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.memory.cured import Ask
 from mmcalib.workflows.memory.predicted import Predicted
@@ -74,30 +74,43 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
     )
 
 
-def rejecting(
-    prediction: MemoryPrediction, concurrency: float | None, progress: Progress
-) -> Rejects:
-    """Why a decision's configuration does not do on this GPU: it does not start, or holds fewer
-    than `concurrency` sequences of its context. What cannot be rehearsed does.
+@dataclass(frozen=True, slots=True)
+class RehearsalJudge:
+    """Judges decisions by rehearsals on one GPU. `default` are vLLM's defaults with what the user
+    said; `concurrency` is how many sequences of its context the KV cache must hold.
     """
-    gpu = prediction.gpu.name
 
-    def reason(decision: Decision) -> str:
-        with progress.step(f"rehearsing on {gpu}"):
-            found = _answer(prediction, decision.engine_args)
+    prediction: MemoryPrediction
+    default: EngineArgs
+    concurrency: float | None
+    progress: Progress
+
+    def rejects(self, decision: Decision) -> str:
+        """It does not start, or holds too few sequences. What cannot be rehearsed does."""
+        gpu, found = self.prediction.gpu.name, self._rehearsed(decision.engine_args)
         if found is None:
             return ""
         if found.max_concurrency is None:
             left = room(found.kv_cache_bytes)
             return f"vLLM would not start on {gpu}: KV cache {left}"
-        if concurrency is not None and found.max_concurrency < concurrency:
+        if self.concurrency is not None and found.max_concurrency < self.concurrency:
             return (
                 f"{found.max_concurrency:.1f} sequences would fit on {gpu}, "
-                f"{concurrency:g} are wanted"
+                f"{self.concurrency:g} are wanted"
             )
         return ""
 
-    return reason
+    def kv_tokens(self, decision: Decision) -> int | None:
+        found = self._rehearsed(decision.engine_args)
+        return None if found is None else found.kv_cache_tokens or 0
+
+    def default_kv_tokens(self) -> int:
+        found = self._rehearsed(self.default)
+        return 0 if found is None else found.kv_cache_tokens or 0
+
+    def _rehearsed(self, engine_args: EngineArgs) -> Rehearsed | None:
+        with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
+            return _answer(self.prediction, engine_args)
 
 
 def begin(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:

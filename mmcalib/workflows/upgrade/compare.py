@@ -11,7 +11,7 @@ from mmcalib.derive.upgrade.figures import release_figures
 from mmcalib.domain.release_view import ReleaseView
 from mmcalib.engine.interpreter import Interpreter, interpreter
 from mmcalib.engine.wheels import BUILDS, installed
-from mmcalib.errors import EngineDied, NotMultimodal, UsageError
+from mmcalib.errors import NotMultimodal, UsageError, VllmMissing
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, resolve
 from mmcalib.progress import Progress, Silent
@@ -80,12 +80,10 @@ def _installations(pythons: Sequence[str | os.PathLike[str]]) -> list[Interprete
 
 
 def _own() -> Interpreter:
-    """The installation beside mmcalib. Raises EngineDied where there is none."""
+    """The installation beside mmcalib. Raises VllmMissing where there is none."""
     version = next(filter(None, map(installed, BUILDS)), None)
     if version is None:
-        raise EngineDied(
-            "vLLM is not installed beside mmcalib", hint="--python twice compares two others"
-        )
+        raise VllmMissing(hint="--python twice compares two others")
     return Interpreter(sys.executable, "", version)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmcalib.checks.check import Check
-from mmcalib.errors import EngineDied
+from mmcalib.errors import EngineDied, VllmMissing
 from mmcalib.models import ResolvedModel, resolve
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.memory.prediction import MemoryPrediction
@@ -56,7 +56,7 @@ def memory_of(
     if gpu is None:
         yield None
         return
-    base, fatal = {"model": resolved.path}, (EngineDied,)
+    base, fatal = {"model": resolved.path}, (EngineDied, VllmMissing)
     with (
         Rehearsals(gpu, on_said=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(gpu, rehearsals, base, fatal) as prediction,

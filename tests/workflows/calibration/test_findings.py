@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mmcalib.checks.check import Check, verdict
+from mmcalib.derive.costs import Resampled
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.workflows.calibration.evidence import evidence
 from mmcalib.workflows.calibration.reviewed import findings
 from mmcalib.workflows.read import ReadCorpus
@@ -81,6 +83,34 @@ def test_a_file_that_is_out_of_reach_counts_by_its_stand_in() -> None:
     found = {check.name: check for check in findings(read, {}, decision, Policy())}
     assert found["real items measured"].detail.startswith("1 sampled items were not loaded")
     assert found["stand-ins agree"].detail.startswith("1 of 1 real items")
+
+
+SOUND = AudioShape(16_000, 16_000)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "status", "says"),
+    [
+        ([], "skip", "librosa is not installed"),
+        ([16_000, 16_160], "pass", "2 sampled sounds"),
+        ([16_000, 16_161, 15_000], "warn", "2 of 3 sampled sounds"),
+    ],
+)
+def test_sounds_that_are_longer_in_librosa_are_warned_of(
+    lengths: list[int], status: str, says: str
+) -> None:
+    read = corpus([A, SOUND])
+    decision = decide(read)
+    heard = tuple(Resampled(f"/{number}.mp3", 16_000, number) for number in lengths)
+    decision = replace(decision, default_table=replace(decision.default_table, resampled=heard))
+    (found,) = [c for c in findings(read, {}, decision, Policy()) if c.name == "audio length"]
+    assert (found.status, says in found.detail) == (status, True)
+    if status == "warn":
+        assert "/16161.mp3: vLLM 16,000 samples, librosa 16,161; /15000.mp3" in found.detail
+
+
+def test_a_corpus_without_sound_has_none_to_compare() -> None:
+    assert "audio length" not in checks(corpus([A]))
 
 
 SLIM = ImageShape(1, 300)

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.adequacy import ADEQUATE
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.cost import Retention
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.workflows.calibration.reviewed import findings
 from mmcalib.workflows.decision.decision import Decision
-from tests.workflows.corpora import corpus, decide
+from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, VolumeHost, area_knob, opened
 
 SIDES = st.integers(28, 3600)
@@ -121,7 +122,9 @@ def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None
     checks = {check.name: check for check in findings(read, {}, decision, policy)}
     assert checks["prompts fit"].status == "pass"
     assert checks["items kept whole"].status == "warn"
-    assert "1 item is downscaled, because otherwise r.jsonl:1" in checks["items kept whole"].detail
+    assert decision.retention()["image"] == Retention(3, 1, 0.75, 0.25, path_of(PAGE))
+    assert decision.forced_by == "context"
+    assert "--max-model-len" in checks["items kept whole"].remedy
 
 
 def test_as_little_as_will_do_is_taken_away() -> None:

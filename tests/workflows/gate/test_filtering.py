@@ -14,6 +14,7 @@ from PIL import Image
 
 import mmcalib
 from mmcalib.derive.admission import Admission
+from mmcalib.errors import CorpusError
 from tests.corpus.tars import tar
 from tests.report.example import calibration
 from tests.report.test_presented import png
@@ -56,9 +57,88 @@ def test_what_is_dropped_is_told(caplog: pytest.LogCaptureFixture) -> None:
     dropped: list[tuple[Any, Admission]] = []
     mmcalib.filter(pictures(), calibration(), on_drop=lambda *told: dropped.append(told))
     assert [(sample.size, answer.answer) for sample, answer in dropped] == [(SLIM, "no")] * 2
+    caplog.clear()
     with caplog.at_level(logging.INFO, logger="mmcalib.filter"):
         mmcalib.filter(pictures(), calibration())
-    assert [record.message[:9] for record in caplog.records] == ["dropped: "] * 2
+    assert [record.message[:9] for record in caplog.records[:-1]] == ["dropped: "] * 2
+
+
+def totals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.message for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_what_was_dropped_is_summed_up_once_by_reason(caplog: pytest.LogCaptureFixture) -> None:
+    slim = Image.new("RGB", (2, 600)), Image.new("RGB", (1, 300)), Image.new("RGB", (900, 2))
+    samples = ["gone.png", *slim, None, *pictures()[:1], "gone.jpg", {"image": None}]
+    assert mmcalib.filter(samples, calibration()) == pictures()[:1]
+    (said,) = totals(caplog)
+    assert said == (
+        "mmcalib.filter dropped 7 of 8: "
+        "3 × sides of 300 to 450:1, the processor takes 200:1 at most; "
+        "2 × no such file; 1 × no image, video or audio; 1 × the column image is empty"
+    )
+    caplog.clear()
+    lazy = mmcalib.filter(iter(samples), calibration())
+    assert next(lazy).size == FITS
+    assert totals(caplog) == []
+    assert list(lazy) == []
+    assert totals(caplog) == [said]
+    caplog.clear()
+    mmcalib.filter(pictures()[:1], calibration())
+    assert totals(caplog) == []
+
+
+def test_what_cannot_be_read_is_raised_where_that_is_asked_for(tmp_path: Path) -> None:
+    """A picture that is too large was read: it is dropped all the same."""
+    (tmp_path / "torn.png").write_bytes(png(FITS)[:20])
+    for sample, says in (
+        ("gone.png", "gone.png: no such file"),
+        (tmp_path / "torn.png", f"{tmp_path / 'torn.png'}: damaged"),
+        ({"image_path": "gone.png"}, "sample 1: no such file"),
+        ({"image": None}, "sample 1: the column image is empty"),
+    ):
+        assert mmcalib.filter([sample], calibration()) == []
+        with pytest.raises(CorpusError) as caught:
+            mmcalib.filter([Image.new("RGB", SLIM), sample], calibration(), errors="raise")
+        assert caught.value.message.startswith(says)
+    with pytest.raises(ValueError, match="errors is 'drop' or 'raise'"):
+        mmcalib.filter([], calibration(), errors="ignore")  # type: ignore[arg-type]
+
+
+def test_tables_of_arrow_stay_such(tmp_path: Path) -> None:
+    """Finding of a user: of a table there came a generator over its columns."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [{"image": {"bytes": png(size), "path": None}, "n": n} for n, size in enumerate(SIZES)]
+    table = arrow.Table.from_pylist(rows * 40)
+    kept = mmcalib.filter(table, calibration())
+    assert isinstance(kept, arrow.Table)
+    assert kept.schema == table.schema
+    assert kept["n"].to_pylist() == KEPT * 40
+    (batch, *_) = table.slice(0, len(rows)).to_batches()
+    batch = mmcalib.filter(batch, calibration())
+    assert isinstance(batch, arrow.RecordBatch)
+    assert batch["n"].to_pylist() == KEPT
+    parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=30)
+    for path in (tmp_path / "rows.parquet", str(tmp_path / "rows.parquet")):
+        assert mmcalib.filter(path, calibration()) == kept
+    assert mmcalib.filter(table.slice(1, 1), calibration()).num_rows == 0
+
+
+def test_rows_of_sizes_are_judged_by_them() -> None:
+    """As LAION's tables are: the picture is elsewhere, or nowhere."""
+    arrow = pytest.importorskip("pyarrow")
+    sizes = [*SIZES, (None, 300)]
+    columns: dict[str, list[Any]] = {
+        "URL": [f"https://example.org/{number}.png" for number in range(5)],
+        "TEXT": ["a page"] * 5,
+        "WIDTH": [width for width, _ in sizes],
+        "HEIGHT": [height for _, height in sizes],
+    }
+    kept = mmcalib.filter(arrow.table(columns), calibration())
+    assert kept["URL"].to_pylist() == [columns["URL"][number] for number in KEPT]
+    bare = [{"width": width, "height": height} for width, height in SIZES]
+    assert mmcalib.filter(bare, calibration()) == [bare[number] for number in KEPT]
 
 
 def test_unknown_is_dropped_unless_allowed() -> None:

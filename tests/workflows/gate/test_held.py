@@ -142,7 +142,55 @@ def test_words_and_media_of_a_row_are_one_prompt() -> None:
     assert admitted(GATE, {"messages": messages, "images": [one, one]}).tokens == pair.tokens
     inside = [{"role": "user", "content": [{"type": "image", "image": Image.new("RGB", LARGE)}]}]
     assert admitted(GATE, {"messages": inside}).answer == "no"
-    assert admitted(GATE, {"image": None, **question}).tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        (None, "no image, video or audio"),
+        ({"image": None}, "the column image is empty"),
+        ({"image": None, "question": "What is it?"}, "the column image is empty"),
+        ({"image_path": "", "n": 1}, "the column image_path is empty"),
+        ({"photo": float("nan")}, "the column photo is empty"),
+        ({"image": {"bytes": None, "path": None}}, "the column image is empty"),
+        ({"images": []}, "the column images is empty"),
+        ({"audio": None, "width": 56, "height": 56}, "the column audio is empty"),
+    ],
+)
+def test_a_row_without_its_medium_does_not_fit(item: Any, reason: str) -> None:
+    """Finding of a user: `{"image": None}` fitted, with 0 tokens."""
+    found = admitted(GATE, item)
+    assert (found.answer, found.tokens, found.reason, found.unread) == ("no", None, reason, reason)
+
+
+def test_a_row_may_be_words_alone_or_have_its_medium_in_another_column() -> None:
+    assert admitted(GATE, {"images": [], "question": "What is it?"}).fits
+    both = admitted(GATE, {"image": Image.new("RGB", PAGE), "audio": None})
+    assert (both.answer, both.tokens) == ("fits", PAGE_TOKENS)
+
+
+def test_a_row_of_sizes_is_a_picture_of_that_size() -> None:
+    page = admitted(GATE, ImageShape(*PAGE))
+    width, height = PAGE
+    for row in (
+        {"width": width, "height": height},
+        {"WIDTH": float(width), "HEIGHT": float(height), "label": 3},
+        {"original_width": width, "original_height": height},
+        {"url": "https://example.org/a.png", "width": width, "height": height},
+    ):
+        assert admitted(GATE, row) == page
+    assert admitted(GATE, {"width": None, "height": 5}).reason.startswith("width_px of None")
+    away = {"url": "https://example.org/a.png", "width": None, "height": height}
+    assert admitted(GATE, away).answer == "unknown"
+    clip = {"video_url": "https://example.org/a.mp4", "width": width, "height": height}
+    assert admitted(GATE, clip).answer == "unknown"
+    with pytest.raises(TypeError, match="name one image"):
+        admitted(GATE, {"width": width, "height": height, "fps": 25.0})
+    large = {"Width": LARGE[0], "Height": LARGE[1], "n": 1}
+    smaller = fitted(GATE, large)
+    assert smaller["n"] == 1
+    assert admitted(GATE, smaller).fits
+    assert admitted(GATE, ImageShape(smaller["Width"], smaller["Height"])).fits
 
 
 def test_sound_in_rows() -> None:

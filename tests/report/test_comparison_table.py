@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from mmcalib.domain.cost import Retention
 from mmcalib.errors import VerdictError
 from mmcalib.report.comparison_terminal import compared
 from mmcalib.result.comparison import ComparedRun, Comparison
@@ -43,27 +44,13 @@ def test_without_a_gpu_nothing_is_said_of_memory() -> None:
     assert by_formula.starts is None, "it was not rehearsed"
 
 
-def test_detail_is_the_mean_over_items_of_what_chosen_options_keep() -> None:
+def test_detail_is_the_mean_over_all_items() -> None:
     corpus = calibration().corpus
     image, video = corpus.modalities["image"], corpus.modalities["video"]
-    points = [
-        point.model_copy(update={"modality": modality, "chosen": chosen, "mean_retention": kept})
-        for point, (modality, chosen, kept) in zip(
-            [calibration().frontier[0]] * 4,
-            [
-                ("image", True, 0.5),
-                ("image", False, 0.1),
-                ("video", True, 0.8),
-                ("video", True, 0.25),
-            ],
-            strict=True,
-        )
-    ]
-    kept = row(frontier=points).detail_kept
-    assert kept == pytest.approx(
-        (image.items * 0.5 + video.items * 0.2) / (image.items + video.items)
-    )
-    assert row(frontier=[]).detail_kept == 1.0
+    halved = video.model_copy(update={"kept": Retention(video.items, video.items, 0.5, 0.1, "v")})
+    kept = corpus.model_copy(update={"modalities": {"image": image, "video": halved}})
+    share = (image.items + video.items / 2) / (image.items + video.items)
+    assert row(corpus=kept).detail_kept == pytest.approx(share)
 
 
 def test_a_failed_check_and_an_early_end_say_why() -> None:

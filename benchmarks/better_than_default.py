@@ -1,0 +1,293 @@
+"""Calibrated configurations beside vLLM's defaults: corpora × models × GPUs, rehearsed.
+
+    python benchmarks/better_than_default.py [--corpus NAME] [--model ID] [--gpu NAME]
+        [--out reports/better-than-default.md] [--keep FOLDER]
+
+Each option may be given several times and narrows what is run. Needs vLLM, no GPU and no weights.
+Exits 1 where a calibrated configuration is worse on a memory figure at equal quality. With
+`--keep`, finished rows are kept in FOLDER and are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import av  # noqa: E402
+import numpy as np  # noqa: E402
+import soundfile  # noqa: E402
+from empty_media import write_image  # noqa: E402
+
+import mmcalib  # noqa: E402
+from mmcalib.errors import MmcalibError  # noqa: E402
+
+CONTEXT_TOKENS = 8_192
+GPUS = ("L4", "L40S", "A100-80G", "H100-80G")
+SEED = 11
+
+
+def pictures(folder: Path, chance: random.Random) -> None:
+    """What phones, screens and the web make."""
+    sides = ((1024, 768), (1280, 960), (1920, 1080), (800, 600), (640, 640), (1536, 2048))
+    for number in range(120):
+        width, height = chance.choice(sides)
+        write_image(folder / f"p{number:03d}", width, height)
+    write_image(folder / "largest", 3584, 3584)
+
+
+def pictures_and_clips(folder: Path, chance: random.Random) -> None:
+    pictures(folder, chance)
+    for number in range(6):
+        seconds = chance.choice((4, 10, 20))
+        write_clip(folder / f"v{number}.mp4", seconds, *chance.choice(((1920, 1080), (1280, 720))))
+
+
+def thumbnails(folder: Path, chance: random.Random) -> None:
+    for number in range(120):
+        write_image(folder / f"t{number:03d}", *(chance.randrange(96, 320) for _ in range(2)))
+
+
+def scans(folder: Path, chance: random.Random) -> None:
+    """A4 at 200 to 300 dpi."""
+    for number in range(40):
+        dpi = chance.choice((200, 240, 300))
+        write_image(folder / f"s{number:03d}", round(8.27 * dpi), round(11.69 * dpi))
+
+
+def sounds(folder: Path, chance: random.Random) -> None:
+    for number in range(40):
+        seconds = chance.choice((0.3, 1.0, 3.0, 8.0, 20.0, 29.0))
+        silence = np.zeros(round(seconds * 16_000), dtype=np.int16)
+        soundfile.write(folder / f"a{number:03d}.wav", silence, 16_000)
+
+
+def write_clip(path: Path, seconds: int, width: int, height: int) -> None:
+    """One grey frame a second."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=1)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        grey = np.full((height, width, 3), 128, dtype=np.uint8)
+        for _ in range(seconds):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+        container.mux(stream.encode(None))
+
+
+CORPORA: dict[str, Callable[[Path, random.Random], None]] = {
+    "pictures": pictures,
+    "pictures and clips": pictures_and_clips,
+    "thumbnails": thumbnails,
+    "scans": scans,
+    "sounds": sounds,
+}
+_STILLS = ("pictures", "thumbnails", "scans")
+MODELS: dict[str, tuple[str, ...]] = {
+    "Qwen/Qwen2.5-VL-3B-Instruct": (*_STILLS, "pictures and clips"),
+    "Qwen/Qwen2.5-VL-7B-Instruct": (*_STILLS, "pictures and clips"),
+    "Qwen/Qwen3-VL-8B-Instruct": (*_STILLS, "pictures and clips"),
+    "OpenGVLab/InternVL3-8B": _STILLS,
+    "google/gemma-3-4b-it": _STILLS,
+    "llava-hf/llava-onevision-qwen2-7b-ov-hf": (*_STILLS, "pictures and clips"),
+    "openai/whisper-large-v3": ("sounds",),
+    "Qwen/Qwen2-Audio-7B-Instruct": ("sounds",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One configuration's rehearsed figures; None where vLLM would not start."""
+
+    kv_cache_tokens: int | None
+    max_concurrency: float | None
+    batch: int | None
+    margin_bytes: int | None
+    preemptions: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One corpus, model and GPU; `problem` is why there are no figures."""
+
+    corpus: str
+    model: str
+    gpu: str
+    default: Side | None = None
+    calibrated: Side | None = None
+    retention: float = 1.0
+    worst_retention: float = 1.0
+    verdict: str = ""
+    failed: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def measured(corpus: str, model: str, gpu: str, folder: Path) -> Row:
+    try:
+        found = mmcalib.calibrate(
+            model=model,
+            data=folder,
+            gpu=gpu,
+            validate="budget",
+            policy={"max_model_len": None if "whisper" in model else CONTEXT_TOKENS},
+        )
+    except MmcalibError as error:
+        return Row(corpus, model, gpu, problem=error.message[:160])
+    page = found.model_dump(mode="json")
+    chosen = [point for point in page["frontier"] if point["chosen"]]
+    return Row(
+        corpus,
+        model,
+        gpu,
+        _side(page, "default"),
+        _side(page, "calibrated"),
+        min((point["mean_retention"] for point in chosen), default=1.0),
+        min((point["worst_retention"] for point in chosen), default=1.0),
+        page["verdict"],
+        tuple(check["name"] for check in page["checks"] if check["status"] == "fail"),
+    )
+
+
+def _side(page: dict[str, Any], side: str) -> Side:
+    memory, traffic = page["memory"][side], (page.get("traffic") or {}).get(side) or {}
+    return Side(
+        memory["kv_cache_tokens"],
+        memory["max_concurrency"],
+        page["budget"][side]["max_num_batched_tokens"],
+        traffic.get("margin_bytes"),
+        traffic.get("preemptions"),
+    )
+
+
+def losses(row: Row) -> Iterator[str]:
+    """The memory figures on which the calibrated side is worse, at equal quality."""
+    before, after = row.default, row.calibrated
+    if before is None or after is None or row.retention < 1:
+        return
+    pairs: tuple[tuple[str, float | None, float | None], ...] = (
+        ("KV tokens", before.kv_cache_tokens, after.kv_cache_tokens),
+        ("at once", before.max_concurrency, after.max_concurrency),
+    )
+    if before.margin_bytes is not None and after.margin_bytes is not None:
+        pairs = (
+            *pairs,
+            ("margin, MiB", min(0, before.margin_bytes) >> 20, after.margin_bytes >> 20),
+        )
+    for name, had, has in pairs:
+        if had is not None and (has is None or has < had):
+            yield f"{name} {had:,g} → {'none' if has is None else f'{has:,g}'}"
+    if before.preemptions is not None and (after.preemptions or 0) > before.preemptions:
+        yield f"preemptions {before.preemptions} → {after.preemptions}"
+
+
+def page_of(rows: Sequence[Row]) -> str:
+    """The report in Markdown."""
+    counted = [row for row in rows if row.calibrated is not None]
+    worse = [row for row in counted if any(losses(row))]
+    starts = [row for row in counted if row.default and row.default.kv_cache_tokens is None]
+    gains = sorted(
+        row.calibrated.kv_cache_tokens / row.default.kv_cache_tokens
+        for row in counted
+        if row.default
+        and row.calibrated
+        and row.default.kv_cache_tokens
+        and row.calibrated.kv_cache_tokens
+        and row.retention == 1
+    )
+    lines = [
+        "# Calibrated beside vLLM's defaults",
+        "",
+        f"`python benchmarks/better_than_default.py`, rehearsed with vLLM at a context of "
+        f"{CONTEXT_TOKENS:,} tokens (Whisper: its own). {len(counted)} rows.",
+        "",
+        f"- Worse on a memory figure at equal quality: **{len(worse)}**",
+        f"- Defaults that do not start: {len(starts)}; calibrated, "
+        f"{sum(row.calibrated.kv_cache_tokens is not None for row in starts if row.calibrated)} do",
+    ]
+    if gains:
+        lines.append(
+            f"- KV tokens, calibrated ÷ default, where every item is kept whole: least "
+            f"{gains[0]:.2f}, median {gains[len(gains) // 2]:.2f}, most {gains[-1]:.2f}"
+        )
+    head = (
+        "corpus | model | GPU | KV tokens, default | calibrated | at once, default | calibrated | "
+        "batch, default | calibrated | kept, mean | worst | verdict"
+    )
+    lines += ["", f"| {head} |", "|" + "---|" * (head.count("|") + 1)]
+    for row in rows:
+        if row.default is None or row.calibrated is None:
+            lines.append(f"| {row.corpus} | {row.model} | {row.gpu} | {row.problem} |" + " |" * 8)
+            continue
+        cells = [row.corpus, row.model.partition("/")[2], row.gpu]
+        cells += [_cell(s.kv_cache_tokens) for s in (row.default, row.calibrated)]
+        cells += [_cell(s.max_concurrency) for s in (row.default, row.calibrated)]
+        cells += [_cell(s.batch) for s in (row.default, row.calibrated)]
+        cells += [f"{row.retention:.0%}", f"{row.worst_retention:.0%}"]
+        cells.append(": ".join(filter(None, [row.verdict, ", ".join(row.failed)])))
+        lines.append("| " + " | ".join(cells) + " |")
+    if worse:
+        lines += ["", "Worse:", ""]
+        lines += [f"- {r.corpus}, {r.model}, {r.gpu}: {'; '.join(losses(r))}" for r in worse]
+    return "\n".join([*lines, ""])
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "does not start"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--corpus", action="append", choices=CORPORA)
+    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--gpu", action="append")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--keep", type=Path)
+    asked = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for corpus, write in CORPORA.items():
+            folder = Path(scratch) / corpus.replace(" ", "-")
+            folder.mkdir()
+            write(folder, random.Random(SEED))
+        for model in asked.model or MODELS:
+            for corpus in asked.corpus or MODELS[model]:
+                for gpu in asked.gpu or GPUS:
+                    folder = Path(scratch) / corpus.replace(" ", "-")
+                    row = _kept(asked.keep, corpus, model, gpu, folder)
+                    print(f"{corpus}, {model}, {gpu}: {'; '.join(losses(row)) or row.verdict}")
+                    rows.append(row)
+    page = page_of(rows)
+    if asked.out:
+        asked.out.write_text(page, encoding="utf-8")
+    else:
+        print(page)
+    return int(any(any(losses(row)) for row in rows))
+
+
+def _kept(keep: Path | None, corpus: str, model: str, gpu: str, folder: Path) -> Row:
+    """The row as it was kept, or measured now."""
+    if keep is None:
+        return measured(corpus, model, gpu, folder)
+    path = keep / f"{corpus}-{model.replace('/', '_')}-{gpu}.json"
+    if path.is_file():
+        said = json.loads(path.read_text())
+        for side in ("default", "calibrated"):
+            said[side] = Side(**said[side]) if said[side] else None
+        return Row(**said | {"failed": tuple(said["failed"])})
+    row = measured(corpus, model, gpu, folder)
+    keep.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(row)))
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Of configurations of equal quality, the one that leaves most KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.workflows.decision.decision import Decision
+from tests.workflows.corpora import corpus, decide
+from tests.workflows.fake_host import opened
+
+PAGE = ImageShape(2800, 2240)  # 8,000 tokens
+SOUND = AudioShape(480_000, 16_000)
+
+
+def batch(decision: Decision) -> int:
+    found: int = decision.engine_args["max_num_batched_tokens"]
+    return found
+
+
+def less_for_large_steps(decision: Decision) -> int:
+    return 100_000 - 10 * batch(decision)
+
+
+def test_a_step_is_rounded_down_where_that_leaves_more_kv_cache() -> None:
+    up = decide(corpus([SOUND]), model=opened(chunks=True))
+    item = up.budget.max_tokens_per_item["audio"]
+    assert 2048 / item > 1
+    assert batch(up) == -(-2048 // item) * item
+    down = decide(corpus([SOUND]), model=opened(chunks=True), kv_tokens=less_for_large_steps)
+    assert batch(down) == 2048 // item * item
+    assert down.adequacy.passes
+
+
+def test_whole_items_are_worth_two_per_cent_of_the_kv_cache() -> None:
+    def nearly_the_same(decision: Decision) -> int:
+        return 100_000 - (batch(decision) > 2048)
+
+    found = decide(corpus([SOUND]), model=opened(chunks=True), kv_tokens=nearly_the_same)
+    assert batch(found) > 2048
+    found = decide(
+        corpus([SOUND]),
+        model=opened(chunks=True),
+        kv_tokens=nearly_the_same,
+        default_kv_tokens=100_000,
+    )
+    assert batch(found) <= 2048, "less than vLLM's defaults is never taken"
+
+
+def test_a_model_that_cannot_chunk_is_rounded_down_without_a_gpu() -> None:
+    found = decide(corpus([SOUND]), model=opened(chunks=False))
+    item = max(found.budget.max_tokens_per_item.values())
+    assert batch(found) == max(item, 2048 // item * item)
+
+
+def test_where_nothing_beats_the_defaults_no_option_is_turned() -> None:
+    def less_with_caps(decision: Decision) -> int:
+        return 90_000 if decision.setting.mm_processor_kwargs else 100_000
+
+    found = decide(corpus([PAGE]), kv_tokens=less_with_caps, default_kv_tokens=100_000)
+    assert found.setting.engine_args == {}
+    assert batch(found) == 2048
+    assert decide(corpus([PAGE])).setting.engine_args, "a cap takes nothing off it"
+
+
+def test_a_cap_that_was_asked_for_stays() -> None:
+    policy = Policy(max_tokens_per_item=1024)
+    found = decide(corpus([PAGE]), policy, kv_tokens=lambda _: 1, default_kv_tokens=2)
+    assert found.table.costs[PAGE].tokens <= 1024
+
+
+def test_a_cap_below_the_largest_item_is_not_made_up_for_by_a_larger_step() -> None:
+    """vLLM's own largest item under a cap may be smaller than the corpus' largest, which then
+    needs a step as large as itself.
+    """
+    found = decide(corpus([PAGE]))
+    largest = found.table.largest()
+    assert largest is not None
+    assert found.budget.max_tokens_per_item["image"] >= largest.embeds
+    assert batch(found) == 2048
+    assert replace(found, rounding="none").adequacy.ratio >= 1

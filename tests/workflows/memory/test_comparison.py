@@ -1,0 +1,86 @@
+"""The calibrated configuration beside vLLM's defaults: what counts as worse, and who asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mmcalib.checks.catalogue.memory import BETTER, KEEP_DEFAULTS
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.gpus import catalogue
+from mmcalib.result.traffic import ServedTraffic
+from mmcalib.workflows.memory.checks import comparison_check
+from mmcalib.workflows.memory.predicted import Predicted
+from tests.report.serving import figures
+from tests.workflows.memory.test_reserved import FOUR, Config
+from tests.workflows.rehearsals import GIB, rehearsed
+
+GPU = catalogue.find("L4")
+BEFORE = rehearsed(kv_cache_tokens=100_000, max_concurrency=12.0)
+CAPPED = Config(
+    FOUR.budget, FOUR.plain, engine_args={"mm_processor_kwargs": {"max_pixels": 1_003_520}}
+)
+NO_START = rehearsed(kv_cache_tokens=None, max_concurrency=None)
+
+
+def compared(
+    before: Rehearsed | None,
+    after: Rehearsed | None,
+    policy: Policy | None = None,
+    traffic: ServedTraffic | None = None,
+    config: Config = CAPPED,
+) -> Any:
+    predicted = Predicted(GPU, before, after)
+    return comparison_check(predicted, traffic, config, policy or Policy())
+
+
+def with_tokens(tokens: int) -> Rehearsed:
+    return rehearsed(kv_cache_tokens=tokens, max_concurrency=tokens * 12 / 100_000)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "policy", "status"),
+    [
+        (120_000, Policy(), "pass"),
+        (100_000, Policy(), "pass"),
+        (99_999, Policy(), "fail"),
+        (99_999, Policy(max_num_batched_tokens=8192), "warn"),
+        (99_999, Policy(prefer="throughput"), "warn"),
+        (120_000, Policy(prefer="throughput"), "pass"),
+    ],
+)
+def test_less_kv_cache_fails_unless_the_user_asked_for_it(
+    tokens: int, policy: Policy, status: str
+) -> None:
+    check = compared(BEFORE, with_tokens(tokens), policy)
+    assert (check.id, check.status) == (BETTER, status)
+
+
+def test_a_default_that_does_not_start_is_beaten() -> None:
+    assert compared(NO_START, with_tokens(10)).status == "pass"
+
+
+def test_what_does_not_start_is_another_checks_matter() -> None:
+    assert compared(BEFORE, NO_START) is None
+    assert compared(None, BEFORE) is None
+
+
+def test_steps_that_go_beyond_the_reserve_are_worse() -> None:
+    """The default leaves some of its reserve, the calibrated one takes more than it has."""
+    traffic = ServedTraffic(
+        gpu="L4",
+        calibrated=figures(peak_bytes=2 * GIB),
+        default=figures(),
+        assumptions=[],
+    )
+    check = compared(BEFORE, with_tokens(120_000), traffic=traffic)
+    assert check.status == "fail"
+    assert "reserve left under load" in check.detail
+
+
+def test_as_good_as_the_defaults_with_nothing_turned_says_to_keep_them() -> None:
+    check = compared(BEFORE, with_tokens(100_000), config=FOUR)
+    assert (check.id, check.status) == (KEEP_DEFAULTS, "pass")
+    assert compared(BEFORE, with_tokens(100_001), config=FOUR).id == BETTER
