@@ -70,7 +70,9 @@ def run(
     named = [gpu_named(name, gpu_memory, capability) for name in several(options.gpu)]
     gpus = dict.fromkeys(map(gpu_that_serves, named))
     jobs = [
-        Job.of(replace(options, model=str(model)), gpu=gpu, probe=probe, flags=flags or [])
+        Job.of(
+            replace(options, model=model or options.model), gpu=gpu, probe=probe, flags=flags or []
+        )
         for model, gpu in product(several(options.model), gpus)
     ]
     job, out = jobs[0], options.out

@@ -50,7 +50,10 @@ def run_each(
     with Shared(asks_once=True) as shared:
         for job, resolved, outcome in zip(jobs, models, outcomes, strict=True):
             try:
-                yield _run(job, resolved, outcome, progress, shared, proofs)
+                found = _run(job, resolved, outcome, progress, shared, proofs)
+                if job.validate in ("startup", "replay"):
+                    shared.stop_host()
+                yield found
             except MmcalibError as error:
                 if shared.corpus is None and isinstance(error, CorpusError | UsageError):
                     raise

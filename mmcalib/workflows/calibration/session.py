@@ -101,6 +101,11 @@ class Shared(Closing):
             self._opening = self._thread.submit(work)
         return self._opening
 
+    def stop_host(self) -> None:
+        """End the process and the engine that it may hold; the next job begins it again."""
+        if self._host is not None:
+            self._host.close()
+
     def end_host(self) -> None:
         """End the process: another model follows, or it may be in the middle of an answer."""
         host, self._host, self._opening = self._host, None, None
