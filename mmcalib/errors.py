@@ -64,7 +64,13 @@ class ModelError(MmcalibError):
 
 
 class EngineError(MmcalibError):
-    """vLLM gave no answer."""
+    """vLLM gave no answer. `exhausted` names what this machine ran out of, where that is why."""
+
+    def __init__(
+        self, message: str, *, hint: str = "", reason: str = "", exhausted: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint, reason=reason)
+        self.exhausted = exhausted
 
 
 class VllmRefused(EngineError):  # noqa: N818 - what it did

@@ -7,13 +7,16 @@ import traceback
 from pathlib import Path
 
 from mmcalib.engine.messages.closing import FailureKind
-from mmcalib.releases.constants import NO_ROOM
+from mmcalib.processes import free_memory
+from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
 from mmcalib.releases.release import TargetMoved, installed
 
 _OURS = Path(__file__).resolve().parent.parent
 
 REFUSAL_CHARS = 300
 FAILURE_CHARS = 500
+# Where in PyTorch's own code a condition did not hold.
+_ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
 
 
 class NotMultimodalError(ValueError):
@@ -60,13 +63,16 @@ def root_cause(error: BaseException) -> str:
     return _line(error)[:REFUSAL_CHARS]
 
 
-def out_of_memory(error: BaseException | None) -> bool:
-    """Whether the chain has an error of the host's memory, or of a device's, as torch names it."""
-    while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return True
-        error = error.__cause__
-    return False
+def exhausted(error: BaseException) -> str:
+    """The same of what vLLM raises, PyTorch or a GPU."""
+    if found := free_memory.exhausted(error):
+        return found
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ == "OutOfMemoryError" or MACHINE_FULL.search(str(cause)):
+            return "memory"
+        cause = cause.__cause__
+    return ""
 
 
 def what_failed(error: BaseException) -> str:
@@ -95,7 +101,8 @@ def _no_room(found: re.Match[str]) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or f"{type(error).__name__}{_where(error)}"
+    words = _ENFORCED.sub("", " ".join(str(error).split()))
+    return words or f"{type(error).__name__}{_where(error)}"
 
 
 def _where(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mmcalib.child.exception_words import out_of_memory, refusal_of
+from mmcalib.child.exception_words import exhausted, refusal_of
 from mmcalib.engine.messages import Answered, Replay, Replayed, ReplayPrompt
 from mmcalib.releases import chat, platforms
 from mmcalib.releases.engine import RequestWatch, greedy
@@ -65,7 +65,7 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
 
 
 def _rejected(prompt: ReplayPrompt, error: Exception) -> Answered:
-    return Answered(prompt.origin, refusal_of(error), 0, (), out_of_memory(error))
+    return Answered(prompt.origin, refusal_of(error), 0, (), exhausted(error) == "memory")
 
 
 def _enqueue(llm: Any, prompt: ReplayPrompt) -> Exception | None:

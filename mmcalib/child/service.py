@@ -6,7 +6,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.child.exception_words import kind_of, what_failed
+from mmcalib.child.exception_words import exhausted, kind_of, what_failed
 from mmcalib.engine import messages as m
 
 if TYPE_CHECKING:
@@ -164,4 +164,4 @@ def serve(pipe: Connection) -> None:
             service.say(service.answer(request))
         except Exception as error:  # noqa: BLE001 - whatever vLLM raises becomes one clear line
             traceback.print_exc()
-            service.say(m.Failed(what_failed(error), kind_of(error)))
+            service.say(m.Failed(what_failed(error), kind_of(error), exhausted(error)))

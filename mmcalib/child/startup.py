@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from mmcalib.child.host_memory import require_host_memory
 from mmcalib.child.weights import at_depth
 from mmcalib.engine.messages import EngineStarted, StartEngine
 from mmcalib.processes.free_memory import free_bytes
@@ -31,10 +32,12 @@ _QUADRATIC_FROM = 1.4
 _LEAST_KV_BYTES = 256 << 20
 # Of the host memory that is free, how much a profile may be expected to take.
 _MEMORY_SHARE = 0.7
+_TOO_LITTLE = "{free:.1f} GiB free, about {needed:.1f} GiB needed"
 
 
 def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, EngineStarted]:
-    """Start `vllm.LLM` with the given engine arguments and read its figures.
+    """Start `vllm.LLM` with the given engine arguments and read its figures. Raises MemoryError
+    before anything is filled where weights and KV cache need more memory than this machine has.
 
     The profile runs only where its estimate stays within the request's budget and free memory, and
     where the CPU computes in the type that is meant: bytes of weights and KV cache are those of it.
@@ -44,17 +47,24 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     traced = platforms.current().is_cpu()
     args = {**request.engine_args, **_OURS}
     # Bytes of the type that is meant, of one that is computed in.
-    share = 1.0
+    share, held_bytes = 1.0, 0
     if traced:
         config = configs.offline_config(args)
         if emulates(config.model_config):
             share = config.model_config.dtype.itemsize / STAND_IN.itemsize
             args["dtype"] = str(STAND_IN).removeprefix("torch.")
         args["kv_cache_memory_bytes"] = round(_kv_cache_bytes(config) / share)
+        held_bytes = args["kv_cache_memory_bytes"] + _token_table_bytes(config)
     else:
         args = _as_served(args)
     started = time.perf_counter()
-    with weights_as_loaded() as sizes, graphs_as_captured() as graphs:
+
+    def require_room(weights_bytes: int) -> None:
+        if traced:
+            require_host_memory(weights_bytes + held_bytes, _TOO_LITTLE)
+
+    require_room(0)
+    with weights_as_loaded(require_room) as sizes, graphs_as_captured() as graphs:
         llm = engine.started(args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
@@ -67,8 +77,12 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         seconds_per_token, estimate_s, estimate_bytes = _estimate(llm, tokens)
     profile_s = peak = None
     free = free_bytes()
-    fits = free is None or estimate_bytes <= _MEMORY_SHARE * free
-    if traced and share == 1 and estimate_s <= request.profile_budget_s and fits:
+    most = None
+    if free is not None and estimate_bytes > _MEMORY_SHARE * free:
+        most = int(tokens * _MEMORY_SHARE * free / estimate_bytes)
+    within_s = request.profile_budget_s
+    affordable = seconds_per_token is None if within_s is None else estimate_s <= within_s
+    if traced and share == 1 and affordable and most is None:
         say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
         profile_s, peak = _ask(llm, "mmcalib_profile")
     text_layers, encoder_layers = request.true_layers
@@ -95,6 +109,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         profiled_modality=budget["modality"],
         profiled_items=budget["items"],
         computed_in=args["dtype"] if share != 1 else None,
+        most_step_tokens=most,
         gpu=gpu,
     )
 
@@ -122,6 +137,13 @@ def _kv_cache_bytes(config: Any) -> int:
     per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
     context_tokens: int = model.max_model_len
     return max(_LEAST_KV_BYTES, per_token * context_tokens * 5 // 4)
+
+
+def _token_table_bytes(config: Any) -> int:
+    """What vLLM keeps of every sequence: an int32 and a bool for each token of the context.
+    v1/worker/gpu_input_batch.py of 0.32.
+    """
+    return 5 * int(config.scheduler_config.max_num_seqs) * int(config.model_config.max_model_len)
 
 
 def _ask(llm: Any, method: str, *args: Any) -> Any:

@@ -105,6 +105,8 @@ def run(
         calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:
         if outcome.skipped or outcome.calibration:
-            console.print(f"interrupted; what was found so far is in {out}", markup=False)
+            console.print(f"what was found so far is in {out}", markup=False)
+        if not probe.no_cache:
+            console.print("run the same command again: it continues from here")
         raise
     finished(calibration, out, console, as_json=as_json, quiet=quiet)

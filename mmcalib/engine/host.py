@@ -184,7 +184,7 @@ class EngineHost(Closing):
             case "moved":
                 return VllmMoved(message, reason=answer.error, hint=_WHAT_WORKS)
             case "vllm":
-                return VllmRefused(message, reason=answer.error)
+                return VllmRefused(message, reason=answer.error, exhausted=answer.exhausted)
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
         deadline = time.monotonic() + silence_s
@@ -212,16 +212,18 @@ class EngineHost(Closing):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_TERM_GRACE_S)
         code = self._process.returncode
-        how = in_words(code) if code else "ended"
-        if code == -signal.SIGKILL:
-            how += " (out of memory?)"
         self._tail.follow()
-        last = last_line(self._log.path)
-        hint = self._see("its log")
+        last, hint = last_line(self._log.path), self._see("its log")
         self.close()
-        return EngineDied(
-            f"the engine process {how} while {doing}" + (f": {last}" if last else ""), hint=hint
-        )
+        message = f"the engine process {in_words(code) if code else 'ended'} while {doing}"
+        if code == -signal.SIGKILL:
+            # The system does so where memory runs out, and the process says nothing of it.
+            why = "the system killed the engine"
+            return EngineDied(
+                f"{message} (out of memory?)", hint=hint, reason=why, exhausted="memory"
+            )
+        lacking = "memory" if "std::bad_alloc" in last else ""
+        return EngineDied(f"{message}: {last}" if last else message, hint=hint, exhausted=lacking)
 
     def _see(self, what: str) -> str:
         """A hint at the log, which stays then, unless nothing is in it."""

@@ -1,12 +1,19 @@
-"""Memory that another process may take."""
+"""Memory that another process may take, and how an error tells that there was too little."""
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
+
+_EXHAUSTED = {
+    errno.ENOMEM: "memory",
+    errno.ENOSPC: "disk space",
+    errno.EDQUOT: "disk space",
+}
 
 
 def free_bytes(*, cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> int | None:
@@ -15,6 +22,17 @@ def free_bytes(*, cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> int | None:
     """
     rooms = (_available(meminfo), _allowed(cgroup))
     return min((room for room in rooms if room is not None), default=None)
+
+
+def exhausted(error: BaseException | None) -> str:
+    """What this machine ran out of, by the chain of errors: memory, disk space, or nothing."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return "memory"
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            return _EXHAUSTED[error.errno]
+        error = error.__cause__
+    return ""
 
 
 def _available(meminfo: Path) -> int | None:

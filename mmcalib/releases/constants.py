@@ -32,6 +32,12 @@ NO_ROOM: Final = re.compile(
     rf"\((?P<share>{_GIB}), (?P<wanted>{_GIB}) GiB\)",
     re.ASCII,
 )
+# What it says where this machine has no memory for model or KV cache, and what PyTorch and C++ say.
+# v1/worker/cpu_worker.py:84 and 220, v1/worker/utils.py:741 and v1/core/kv_cache_utils.py of 0.32.
+MACHINE_FULL: Final = re.compile(
+    r"Available memory on node|No available memory for the cache blocks|Free memory on device|"
+    r"can't allocate memory|Cannot allocate memory|std::bad_alloc"
+)
 # What it says of a context that is longer than the model's own. config/model.py of 0.28 to 0.33.
 TOO_LONG: Final = re.compile(
     r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -30,10 +30,12 @@ def forget_models() -> None:
 
 
 @contextmanager
-def weights_as_loaded() -> Iterator[dict[str, Any]]:
-    """While open, a model that is built leaves its parameters' sizes in the yielded mapping.
+def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    """While open, a model that is built leaves its parameters' sizes in the yielded mapping, and
+    `on_built` hears their sum.
 
-    Read when the model is built: CPU kernels later repack weights into tensors of their own.
+    Read when the model is built: CPU kernels later repack weights into tensors of their own, and no
+    page of a parameter is taken before it is filled.
     """
     from vllm.model_executor.model_loader import base_loader
 
@@ -47,6 +49,7 @@ def weights_as_loaded() -> Iterator[dict[str, Any]]:
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 sizes[name] = parameter.numel() * parameter.element_size()
+        on_built(sum(sizes.values()))
         return model
 
     base_loader.initialize_model = initialize

@@ -27,7 +27,6 @@ from mmcalib.result.server import ServerPart
 from mmcalib.result.startup import Startup
 from mmcalib.result.throughput import Throughput
 from mmcalib.result.traffic import ServedTraffic
-from mmcalib.result.what_if import WhatIf
 
 SCHEMA_VERSION: Final = 1
 MADE_BY: Final = "mmcalib run --model MODEL --data DIR --out OUT writes one"
@@ -87,7 +86,6 @@ class CalibrationDocument(DocumentPart):
     throughput: Throughput | None = None
     server: ServerPart | None = None
     traffic: ServedTraffic | None = None
-    what_if: WhatIf | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mmcalib.gpus import present
+from mmcalib.gpus.gpu import Gpu
+
 # Without a GPU these cannot be had, and neither tokens nor encoder budget depend on them.
 GPU_ONLY = (
     "tensor_parallel_size",
@@ -32,3 +35,12 @@ def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
     """
     left_out = GPU_ONLY if device == "cpu" else ()
     return {name: value for name, value in engine_args.items() if name not in left_out}
+
+
+def serves(device: str, gpu: Gpu | None) -> bool:
+    """Whether the engine that starts on this machine's device starts on the GPU that will serve, as
+    far as one is named.
+    """
+    if device == "cpu":
+        return False
+    return gpu is None or not present.has_gpu() or gpu.torch_name == present.present().torch_name

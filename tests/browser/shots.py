@@ -20,7 +20,6 @@ SHOTS: tuple[tuple[str, int, Scheme, str | None], ...] = (
     ("dark", WIDE_PX, "dark", None),
     ("mobile", MOBILE_PX, "light", None),
     ("frontier", WIDE_PX, "light", "#frontier"),
-    ("what-if", WIDE_PX, "light", "#what-if"),
     ("memory", WIDE_PX, "light", "#memory"),
     ("items", WIDE_PX, "light", "#items"),
 )

@@ -193,7 +193,6 @@ def test_a_screen_reader_finds_its_way(open_page: Open, demo: str) -> None:
         "What your items cost",
         "Sizes, and the limit",
         "The frontier",
-        "What if",
         "Where the memory goes",
         "What vLLM reserves",
         "Serving your requests",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from mmcalib import Calibration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from tests.bfloat16 import NATIVE
-from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.command import QWEN, mmcalib, start
 from tests.e2e.media import clip, photo, requests
+from tests.processes import started_with, wait_until
 from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -201,6 +203,32 @@ def test_videos_are_kept_whole_and_replayed(tmp_path: Path, engine_cache: Path) 
     assert calibration.startup is not None
     assert calibration.startup.replay is not None
     assert calibration.startup.replay.prompts >= 2
+
+
+def test_a_machine_without_the_memory_skips_the_start_and_writes_the_file(
+    tmp_path: Path, engine_cache: Path
+) -> None:
+    """Two layers of 72B are 8 GiB of weights: the process that is to hold them may have 8."""
+    photo(tmp_path / "media/a.jpg", 640, 480)
+    cache, out = tmp_path / "cache", tmp_path / "out"
+    words = ("--model", "Qwen/Qwen2.5-VL-72B-Instruct", "--data", tmp_path / "media", "--out", out)
+    process = start(cache, "run", *words)
+    wait_until(lambda: _engines(cache), 60)
+    for pid in _engines(cache):
+        resource.prlimit(pid, resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    _, said = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+    found = Calibration.load(out / "calibration.json")
+    (check,) = [check for check in found.checks if check.name == "engine start"]
+    assert (found.verdict, check.status) == ("pass", "skip")
+    assert "this machine ran out of memory (DefaultCPUAllocator: can't allocate" in check.detail
+    assert (out / "engine.yaml").exists()
+
+
+def _engines(cache: Path) -> list[int]:
+    """Processes that run vLLM for the command."""
+    every = started_with(f"MMCALIB_CACHE_DIR={cache}")
+    return [pid for pid in every if b"mmcalib.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_cache: Path) -> None:

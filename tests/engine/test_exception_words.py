@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from mmcalib.child.exception_words import out_of_memory, root_cause, what_failed
+import errno
+
+from mmcalib.child.exception_words import exhausted, root_cause, what_failed
 
 
 def chained(*words: str) -> BaseException:
@@ -57,9 +59,12 @@ class OutOfMemoryError(RuntimeError):
     """As torch names its own."""
 
 
-def test_want_of_memory_is_told_by_kind() -> None:
+def test_an_exhausted_machine_is_told_by_the_kind_of_error() -> None:
     within = ValueError("in /data/memory/a.png")
-    assert not out_of_memory(within)
+    assert exhausted(within) == ""
     within.__cause__ = OutOfMemoryError("CUDA")
-    assert out_of_memory(within)
-    assert out_of_memory(MemoryError())
+    assert exhausted(within) == "memory"
+    assert exhausted(MemoryError()) == "memory"
+    assert exhausted(chained("failed to start", TAKEN)) == "memory"
+    assert exhausted(OSError(errno.ENOSPC, "No space left on device")) == "disk space"
+    assert exhausted(PermissionError(errno.EACCES, "Permission denied")) == ""

@@ -16,9 +16,10 @@ from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, Measure, OpenModel
-from mmcalib.errors import EngineDied, EngineError, EngineSilent, VllmMissing
-from mmcalib.models import resolve
+from mmcalib.engine.messages import Blank, Measure, OpenModel, StartEngine
+from mmcalib.errors import EngineDied, EngineError, EngineSilent, VllmMissing, VllmRefused
+from mmcalib.models import cut_checkpoint, resolve
+from mmcalib.processes.free_memory import free_bytes
 from tests.e2e.command import QWEN
 
 pytestmark = pytest.mark.engine
@@ -43,8 +44,9 @@ def gone_within(pid: int, seconds: float) -> bool:
 def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
     with EngineHost(log=tmp_path / "log") as host:
         os.kill(host.pid, signal.SIGKILL)
-        with pytest.raises(EngineDied, match=r"killed by SIGKILL .* while opening"):
+        with pytest.raises(EngineDied, match="killed by SIGKILL while opening the model") as caught:
             host.ask(OpenModel("nowhere"), "opening the model")
+        assert caught.value.exhausted == "memory"
         with pytest.raises(EngineDied):
             host.ask(OpenModel("nowhere"), "opening it again")
 
@@ -116,6 +118,21 @@ def test_one_that_has_died_is_begun_again_with_its_model(
     assert again.cost.tokens == before.cost.tokens
     log.unlink()
     log.parent.rmdir()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((free_bytes() or 0) > 100 << 30, reason="this machine holds it")
+def test_an_engine_that_needs_more_memory_than_is_free_is_not_tried(tmp_path: Path) -> None:
+    """A context of 10,485,760 tokens: two layers keep 8 KiB of each and a quarter more, and 256
+    sequences 5 bytes.
+    """
+    scout = resolve("meta-llama/Llama-4-Scout-17B-16E-Instruct", cache_dir=tmp_path)
+    cut = cut_checkpoint(Path(scout.path), tmp_path / "cut", text_layers=2, encoder_layers=2)
+    args = {"model": str(cut.path), "load_format": "dummy", "max_num_seqs": 256}
+    with EngineHost() as host, pytest.raises(VllmRefused) as caught:
+        host.ask(StartEngine({**args, "enforce_eager": True}, (48, 34), 90.0), "starting")
+    assert caught.value.exhausted == "memory"
+    assert caught.value.reason.endswith("GiB free, about 112.5 GiB needed")
 
 
 def test_closing_leaves_no_process(tmp_path: Path) -> None:

@@ -528,12 +528,6 @@ def _checks() -> list[CheckResult]:
         ),
         _check("config round trip", "pass", "vLLM's own parser reads all 6 settings back"),
         _check("engine start", "pass", "started on cpu in 15 s; encoder budget 2538 tokens"),
-        _check(
-            "default config start",
-            "skip",
-            "not started: its profile would encode 114688 tokens, at least 114 s at the cut depth "
-            "here; its budget is computed",
-        ),
     ]
 
 

@@ -17,7 +17,6 @@ MEMORY_PROFILE = CheckId("memory profile")
 REPLAY = CheckId("replay")
 SWEEP = CheckId("encoder sweep")
 PROCESSOR_ON_GPU = CheckId("processor on the GPU")
-DEFAULT_COMPARED = CheckId("default for comparison")
 RUN_FINISHED = CheckId("run finished")
 VLLM_PARTS = CheckId("parts of vLLM")
 # The flags that it is about need a GPU.

@@ -24,7 +24,10 @@ class Done(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Reply):
-    """The request failed; `error` is vLLM's own message on one line."""
+    """The request failed; `error` is vLLM's own message on one line. `exhausted` names what the
+    child's machine ran out of, where that is why.
+    """
 
     error: str
     kind: FailureKind = "vllm"
+    exhausted: str = ""

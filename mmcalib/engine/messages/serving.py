@@ -53,6 +53,8 @@ class EngineStarted(Reply):
     `*_full_*` figures are scaled to the true depth: computed where the depth was cut. `gpu` is
     None on the CPU backend, where the peak is traced; elsewhere the peak is the worker's own.
     `computed_in` is the type that stood in for one that this CPU does not compute in.
+    `most_step_tokens` is what one step of the encoder may have in the memory that is free here;
+    None where that is all that vLLM profiles.
     """
 
     device: str
@@ -69,6 +71,7 @@ class EngineStarted(Reply):
     profiled_modality: str | None
     profiled_items: int
     computed_in: str | None = None
+    most_step_tokens: int | None = None
     gpu: WorkerMemory | None = None
 
 
@@ -76,13 +79,14 @@ class EngineStarted(Reply):
 class StartEngine(Request[EngineStarted]):
     """Start the real engine with dummy weights and read its memory from inside.
 
-    `profile` runs vLLM's own profile once more under an allocator trace, unless the estimate says
-    that it takes longer than `profile_budget_s`.
+    vLLM's own profile runs once more under an allocator trace, unless the estimate says that it
+    takes longer than `profile_budget_s`. Where that is None it runs only where nothing else tells
+    how long the encoder takes.
     """
 
     engine_args: dict[str, Any]
     true_layers: tuple[int, int]
-    profile_budget_s: float
+    profile_budget_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from mmcalib.report.html.headline import facts, headlines
 from mmcalib.report.html.memory import memory
 from mmcalib.report.html.sizes import sizes
 from mmcalib.report.html.traffic import traffic
-from mmcalib.report.html.what_if import trial
 from mmcalib.report.issue import issue
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
@@ -71,7 +70,6 @@ def page(
         tokens=list(distributions(shown)),
         sizes=list(sizes(shown)),
         frontiers=list(frontiers(shown)),
-        trial=trial(shown),
         issue=escape(issue(shown)),
         memory=memory(shown),
         adequacy=adequacy(shown),

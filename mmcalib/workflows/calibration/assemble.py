@@ -13,7 +13,6 @@ from mmcalib.result.calibration import Limits, Model, Tool
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.server import ServerPart
-from mmcalib.result.what_if import WhatIf
 from mmcalib.version import __version__
 from mmcalib.workflows.calibration.cache import cache_report
 from mmcalib.workflows.calibration.decided import Decided
@@ -24,7 +23,6 @@ from mmcalib.workflows.calibration.memory_found import MemoryFound
 from mmcalib.workflows.calibration.proven import Proven
 from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.throughput import throughput
-from mmcalib.workflows.calibration.what_if import what_if
 from mmcalib.workflows.corpus_figures import corpus_figures
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.gate.costs import costs
@@ -119,25 +117,16 @@ def assemble(
         processor_device=processor_device(reviewed.compared),
         throughput=throughput(decision.table, proven.sweep, proof.started),
         traffic=memory_found.traffic if memory_found else None,
-        what_if=_what_if(job, decided, memory_found) if memory_found else None,
         server=ServerPart.of(opened.server, dict(reviewed.needed)),
     )
 
 
-def _what_if(job: Job, decided: Decided, found: MemoryFound) -> WhatIf | None:
-    """None where nothing could be rehearsed. A KV cache of a given size is what it is."""
-    if not found.tried or found.pool is not None:
-        return None
-    return what_if(decided, found.tried, job.policy.loading, job.policy.text_reserve_tokens)
-
-
 def _memories(decided: Decided, proven: Proven, predicted: Predicted | None) -> Memories:
-    """As rehearsed where a GPU was named, else as measured in the starts: then weights and KV bytes
-    per token are the model's and so the same, and each start has its peak.
+    """As rehearsed where a GPU was named, else as measured in the start: then weights and KV bytes
+    per token are the model's and so the same, and the peak is the calibrated configuration's.
     """
-    started, default_started = proven.proof.started, proven.default_started
-    own = default_started is not None
-    default = measured_memory(default_started or started, own=own)
+    started = proven.proof.started
+    default = measured_memory(started, own=False)
     calibrated = measured_memory(started, own=True)
     if predicted is None:
         return Memories(default=default, calibrated=calibrated)

@@ -16,9 +16,7 @@ from mmcalib.workflows.decision.cache import size_cache
 from mmcalib.workflows.decision.decide import decide
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.effects import effective
-from mmcalib.workflows.decision.grid import Grid, grid
 from mmcalib.workflows.decision.held import held
-from mmcalib.workflows.decision.long_requests import LongRequest, long_requests
 from mmcalib.workflows.decision.measure import Sample
 from mmcalib.workflows.memory.explored import RehearsalJudge
 from mmcalib.workflows.traffic.beside import Serving
@@ -27,16 +25,13 @@ from mmcalib.workflows.traffic.beside import Serving
 @dataclass(frozen=True, slots=True)
 class Decided:
     """`sample` are the real files that were measured, `given` the engine arguments that the user
-    said besides. `grid` is what else could be set on the job's GPU, and `long` the requests that it
-    might turn away, None where they are too many; `serving` serves all requests there.
+    said besides; `serving` serves all requests on the job's GPU.
     """
 
     served: Served
     sample: Sample
     decision: Decision
     given: Mapping[str, Any] = field(default_factory=dict)
-    grid: Grid = field(default_factory=Grid)
-    long: tuple[LongRequest, ...] | None = None
     serving: Serving | None = None
 
     @property
@@ -79,13 +74,7 @@ def derive(session: Session, served: Served) -> Decided:
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
     decision = held(effective(decision, budgets, progress), budgets, progress)
-    if session.prediction is None:
-        return Decided(served, sample, decision, session.given)
-    found = grid(decision, budgets, progress)
-    long = long_requests(corpus.prompts, decision.counts, decision.default_table, texts)
-    if long:
-        texts.count((one.entry for one in long if one.entry), corpus.prompts.signatures())
-    return Decided(served, sample, decision, session.given, found, long, serving)
+    return Decided(served, sample, decision, session.given, serving)
 
 
 def _serving(session: Session, served: Served) -> Serving | None:

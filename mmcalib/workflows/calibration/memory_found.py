@@ -26,7 +26,6 @@ from mmcalib.workflows.memory.checks import (
 )
 from mmcalib.workflows.memory.cured import Ask, cured, with_less_kv_cache
 from mmcalib.workflows.memory.explored import begin, predicted, rehearsing
-from mmcalib.workflows.memory.grid_pools import GridPool, begin_grid, grid_pools
 from mmcalib.workflows.memory.pinned import pinned
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.retained import views_check
@@ -49,7 +48,7 @@ from mmcalib.workflows.traffic.beside import (
 class MemoryFound:
     """`sizes` are the encoder's peaks of what a sweep measured; `checks` are those of all stages,
     in bytes where that is known now. Without a GPU nothing was rehearsed. `pool` is written where
-    that was asked; `tried` is what else could be set.
+    that was asked.
     """
 
     predicted: Predicted | None
@@ -57,7 +56,6 @@ class MemoryFound:
     checks: tuple[Check, ...]
     traffic: ServedTraffic | None = None
     pool: FixedPool | None = None
-    tried: tuple[GridPool, ...] = ()
 
 
 def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
@@ -69,7 +67,6 @@ def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
         return None
     decision = decided.decision
     begin(prediction, session.default_args, decision)
-    begin_grid(prediction, decided.grid, decision)
     return begin_serving(
         decided.serving,
         session.default_args,
@@ -123,9 +120,7 @@ def predict_memory(
         judged += more
     compared = comparison_check(found, traffic, decision, job.policy)
     judged += [compared] if compared is not None else []
-    tried = grid_pools(session.prediction, decided.grid, decision, session.progress)
-    pool = kept.pool if kept else None
-    return MemoryFound(found, sizes, tuple(judged), traffic, pool, tuple(tried))
+    return MemoryFound(found, sizes, tuple(judged), traffic, kept.pool if kept else None)
 
 
 def _starts_with(decision: Decision, every: Ask) -> StartsWith:

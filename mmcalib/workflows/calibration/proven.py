@@ -1,8 +1,8 @@
-"""Fifth stage: the configuration read back by vLLM, in a real engine, and beside the default."""
+"""Fifth stage: the configuration read back by vLLM, and in a real engine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmcalib.checks.catalogue.engine import ENGINE_START
@@ -10,11 +10,10 @@ from mmcalib.checks.check import Check
 from mmcalib.files import write_text
 from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.session import Session
-from mmcalib.workflows.here import here
-from mmcalib.workflows.proof.default import start_default
+from mmcalib.workflows.here import here, serves
 from mmcalib.workflows.proof.prove import Proof, ReplaySource, prove
 from mmcalib.workflows.proof.round_trip import round_trip
-from mmcalib.workflows.proof.startup import Launch, Started, not_started
+from mmcalib.workflows.proof.startup import Launch, not_started
 from mmcalib.workflows.proof.sweep import Sweep, sweep, sweep_check
 
 
@@ -24,7 +23,6 @@ class Proven:
 
     proof: Proof = field(default_factory=Proof)
     sweep: Sweep | None = None
-    default_started: Started | None = None
     checks: tuple[Check, ...] = ()
 
 
@@ -58,29 +56,6 @@ def prove_decision(session: Session, reviewed: Reviewed, engine_yaml: str) -> Pr
     return Proven(proof, swept, checks=(*checks, sweep_check(swept)))
 
 
-def beside_default(session: Session, reviewed: Reviewed, found: Proven) -> Proven:
-    """With the default configuration, where an engine was wanted. The first one goes for it: they
-    would share the machine's memory.
-    """
-    opened = reviewed.decided.served.opened
-    if session.job.validate not in ("startup", "replay") or not opened.starts_engines:
-        return found
-    session.host.close()
-    decided = reviewed.decided
-    launch = replace(
-        _launch(session, reviewed),
-        engine_args={
-            "max_model_len": decided.served.opened.max_model_len,
-            **here(session.given, opened.device),
-        },
-        budget=decided.decision.default_budget,
-        scratch=session.scratch / "default",
-    )
-    default = start_default(launch, found.proof.started, decided.decision, session.progress)
-    checks = (*found.checks, default.check)
-    return replace(found, default_started=default.started, checks=checks)
-
-
 def _launch(session: Session, reviewed: Reviewed) -> Launch:
     served, decision = reviewed.decided.served, reviewed.decided.decision
     return Launch(
@@ -90,4 +65,6 @@ def _launch(session: Session, reviewed: Reviewed) -> Launch:
         served.opened.device,
         session.scratch,
         session.job.startup_budget_s,
+        serves(served.opened.device, session.job.gpu),
+        session.prediction is not None and not session.job.encoder_sweep,
     )

@@ -15,13 +15,14 @@ from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.workflows.calibration.assemble import assemble
 from mmcalib.workflows.calibration.decided import derive
 from mmcalib.workflows.calibration.memory_found import begin_memory, predict_memory
-from mmcalib.workflows.calibration.proven import Proven, beside_default, prove_decision
+from mmcalib.workflows.calibration.proven import Proven, prove_decision
 from mmcalib.workflows.calibration.reviewed import review
 from mmcalib.workflows.calibration.served import open_to_calibrate, serve
 from mmcalib.workflows.calibration.session import Shared, session_of
 from mmcalib.workflows.calibration.sources import Sources, find_model, read_corpus
 from mmcalib.workflows.device import require_cuda, require_vllm
 from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.here import serves
 from mmcalib.workflows.spec import Job, RunSoFar
 
 Proofs = dict[str, Proven]
@@ -104,13 +105,13 @@ def _run(
         beside = begin_memory(session, reviewed)
         so_far = assemble(job, reviewed)
         outcome.now(so_far)
-        tried = json.dumps(decided.engine_config, sort_keys=True)
-        if tried not in proofs:
+        tried = [decided.engine_config, serves(opened.device, job.gpu)]
+        proof = json.dumps(tried, sort_keys=True)
+        if proof not in proofs:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
-            proven = prove_decision(session, reviewed, config)
-            outcome.now(assemble(job, reviewed, proven))
-            proofs[tried] = beside_default(session, reviewed, proven)
-        proven = proofs[tried]
+            proofs[proof] = prove_decision(session, reviewed, config)
+        proven = proofs[proof]
+        outcome.now(assemble(job, reviewed, proven))
         memory = predict_memory(session, reviewed, proven, beside)
         result = assemble(job, reviewed, proven, memory)
         outcome.now(result)

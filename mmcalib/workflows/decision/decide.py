@@ -18,7 +18,6 @@ from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.counts import counts
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.explore import Explored, explore, knobs
-from mmcalib.workflows.decision.long_requests import long_requests, shapes_of
 from mmcalib.workflows.decision.measure import Sample, measure
 from mmcalib.workflows.decision.settle import DecisionBuilder
 from mmcalib.workflows.decision.texts import Texts
@@ -80,9 +79,8 @@ def decide(
     texts = texts or Texts()
 
     def tried(one: Knob) -> list[Explored]:
-        return explore(one, default, plain, budgets, progress, watched)
+        return explore(one, default, plain, budgets, progress)
 
-    watched = shapes_of(long_requests(prompts, admitted, default, texts))
     # How many frames are kept decides what a cap does to a video.
     loaders = [knob for knob in turned if knob.by_loader]
     explored = {k.name: tried(k) for k in loaders}
@@ -91,7 +89,6 @@ def decide(
     if kept != base:
         default, more = measure(budgets.host, census, kept, sample, progress, budgets.files)
         unreadable += [skipped for skipped in more if skipped not in unreadable]
-        watched = shapes_of(long_requests(prompts, admitted, default, texts))
     explored |= {k.name: tried(k) for k in turned if k not in loaders}
     default_budget, default_error = budgets.default()
     there = DecisionBuilder(

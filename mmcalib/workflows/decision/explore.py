@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -11,11 +11,9 @@ from mmcalib.derive import frontier
 from mmcalib.derive.affected import affected, witness
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Point
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
-from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.counting import EmbedCounter
@@ -24,12 +22,11 @@ from mmcalib.workflows.decision.measure import remeasure
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """One point of the frontier with vLLM's budget for it, and what some shapes cost under it."""
+    """One point of the frontier with vLLM's budget for it."""
 
     point: Point
     budget: Budget
     engine_args: Mapping[str, Any] = field(default_factory=dict)
-    costs: Mapping[Shape, ItemCost] = field(default_factory=dict, repr=False)
 
 
 def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
@@ -46,11 +43,8 @@ def explore(
     per_prompt: Mapping[str, Any],
     budgets: BudgetSource,
     progress: Progress,
-    watched: Collection[Shape] = (),
 ) -> list[Explored]:
-    """Every candidate of one knob, costed and budgeted, ascending; the default among them. What the
-    `watched` shapes cost under each is kept.
-    """
+    """Every candidate of one knob, costed and budgeted, ascending; the default among them."""
     tried = knob.values(default.of(knob.modality), budgets.policy)
     explored = []
     with progress.step(f"trying {knob.name}", len(tried)) as task:
@@ -60,8 +54,7 @@ def explore(
             table = _under(knob, value, default, budgets, counter)
             point = frontier.point(knob, value, table, default)
             args = budgets.engine_args(point.setting, per_prompt, table.largest_embeds)
-            costs = {shape: table.costs[shape] for shape in watched if shape in table.costs}
-            explored.append(Explored(point, budgets.of(args), args, costs))
+            explored.append(Explored(point, budgets.of(args), args))
             task.advance()
     return explored
 

@@ -98,8 +98,7 @@ def _anew(
     shapes = decision.default_table.of(knob.modality).shapes
     base = remeasure(budgets.host, decision.default_table, setting, shapes)
     plain = limit_mm_per_prompt(decision.counts, {})
-    watched = {shape for explored in row for shape in explored.costs}
-    again = explore(knob, base, plain, budgets, progress, watched)
+    again = explore(knob, base, plain, budgets, progress)
     return again if [e.point.value for e in again] == [e.point.value for e in row] else row
 
 

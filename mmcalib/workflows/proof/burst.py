@@ -18,9 +18,12 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import ReplayPrompt
 from mmcalib.locations.location import url_of
 
+# The modality of each item, in order of modality.
+Kind = tuple[Modality, ...]
+
 # Without requests: so many of a modality's heaviest items are enough to fill a step.
 _TOP = 16
-# Prompts that are only admitted, heaviest first; each costs what its media cost to load.
+# Kinds of prompts of which the heaviest is only admitted; each costs what its media cost to load.
 _ADMITTED = 256
 
 
@@ -30,8 +33,8 @@ class Burst:
 
     `too_heavy` counts prompts left out because each alone exceeds the time budget. `fills_step`:
     whether the burst holds as much as one step may encode, or no more can be had. Prompts of
-    `admit` are not answered, `unseen` others not even admitted. The last `made_up` prompts are of
-    no one's. So many were left out as `unreadable`.
+    `admit` are not answered, `unseen` others of the same kinds are not even admitted. The last
+    `made_up` prompts are of no one's. So many were left out as `unreadable`.
     """
 
     prompts: tuple[ReplayPrompt, ...]
@@ -57,35 +60,38 @@ def burst(
     affordable_tokens: float,
 ) -> Burst:
     """The heaviest covered prompts first, until they hold at least what one step may encode and
-    each modality is among them, within `affordable_tokens` in sum.
+    each modality is among them, within `affordable_tokens` in sum. Of the others the heaviest of
+    each kind, by the modalities of its items and the fields beside the messages, is admitted.
     """
     candidates = list(_candidates(prompts, table, counts))
     chosen: list[tuple[ReplayPrompt, int]] = []
     tokens = 0
     missing = set(table.modalities())
-    others: list[ReplayPrompt] = []
-    for prompt, embeds, modalities in candidates:
-        wanted = prompt.messages and (tokens < step_tokens or modalities & missing)
+    others = 0
+    admit: dict[tuple[Kind, tuple[str, ...]], ReplayPrompt] = {}
+    for prompt, embeds, kind in candidates:
+        wanted = prompt.messages and (tokens < step_tokens or missing & set(kind))
         if wanted and tokens + embeds <= affordable_tokens:
             chosen.append((prompt, embeds))
             tokens += embeds
-            missing -= modalities
-        else:
-            others.append(prompt)
-    admit = [prompt for prompt in others if prompt.messages][:_ADMITTED]
+            missing -= set(kind)
+            continue
+        others += 1
+        if prompt.messages and len(admit) < _ADMITTED:
+            admit.setdefault((kind, tuple(sorted(prompt.fields))), prompt)
     return Burst(
         prompts=tuple(prompt for prompt, _ in chosen),
         embeds=tuple(embeds for _, embeds in chosen),
         too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
         fills_step=tokens >= step_tokens,
-        admit=tuple(admit),
-        unseen=len(others) - len(admit),
+        admit=tuple(admit.values()),
+        unseen=others - len(admit),
     )
 
 
 def _candidates(
     prompts: PromptCensus, table: CostTable, counts: Mapping[Modality, Count]
-) -> Iterator[tuple[ReplayPrompt, int, set[Modality]]]:
+) -> Iterator[tuple[ReplayPrompt, int, Kind]]:
     """Covered prompts by weight; made-up ones of the heaviest items where there are no requests."""
     asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
     if not asked:
@@ -105,12 +111,12 @@ def _top(table: CostTable, modality: Modality) -> list[ItemCost]:
 
 def _of_request(
     entry: PromptCount, table: CostTable, counts: Mapping[Modality, Count]
-) -> tuple[ReplayPrompt, int, set[Modality]] | None:
+) -> tuple[ReplayPrompt, int, Kind] | None:
     shapes = entry.signature.shapes
     if not shapes or any(shape not in table.costs for shape in shapes):
         return None
-    modalities = {shape.modality for shape in shapes}
-    if any(entry.signature.items(m) > counts[m].value for m in modalities):
+    kind = tuple(sorted(shape.modality for shape in shapes))
+    if any(entry.signature.items(m) > counts[m].value for m in kind):
         return None
     costs = [table.costs[shape] for shape in shapes]
     prompt = ReplayPrompt(
@@ -119,11 +125,11 @@ def _of_request(
         item_tokens=tuple(sorted(cost.tokens for cost in costs)),
         fields=entry.exemplar.fields,
     )
-    return prompt, sum(cost.embeds for cost in costs), modalities
+    return prompt, sum(cost.embeds for cost in costs), kind
 
 
-def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, set[Modality]]:
-    return prompt_of(cost), cost.embeds, {cost.shape.modality}
+def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
+    return prompt_of(cost), cost.embeds, (cost.shape.modality,)
 
 
 def prompt_of(cost: ItemCost) -> ReplayPrompt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 from mmcalib.census.prompts import PromptCensus
@@ -23,6 +24,7 @@ from mmcalib.workflows.proof.startup import Started
 # Answering a prompt also runs the language model over its tokens; per token that took at most
 # this share of the encoder's time on the bundled models at the cut depth.
 _ANSWER_SHARE = 1.5
+_TOO_HEAVY = "would take longer than --startup-budget, or more memory than is free,"
 
 
 def choose_burst(
@@ -34,7 +36,8 @@ def choose_burst(
     files: Files = files,
 ) -> Burst:
     """The prompts to replay within about `within_s`, judged by what the profile took or, where it
-    was left out for time, was estimated to take. Made-up items lie in `scratch`.
+    was left out for time, was estimated to take, and in the memory that is free. Made-up items lie
+    in `scratch`.
     """
     figures, profiled = started.figures, decision.adequacy.profiled_tokens
     rate = figures.encoder_seconds_per_token
@@ -42,6 +45,8 @@ def choose_burst(
     if spent and profiled:
         rate = spent / profiled
     affordable = within_s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
+    if figures.most_step_tokens is not None:
+        affordable = min(affordable, figures.most_step_tokens)
     table, counts, step = decision.table, decision.counts, figures.budget_tokens
     chosen = with_files(burst(prompts, table, counts, step, affordable), files)
     return filled(chosen, table, counts, step, affordable, scratch / "made-up")
@@ -78,6 +83,26 @@ def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPro
         None if isinstance(messages, Skipped) else replace(prompt, messages=messages)
         for prompt, messages in zip(prompts, found, strict=True)
     ]
+
+
+def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Replayed]:
+    """Both without the prompts that this machine had no memory for: too heavy, and not rejected."""
+    every = (*replayed.answers, *replayed.admitted)
+    out = {one.origin for one in every if one.out_of_memory}
+    answered = [p.origin not in out for p in chosen.prompts]
+    burst = replace(
+        chosen,
+        prompts=tuple(compress(chosen.prompts, answered)),
+        embeds=tuple(compress(chosen.embeds, answered)),
+        admit=tuple(p for p in chosen.admit if p.origin not in out),
+        too_heavy=chosen.too_heavy + len(out),
+    )
+    kept = replace(
+        replayed,
+        answers=tuple(a for a in replayed.answers if a.origin not in out),
+        admitted=tuple(a for a in replayed.admitted if a.origin not in out),
+    )
+    return burst, kept
 
 
 def rejected(replayed: Replayed) -> list[str]:
@@ -118,7 +143,7 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
         return Check(name, "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
     admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
     if not chosen.prompts:
-        detail = f"all {chosen.too_heavy} prompts would take longer than --startup-budget here"
+        detail = f"all {chosen.too_heavy} prompts {_TOO_HEAVY} here"
         if chosen.unreadable:
             detail = f"{chosen.unreadable} prompts have an item that cannot be read or decoded"
         return Check(name, "skip", f"none answered{admitted}: {detail}", more)
@@ -129,13 +154,13 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
         f"measured; largest encoder step {step} of {step_tokens} tokens"
     )
     if chosen.unseen:
-        done += f"; not admitted, because there are so many: {chosen.unseen} lighter ones"
+        done += f"; {chosen.unseen} lighter ones of the same kinds not tried"
     if chosen.unreadable:
         done += (
             f"; left out, because an item cannot be read or decoded in time: {chosen.unreadable}"
         )
     if chosen.too_heavy:
-        done += f"; left out as too heavy for --startup-budget: {chosen.too_heavy}"
+        done += f"; left out, because they {_TOO_HEAVY}: {chosen.too_heavy}"
     elif not chosen.fills_step:
         done += "; --startup-budget did not allow a burst that fills a step"
     else:

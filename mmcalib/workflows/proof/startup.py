@@ -18,7 +18,6 @@ from mmcalib.engine.messages import EngineStarted, StartEngine
 from mmcalib.models import cut_checkpoint, depths, read_config
 from mmcalib.progress import Progress
 from mmcalib.wording import gib
-from mmcalib.workflows.decision.decision import Decision
 
 # Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
 # the peak of activations does not depend on depth.
@@ -37,7 +36,8 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A configuration whose budget was computed, and where and how long it may be tried: files in
-    `scratch`, seconds for the profile.
+    `scratch`, seconds for the profile. `serves`: this machine's GPU is the one that will serve.
+    `rehearsed`: the peak of another is known, so that a CPU's need not be traced.
     """
 
     model_path: Path
@@ -46,6 +46,8 @@ class Launch:
     device: str
     scratch: Path
     budget_s: float
+    serves: bool
+    rehearsed: bool
 
 
 def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
@@ -66,7 +68,8 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
         args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
         # It would be a share of this machine's memory, whose KV cache another setting sizes.
         args.pop("gpu_memory_utilization", None)
-    request = StartEngine(args, (true.text_layers, true.encoder_layers), launch.budget_s)
+    within_s = None if launch.rehearsed else launch.budget_s
+    request = StartEngine(args, (true.text_layers, true.encoder_layers), within_s)
     with progress.step("starting the engine"):
         figures = host.ask(request, "starting the engine")
     return Started(
@@ -98,26 +101,11 @@ def _batch(budget: Budget) -> dict[str, int]:
     }
 
 
-def default_seconds(started: Started, decision: Decision) -> float | None:
-    """About how long the default configuration's encoder profile would take here; None where
-    nothing was timed. A lower bound where attention is quadratic in the item.
-    """
-    figures, budget = started.figures, decision.default_budget
-    if figures.gpu is not None:
-        # vLLM profiles there at every start, and tells no seconds.
-        return 0.0
-    tokens = budget.encoder_budget_tokens
-    if figures.encoder_seconds_per_token is not None:
-        return figures.encoder_seconds_per_token * tokens
-    profiled = decision.adequacy.profiled_tokens
-    return figures.profile_s * tokens / profiled if figures.profile_s and profiled else None
-
-
 def _profile(tokens: int, items: int, modality: str | None) -> str:
     return f"{tokens} tokens, {items} × {modality}"
 
 
-def startup_checks(started: Started, decision: Configuration) -> list[Check]:
+def startup_checks(started: Started, decision: Configuration, *, rehearsed: bool) -> list[Check]:
     """Whether the engine came up with the budget that was computed, and what its profile took."""
     figures, budget = started.figures, decision.budget
     computed = budget.encoder_budget_tokens, budget.profiled_items, budget.profiled_modality
@@ -133,6 +121,8 @@ def startup_checks(started: Started, decision: Configuration) -> list[Check]:
     ]
     if figures.gpu is not None:
         checks.append(_gpu_check(figures.gpu))
+    elif rehearsed and figures.activation_peak_bytes is None:
+        pass  # The GPU's peak was rehearsed, and this CPU's decides nothing.
     elif figures.computed_in is not None:
         checks.append(
             Check(

@@ -10,7 +10,7 @@ from typing import Literal
 from mmcalib.checks.catalogue.engine import BATCH_HOLDS_ITEM, ENGINE_START
 from mmcalib.checks.catalogue.file import ROUND_TRIP
 from mmcalib.checks.check import Check
-from mmcalib.workflows.here import here
+from mmcalib.workflows.here import here, serves
 from mmcalib.workflows.proof.prove import Proof, ReplaySource, prove
 from mmcalib.workflows.proof.startup import Launch, not_started
 from mmcalib.workflows.read import ReadCorpus, files_of
@@ -59,6 +59,8 @@ def try_config(
         device,
         session.scratch,
         session.job.startup_budget_s,
+        serves(device, session.job.gpu),
+        session.job.gpu is not None,
     )
     remedy = "change what vLLM names"
     proof = prove(session.host, launch, subject, source, session.progress, remedy=remedy)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from mmcalib.corpus.content_parts import url_part
 from mmcalib.domain.items import Skipped
@@ -12,10 +15,11 @@ from mmcalib.locations.location import url_of
 from mmcalib.releases.constants import NO_CHAT_TEMPLATE
 from mmcalib.workflows.proof.burst import Burst, burst
 from mmcalib.workflows.proof.fill import filled
-from mmcalib.workflows.proof.replay import replay_check, with_files
-from tests.workflows.corpora import corpus, decide, path_of
+from mmcalib.workflows.proof.replay import choose_burst, replay_check, with_files
+from tests.workflows.corpora import corpus, decide, path_of, pretended
 
-LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)  # 8,000 and 100 tokens
+LARGE, MIDDLE = ImageShape(2800, 2240), ImageShape(560, 560)  # 8,000 and 400 tokens
+SMALL, TINY = ImageShape(280, 280), ImageShape(140, 140)  # 100 and 25
 
 
 def chosen(requests: list[list[ImageShape]], step: int, affordable: float = 1e9) -> Burst:
@@ -29,6 +33,30 @@ def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
     assert [prompt.origin for prompt in found.prompts] == ["r.jsonl:1"]
     assert [prompt.item_tokens for prompt in found.admit] == [(100, 100), (100,)]
     assert found.fills_step
+
+
+def test_of_each_kind_only_the_heaviest_is_taken_in() -> None:
+    found = chosen([[LARGE], [SMALL], [MIDDLE], [SMALL, SMALL], [TINY, TINY]], step=8000)
+    assert [prompt.item_tokens for prompt in found.prompts] == [(8000,)]
+    assert [prompt.item_tokens for prompt in found.admit] == [(400,), (100, 100)]
+    assert found.unseen == 2
+
+
+def test_a_step_that_memory_does_not_hold_is_not_replayed(tmp_path: Path) -> None:
+    read = corpus([], [[LARGE], [MIDDLE]])
+    decision = decide(read)
+    started: Any = SimpleNamespace(
+        figures=SimpleNamespace(
+            encoder_seconds_per_token=None,
+            profile_estimate_s=0.0,
+            profile_s=None,
+            most_step_tokens=500,
+            budget_tokens=8000,
+        )
+    )
+    burst = choose_burst(read.prompts, decision, started, 90.0, tmp_path, pretended)
+    assert [prompt.item_tokens for prompt in burst.prompts] == [(400,)]
+    assert (burst.too_heavy, burst.made_up) == (1, 0)
 
 
 def test_what_is_too_heavy_to_answer_is_still_taken_in() -> None:

@@ -1,0 +1,99 @@
+"""What this machine cannot hold says nothing of the configuration, and a crash of vLLM does."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.checks.check import Check
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.engine.messages import Answered, Replayed
+from mmcalib.errors import EngineDied, EngineSilent, OutputError, VllmRefused
+from mmcalib.models import resolve
+from mmcalib.progress import Silent
+from mmcalib.workflows.proof.burst import burst
+from mmcalib.workflows.proof.prove import prove
+from mmcalib.workflows.proof.replay import leave_out_exhausting, replay_check
+from mmcalib.workflows.proof.startup import Launch
+from tests.workflows.corpora import corpus, decide
+
+LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)
+
+
+class Failing:
+    """A host whose engine does not start."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def ask(self, request: object, doing: str) -> Any:
+        raise self.error
+
+
+def tried(error: Exception, folder: Path, *, serves: bool = False) -> Check:
+    decision = decide(corpus([SMALL]))
+    model = Path(resolve("Qwen/Qwen2.5-VL-3B-Instruct", cache_dir=folder).path)
+    launch = Launch(model, {}, decision.budget, "cpu", folder / "scratch", 90.0, serves, False)
+    host: Any = Failing(error)
+    (check,) = prove(host, launch, decision, None, Silent(), remedy="--validate budget").checks
+    return check
+
+
+KILLED = EngineDied("killed by SIGKILL", hint="its log", exhausted="memory")
+FULL = OutputError("cannot write")
+FULL.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("error", "lacking"),
+    [
+        (KILLED, "memory"),
+        (VllmRefused("MemoryError", exhausted="memory"), "memory"),
+        (MemoryError("here"), "memory"),
+        (FULL, "disk space"),
+    ],
+)
+def test_what_this_machine_cannot_hold_is_skipped(
+    error: Exception, lacking: str, tmp_path: Path
+) -> None:
+    check = tried(error, tmp_path)
+    assert (check.name, check.status) == ("engine start", "skip")
+    assert f"this machine ran out of {lacking}" in check.detail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        VllmRefused("head size 80 is not supported"),
+        EngineDied("killed by SIGSEGV"),
+        EngineSilent("said nothing for 900 s"),
+    ],
+)
+def test_a_crash_for_the_configuration_fails(error: Exception, tmp_path: Path) -> None:
+    check = tried(error, tmp_path)
+    assert (check.name, check.status, check.detail) == ("engine start", "fail", str(error))
+
+
+def test_the_machine_that_serves_fails_where_its_memory_ends(tmp_path: Path) -> None:
+    assert tried(KILLED, tmp_path, serves=True).status == "fail"
+
+
+def test_a_prompt_that_memory_ends_under_is_left_out_and_not_rejected() -> None:
+    read = corpus([], [[LARGE], [SMALL]])
+    decision = decide(read)
+    chosen = burst(read.prompts, decision.table, decision.counts, 8000, 1e9)
+    (large,), (small,) = chosen.prompts, chosen.admit
+    replayed = Replayed(
+        (Answered(large.origin, "MemoryError", 0, (), out_of_memory=True),),
+        1.0,
+        0,
+        (Answered(small.origin, "", 110, (100,)),),
+    )
+    assert replay_check(chosen, replayed, 8000).status == "fail"
+    chosen, replayed = leave_out_exhausting(chosen, replayed)
+    assert (chosen.prompts, chosen.embeds, chosen.admit) == ((), (), (small,))
+    assert (chosen.too_heavy, replayed.answers) == (1, ())
+    assert replay_check(chosen, replayed, 8000).status == "skip"
