@@ -49,7 +49,7 @@ def find(name: str) -> Gpu:
     if "," in name:
         hint = "one of them; on the command line, run compares several"
         raise UsageError(f"{name} are several GPUs, not one", hint=hint)
-    close = difflib.get_close_matches(wanted, spellings, n=4 * SUGGESTIONS, cutoff=0.6)
+    close = difflib.get_close_matches(wanted, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(
         f"no GPU called {name!r} is known" + (f"; close to it: {', '.join(near)}" if near else ""),
