@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -70,3 +70,25 @@ class StepLog(Silent):
 
     def log(self, line: str) -> None:
         self._logger.debug("%s", line)
+
+
+class Interruptible:
+    """Tells `progress`; a step calls `look` as it advances, and ends where that raises."""
+
+    def __init__(self, progress: Progress, look: Callable[[], None]) -> None:
+        self.note, self.log = progress.note, progress.log
+        self._progress, self._look = progress, look
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Task]:
+        with self._progress.step(title, total) as task:
+            yield _InterruptibleTask(task, self._look)
+
+
+class _InterruptibleTask:
+    def __init__(self, task: Task, look: Callable[[], None]) -> None:
+        self.total, self._task, self._look = task.total, task, look
+
+    def advance(self, done: int = 1) -> None:
+        self._look()
+        self._task.advance(done)

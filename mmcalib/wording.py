@@ -61,6 +61,11 @@ def several(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def several_are(count: int, noun: str) -> str:
+    """`1 item is`, `2 items are`."""
+    return f"{several(count, noun)} {'is' if count == 1 else 'are'}"
+
+
 def gib(value: int | None) -> str:
     return "—" if value is None else f"{value / GIB:.2f} GiB"
 

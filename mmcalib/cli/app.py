@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -9,11 +10,12 @@ from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperCommand
 
 from mmcalib.cli.check import check
+from mmcalib.cli.command import OnceEach
 from mmcalib.cli.diff import diff
 from mmcalib.cli.doctor import doctor
+from mmcalib.cli.document import begin, print_error
 from mmcalib.cli.drift import drift
 from mmcalib.cli.gpus import gpus
 from mmcalib.cli.merge import merge
@@ -68,7 +70,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "diff": (diff, "What two calibrations do not have in common."),
 }
 for _name, (_command, _purpose) in COMMANDS.items():
-    _help = RunHelp if _name == "run" else TyperCommand
+    _help = RunHelp if _name == "run" else OnceEach
     app.command(_name, short_help=_purpose, cls=_help)(_command)
 
 
@@ -102,6 +104,7 @@ def main() -> None:
     interrupted.
     """
     spell_for_the_locale()
+    begin(sys.argv[1:])
     # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -117,12 +120,19 @@ def main() -> None:
             _interrupted()
         if os.environ.get("MMCALIB_DEBUG") == "1":
             raise
-        known = _known(error)
-        # Names and other people's words are in it.
-        print(plain(f"error: {known.message}"), file=sys.stderr)
-        if known.hint:
-            print(plain(f"  try: {known.hint}"), file=sys.stderr)
-        sys.exit(known.exit_code)
+        _fail(_known(error))
+
+
+def _fail(error: MmcalibError) -> NoReturn:
+    """Say what is wrong and what to type, on standard error and as the JSON that was asked for."""
+    # Names and other people's words are in it.
+    print(plain(f"error: {error.message}"), file=sys.stderr)
+    if error.hint:
+        print(plain(f"  try: {error.hint}"), file=sys.stderr)
+    with contextlib.suppress(OSError, MmcalibError):
+        print_error(error)
+        flush()
+    sys.exit(error.exit_code)
 
 
 def _interrupted() -> NoReturn:

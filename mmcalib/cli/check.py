@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmcalib.cli.command import command
+from mmcalib.cli.document import print_document
 from mmcalib.options.corpus import AllowedRoot, AllowUrl, Requests
 
 if TYPE_CHECKING:
@@ -140,5 +141,5 @@ def check(
 
 def _print(line: Offender | Summary) -> None:
     """At once, so that a pipeline sees it; escapes keep names that are not UTF-8."""
-    sys.stdout.write(json.dumps(line.model_dump()) + "\n")
+    print_document(json.dumps(line.model_dump()))
     sys.stdout.flush()

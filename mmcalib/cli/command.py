@@ -1,4 +1,4 @@
-"""A command's signature for Typer: a parameter that is a dataclass of options stands for these."""
+"""A command for Typer: its options once each, a dataclass of options for those that it holds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,38 @@ from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
+from mmcalib.cli.usage_errors import drop_output, reader_has_left
+from mmcalib.errors import UsageError
 from mmcalib.options.completion import one_of
 from mmcalib.options.option import OptionField, Options, option_of, options_of
+
+
+class OnceEach(TyperCommand):
+    """Refuses an option that is given twice but counts once: the last would win silently. A reader
+    that leaves, as `head` does, ends it quietly.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        *_, order = self.make_parser(ctx).parse_args(list(args))
+        seen = set()
+        for option in order:
+            if option.name in seen and not getattr(option, "multiple", True):
+                name = max(option.opts, key=len)
+                value = "" if getattr(option, "is_flag", False) else f" {option.metavar or 'VALUE'}"
+                raise UsageError(f"{name} is given twice", hint=f"once: {name}{value}")
+            seen.add(option.name)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            if not reader_has_left():
+                raise
+            drop_output()
+            return None
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from mmcalib.cli.document import print_document
 
 
 def diff(
@@ -33,7 +34,7 @@ def diff(
 
     found = differences(*(Calibration.load(calibration_in(one)) for one in (old, new)))
     if as_json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        print_document(json.dumps(found, indent=2))
         return
     console = Console(highlight=False)
     if not found:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmcalib.cli.choices import either, none_of
+from mmcalib.cli.document import print_document
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.completion import one_of
 from mmcalib.report.registry import CONFIGURATIONS
@@ -85,7 +86,8 @@ def emit_again(
     from mmcalib.workflows.gate.calibration import Calibration
 
     if as_json and out is None:
-        raise UsageError("--emit prints text, --json says where it is", hint="--out FILE")
+        file = CONFIGURATIONS[form].file
+        raise UsageError("--json needs --out FILE with --emit", hint=f"--out {file}")
     calibration = Calibration.load(source)
     text = text_of(redacted(calibration)[0] if redact_paths else calibration, form, force=force)
     if out is None:
@@ -93,7 +95,7 @@ def emit_again(
     else:
         write_text(out, text)
     if as_json and out is not None:
-        print(json.dumps(WrittenReport.of(out, form).model_dump()))
+        print_document(json.dumps(WrittenReport.of(out, form).model_dump()))
     if not quiet:
         if calibration.verdict == "fail":
             typer.echo("warning: the verdict of this configuration is fail", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmcalib.errors import UsageError
+from mmcalib.gpus.catalogue import ANY
 from mmcalib.gpus.gpu import Gpu, described
 
 
@@ -13,7 +14,7 @@ def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -
     if (gpu_memory is None) != (capability is None):
         raise UsageError(
             "--gpu-memory and --capability go together",
-            hint="--gpu-memory 24GiB --capability 8.9, or --gpu NAME",
+            hint=f"{ANY}, or --gpu NAME",
         )
     return described(gpu_memory, capability) if gpu_memory and capability else gpu
 

@@ -36,7 +36,7 @@ def gpus(
         return
     if not found:
         print(
-            "no such GPU is known; any other: --gpu-memory 24GiB --capability 8.9 instead of --gpu",
+            f"no such GPU is known; any other, instead of --gpu: {catalogue.ANY}",
             file=sys.stderr,
         )
         return

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mmcalib.cli.choices import none_of
 from mmcalib.cli.document import print_json
+from mmcalib.cli.options import Capability, GpuMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
 from mmcalib.options.completion import gpu_names, one_of
+from mmcalib.sizes import GIB
 
 if TYPE_CHECKING:
     from mmcalib.result.bundled_model import BundledModel
 
-_HEADS = (
-    "model",
-    "image",
-    "video",
-    "sound",
-    "weights",
-    "starts on",
-    "calibrated",
-    "facts",
-    "knobs",
-)
+_HEADS = ("model", "image", "video", "sound", "weights", "smallest GPU")
+_NOTE = """\
+tokens of a 1-megapixel image, a minute of video, a minute of sound; weights in
+GiB; smallest GPU on which it starts when calibrated for one such image
+(rehearsed). More of one: mmcalib models NAME; all of it as JSON: --json"""
 
 
 def models(
@@ -59,6 +56,8 @@ def models(
             autocompletion=gpu_names,
         ),
     ] = None,
+    gpu_memory: GpuMemory = None,
+    capability: Capability = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
     """List models that calibrate offline and without weights; a whole name shows that one.
@@ -67,17 +66,19 @@ def models(
 
     Example: mmcalib models Qwen/Qwen2.5-VL-3B-Instruct
     """
+    from mmcalib.cli.gpu import gpu_named
     from mmcalib.models import bundled
     from mmcalib.models.figures import kept
     from mmcalib.models.wanted_models import WantedModels
     from mmcalib.result.bundled_model import BundledModel
     from mmcalib.workflows.memory.rehearse import gpu_of
 
+    where = gpu_named(gpu, gpu_memory, capability)
     wanted = WantedModels(
         (*(words or ()), *(search or ())),
         tuple(map(_modality, modality or ())),
         _bytes(max_weights),
-        gpu_of(gpu) if gpu is not None else None,
+        gpu_of(where) if isinstance(where, str) else where,
     )
     pairs = ((geometry, kept().get(geometry.id)) for geometry in bundled())
     found = [BundledModel.of(*pair) for pair in pairs if wanted.fits(*pair)]
@@ -142,35 +143,35 @@ def _bytes(size: str | None) -> int | None:
 
 
 def _print(found: Sequence[BundledModel]) -> None:
-    """Models on standard output, what their columns are on standard error."""
+    """Models on standard output, what their columns are on standard error; cut to the terminal."""
     rows = [_HEADS, *map(tuple, map(_cells, found))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1) - get_terminal_size().columns
+    # First the GPU, whose head is as wide as most names of one; then the model.
+    for column in (-1, 0):
+        cut = max(0, min(excess, widths[column] - len(_HEADS[-1])))
+        widths[column], excess = widths[column] - cut, excess - cut
     for number, row in enumerate(rows):
         cells = (
-            cell.rjust(width) if 0 < index < 5 else cell.ljust(width)
+            _cut(cell, width).rjust(width) if 0 < index < 5 else _cut(cell, width).ljust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         stream = sys.stdout if number else sys.stderr
         print("  ".join(cells).rstrip(), file=stream, flush=True)
-    print(
-        "tokens of a 1-megapixel image, a minute of video, a minute of sound; the smallest GPU on "
-        "which it starts by vLLM's defaults, and calibrated for one such image (rehearsed); facts "
-        "that were found; all of it: mmcalib models --json",
-        file=sys.stderr,
-    )
+    print(_NOTE, file=sys.stderr)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _cells(model: BundledModel) -> Iterator[str]:
-    from mmcalib import wording
-
     yield model.id
     figures = model.figures
     for modality in MODALITIES:
         tokens = figures.tokens.get(modality) if figures else None
         unknown = "?" if modality in model.modalities else "-"
         yield unknown if tokens is None else f"{tokens:,}"
-    yield wording.gib(figures.weights_bytes if figures else None)
-    for gpu in (figures.default_gpu, figures.calibrated_gpu) if figures else (None, None):
-        yield gpu or wording.gib(None)
-    yield wording.share(model.facts.get("found", 0) / sum(model.facts.values()))
-    yield ", ".join(figures.knobs) if figures else ""
+    weights = figures.weights_bytes if figures else None
+    yield "—" if weights is None else f"{weights / GIB:.1f}"
+    yield (figures.calibrated_gpu if figures else None) or "—"

@@ -10,9 +10,27 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.errors import UsageError
+
+# The option that a word without one was meant for.
+_MEANT = {"run": "--data", "plan": "--log"}
+
+
+def _flags(context: typer.Context, words: list[str] | None) -> list[str] | None:
+    if words and not words[0].startswith("-"):
+        option = _MEANT.get(context.info_name or "", "--config")
+        raise UsageError(
+            f"unexpected argument: {words[0]}",
+            hint=f"did you mean {option} {words[0]}? vLLM's flags go after --",
+        )
+    return words
+
+
 VllmFlags = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
+    typer.Argument(
+        metavar="[-- VLLM FLAGS]", callback=_flags, help="Flags of `vllm serve`, after --."
+    ),
 ]
 GpuMemory = Annotated[
     str | None,

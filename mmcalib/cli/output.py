@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from mmcalib.checks.catalogue.engine import RUN_FINISHED
+from mmcalib.cli.document import print_document
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
@@ -145,7 +145,7 @@ def finish(
         write_texts({out / form.file: form.render(calibration) for form in forms})
         written[1:1] = reversed([form.file for form in forms])
     if as_json:
-        sys.stdout.write(calibration.to_json() + "\n")
+        print_document(calibration.to_json())
     if not quiet:
         summary(calibration, console)
         console.print(f"written to {out}: {', '.join(written)}", markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from typer.core import TyperCommand
+from mmcalib.cli.command import OnceEach
 
 # Of `run`, in the order of its help; every option stands in one of them.
 RUN: Mapping[str, Sequence[str]] = {
@@ -34,7 +34,7 @@ RUN: Mapping[str, Sequence[str]] = {
 }
 
 
-class RunHelp(TyperCommand):
+class RunHelp(OnceEach):
     """The help of `run`, with a heading above each group."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.choices import either, none_of
+from mmcalib.cli.document import print_document
 from mmcalib.cli.emit import Emit, emit_again
 from mmcalib.cli.options import Quiet
 from mmcalib.options.completion import one_of
@@ -132,7 +133,7 @@ def report(
         return
     write_text(to, rendering.render(made))
     if as_json:
-        print(json.dumps(WrittenReport.of(to, format_).model_dump()))
+        print_document(json.dumps(WrittenReport.of(to, format_).model_dump()))
     if not quiet:
         typer.echo(f"written to {to}", err=True)
         if words := rendering.pictures and undrawn_words():

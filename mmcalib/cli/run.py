@@ -36,7 +36,8 @@ def run(
     strict: Strict = False,
     force: Force = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print calibration.json to standard output.")
+        bool,
+        typer.Option("--json", help="Print calibration.json, of several comparison.json."),
     ] = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -44,11 +45,17 @@ def run(
     """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
 
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --out ./out
+
+    Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --gpu L4,L40S
     """
     import sys
+    from dataclasses import replace
+    from functools import partial
+    from itertools import product
 
     from rich.console import Console
 
+    from mmcalib.cli.compare import compare, several
     from mmcalib.cli.gpu import gpu_named, gpu_that_serves
     from mmcalib.cli.output import PROVISIONAL, claim, finish, save
     from mmcalib.cli.progress import Terminal
@@ -60,11 +67,29 @@ def run(
     from mmcalib.workflows.spec import Job, RunSoFar
 
     give_back_large_blocks()
-    gpu = gpu_that_serves(gpu_named(options.gpu, gpu_memory, capability))
-    job = Job.of(options, gpu=gpu, probe=probe, flags=flags or [])
-    out = options.out
-    claim(out, force=force)
+    named = [gpu_named(name, gpu_memory, capability) for name in several(options.gpu)]
+    gpus = dict.fromkeys(map(gpu_that_serves, named))
+    jobs = [
+        Job.of(
+            replace(options, model=model or options.model), gpu=gpu, probe=probe, flags=flags or []
+        )
+        for model, gpu in product(several(options.model), gpus)
+    ]
+    job, out = jobs[0], options.out
     console = Console(stderr=True, highlight=False)
+    progress = Silent() if quiet else Terminal(console, verbose=verbose)
+    finished = partial(
+        finish,
+        strict=strict,
+        thumbnails=not no_thumbnails,
+        redact_paths=redact_paths,
+        emit=emit or [],
+        command=sys.argv[1:],
+    )
+    if len(jobs) > 1:
+        compare(jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force)
+        return
+    claim(out, force=force)
     shown: list[Calibration] = []
 
     def changed(so_far: RunSoFar) -> None:
@@ -77,24 +102,11 @@ def run(
 
     outcome = RunSoFar(on_change=changed)
     try:
-        calibration = run_job(
-            job, outcome, Silent() if quiet else Terminal(console, verbose=verbose)
-        )
+        calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:
         if outcome.skipped or outcome.calibration:
             console.print(f"what was found so far is in {out}", markup=False)
         if not probe.no_cache:
             console.print("run the same command again: it continues from here")
         raise
-    finish(
-        calibration,
-        out,
-        console,
-        as_json=as_json,
-        quiet=quiet,
-        strict=strict,
-        thumbnails=not no_thumbnails,
-        redact_paths=redact_paths,
-        emit=emit or [],
-        command=sys.argv[1:],
-    )
+    finished(calibration, out, console, as_json=as_json, quiet=quiet)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.document import print_document
+
 Results = Annotated[
     Path,
     typer.Argument(metavar="OUT", help="What `mmcalib run` wrote: its --out, or calibration.json."),
@@ -36,7 +38,7 @@ def show(
 
     calibration = Calibration.load(calibration_in(source))
     if as_json:
-        sys.stdout.write(calibration.to_json() + "\n")
+        print_document(calibration.to_json())
         return
     if as_issue:
         sys.stdout.write(issue(calibration))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import select
 import sys
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
@@ -40,6 +41,8 @@ def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) 
 
         model, _ = model_beside(None, words[words.index("--") + 1 :])
         hint = f"the model stands before the --: --model {model or 'MODEL'} ... -- ..."
+    if option == "--calibration" and command:
+        hint = f"a calibration is an argument here: mmcalib {command} out/calibration.json"
     if "unexpected extra argument" in said and command in _TAKES_DATA:
         hint = "--data names the media, each folder or file with a --data of its own"
     return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
@@ -65,13 +68,24 @@ def spell_for_the_locale() -> None:
 def flush() -> None:
     """Write out what was printed: at the end of the process nobody could say that it failed.
 
-    Raises OutputError; ends quietly where the reader has left, as `head` does.
+    Raises OutputError; does nothing where the reader has left, as `head` does.
     """
     try:
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            sys.exit(1)
-        said = f"cannot write to standard output: {error.strerror}"
-        raise OutputError(said, hint="df -h .") from error
+        drop_output()
+        if not isinstance(error, BrokenPipeError):
+            said = f"cannot write to standard output: {error.strerror}"
+            raise OutputError(said, hint="df -h .") from error
+
+
+def reader_has_left() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def drop_output() -> None:
+    """Send what is still to be written to standard output nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

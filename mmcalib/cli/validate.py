@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.command import command
-from mmcalib.cli.options import Quiet, Verbose, VllmFlags
+from mmcalib.cli.options import Capability, GpuMemory, Quiet, Verbose, VllmFlags
 from mmcalib.options.completion import gpu_names, model_ids
 from mmcalib.options.corpus import AllowedRoot, Requests
 from mmcalib.options.validate import ProofOptions
@@ -46,6 +46,8 @@ def validate(
             autocompletion=gpu_names,
         ),
     ] = None,
+    gpu_memory: GpuMemory = None,
+    capability: Capability = None,
     proof: ProofOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     verbose: Verbose = False,
@@ -58,6 +60,7 @@ def validate(
     from rich.console import Console
 
     from mmcalib.cli.document import print_json
+    from mmcalib.cli.gpu import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
@@ -72,7 +75,7 @@ def validate(
         data=data or [],
         requests=requests or [],
         allowed_local_media_path=allowed_local_media_path,
-        gpu=gpu,
+        gpu=gpu_named(gpu, gpu_memory, capability),
         flags=flags or [],
         validate=proof.validate,
         startup_budget_s=proof.startup_budget_s,

@@ -78,6 +78,7 @@ class EngineHost(Closing):
         self._python, self._offline, self._threads_of_child = python, offline, threads
         self._silence_s = silence_s
         self._opened: OpenModel | None = None
+        self._refused: EngineError | None = None
         self._start()
 
     def _start(self) -> None:
@@ -110,6 +111,11 @@ class EngineHost(Closing):
         self._start()
         if self._opened is not None:
             self.ask(self._opened, "opening the model again")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was closed, or has died."""
+        return self._ended
 
     @property
     def pid(self) -> int:
@@ -163,24 +169,22 @@ class EngineHost(Closing):
                 continue
             self._tail.follow()
             if isinstance(answer, Failed):
-                raise self._failed(answer, doing)
+                self._refused = self._failed(answer, doing)
+                raise self._refused
             yield answer
             return
 
     def _failed(self, answer: Failed, doing: str) -> EngineError:
-        hint = self._see("full log")
         message = f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
                 return VllmMissing()
             case "not_multimodal":
-                return NotMultimodal(message, reason=answer.error, hint=hint)
+                return NotMultimodal(message, reason=answer.error)
             case "moved":
                 return VllmMoved(message, reason=answer.error, hint=_WHAT_WORKS)
             case "vllm":
-                return VllmRefused(
-                    message, reason=answer.error, hint=hint, exhausted=answer.exhausted
-                )
+                return VllmRefused(message, reason=answer.error, exhausted=answer.exhausted)
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
         deadline = time.monotonic() + silence_s
@@ -234,6 +238,13 @@ class EngineHost(Closing):
         if not self._ended:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def __exit__(self, *raised: object) -> None:
+        """A refusal that ends the job names the log; most refusals are trials, and keep none."""
+        if self._refused is not None and self._refused in raised:
+            hints = self._refused.hint, self._see("full log")
+            self._refused.hint = "; ".join(filter(None, hints))
+        self.close()
 
     def close(self) -> None:
         """End the child and everything it started. Safe to call twice."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from mmcalib.closing import Closing
 from mmcalib.scratch import Scratch
 
 _KEPT = "mmcalib-engine-"
-# Refusals are a part of many runs, and most of their logs are never read.
-_MOST_KEPT = 20
+# Of the logs that errors pointed to, as many stay for a day.
+_MOST_KEPT = 5
+_KEPT_S = 24 * 60 * 60
 
 
 class ChildLog(Closing):
@@ -23,6 +25,7 @@ class ChildLog(Closing):
 
     def __init__(self, path: Path | None) -> None:
         self._scratch = Scratch() if path is None else None
+        _remove_older(Path(tempfile.gettempdir()))
         self.path = self._scratch.path / "engine.log" if self._scratch else Path(path or "")
         self.path.touch()
         self._kept: Path | None = None if self._scratch else self.path
@@ -48,14 +51,16 @@ class ChildLog(Closing):
 
 
 def _remove_older(folder: Path) -> None:
-    """Of this user's, all but the newest."""
+    """Of this user's, all but the newest, and those of earlier days."""
     kept: list[tuple[float, Path]] = []
     for path in folder.glob(f"{_KEPT}*"):
         with contextlib.suppress(OSError):  # another process removes them too
             status = path.lstat()
             if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode):
                 kept.append((status.st_mtime, path))
-    for _, path in sorted(kept, reverse=True)[_MOST_KEPT:]:
+    kept.sort(reverse=True)
+    since = time.time() - _KEPT_S
+    for _, path in [*kept[_MOST_KEPT:], *(one for one in kept[:_MOST_KEPT] if one[0] < since)]:
         shutil.rmtree(path, ignore_errors=True)
 
 

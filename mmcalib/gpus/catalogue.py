@@ -16,6 +16,7 @@ from mmcalib.gpus.gpu import CAPABILITIES, TOTAL_STATUSES, Gpu
 BRANDS = re.compile(r"^(?:nvidia|amd|geforce|tesla|quadro|instinct|rtx)")
 GIGABYTES = re.compile(r"(?<=\d)gi?b")
 SUGGESTIONS = 3
+ANY = "--gpu-memory 24GiB --capability 8.9"
 
 
 @cache
@@ -32,17 +33,27 @@ def names() -> tuple[str, ...]:
 def find(name: str) -> Gpu:
     """The GPU of that name, alias or torch name; case, spaces, dashes and brand do not matter.
 
-    Raises UsageError with the closest names when there is none.
+    Raises UsageError with the closest names when there is none, and with all that it may mean when
+    it is sold with several sizes of memory, as the A100.
     """
     spellings = _spellings()
     wanted = fold(name)
     if (gpu := spellings.get(wanted)) is not None:
         return gpu
-    close = difflib.get_close_matches(wanted, spellings, n=4 * SUGGESTIONS, cutoff=0.6)
+    meant = [gpu.name for gpu in all() if fold(gpu.name.rpartition("-")[0]) == wanted]
+    if wanted and len(meant) > 1:
+        raise UsageError(
+            f"{name} is sold with several sizes of memory: {', '.join(meant)}",
+            hint=f"name the one that will serve: --gpu {meant[0]}",
+        )
+    if "," in name:
+        hint = "one of them; on the command line, run compares several"
+        raise UsageError(f"{name} are several GPUs, not one", hint=hint)
+    close = difflib.get_close_matches(wanted, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(
         f"no GPU called {name!r} is known" + (f"; close to it: {', '.join(near)}" if near else ""),
-        hint="describe it: mmcalib rehearse --gpu-memory 24GiB --capability 8.9 ...",
+        hint=f"mmcalib gpus lists {len(all())}; any other, instead of --gpu: {ANY}",
     )
 
 

@@ -55,8 +55,9 @@ class RunOptions(Options):
     model: Annotated[
         str,
         Option(
-            metavar="MODEL",
-            help="Checkpoint folder, or hub id such as `mmcalib models` lists.",
+            metavar="MODEL[,MODEL]",
+            help="Checkpoint folder, or hub id such as `mmcalib models` lists; of several, a "
+            "comparison.",
             offers=model_ids,
         ),
     ]
@@ -232,9 +233,9 @@ class RunOptions(Options):
     gpu: Annotated[
         str | None,
         Option(
-            metavar="NAME",
-            help="GPU that will serve, such as H100-80G: its memory is rehearsed. "
-            "Default: the present one, if any.",
+            metavar="NAME[,NAME]",
+            help="GPU that will serve, such as H100-80G: its memory is rehearsed; of several, a "
+            "comparison. Default: the present one, if any.",
             offers=gpu_names,
             in_policy=True,
         ),

@@ -11,6 +11,7 @@ from mmcalib.result.bundled_model import BundledModel
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.census import CensusDocument, Counts
 from mmcalib.result.check_lines import Offender, Summary
+from mmcalib.result.comparison import Comparison
 from mmcalib.result.converted import ConvertedRequests
 from mmcalib.result.diagnosis import Diagnosis
 from mmcalib.result.drift import Drift
@@ -26,6 +27,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # By the name of the file, which is that of the command except for what is kept on disk.
 _DOCUMENTS: dict[str, Any] = {
     "calibration": CalibrationDocument,
+    "comparison": Comparison,
     "census": CensusDocument,
     "scan": Counts,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import TryDevice
 from mmcalib.engine.wheels import BUILDS, installed
-from mmcalib.errors import UsageError
+from mmcalib.errors import UsageError, VllmMissing
 from mmcalib.gpus import present
 from mmcalib.options.run import Device
 from mmcalib.releases.constants import INSTALL_CUDA, PROCESSOR_DEVICE_OPTION
@@ -32,6 +33,12 @@ class DeviceComparison:
     option: str = ""
     threads: int = 0
     asked: bool = True
+
+
+def require_vllm() -> None:
+    """Raises VllmMissing where the child would find none to import."""
+    if find_spec("vllm") is None:
+        raise VllmMissing
 
 
 def require_cuda(device: Device, has_gpu: Callable[[], bool] = present.has_gpu) -> None:

@@ -23,9 +23,9 @@ from mmcalib.workflows.calibration.assemble import assemble
 from mmcalib.workflows.calibration.decided import derive
 from mmcalib.workflows.calibration.proven import prove_decision
 from mmcalib.workflows.calibration.reviewed import Reviewed
-from mmcalib.workflows.calibration.served import serve
+from mmcalib.workflows.calibration.served import open_to_calibrate, serve
 from mmcalib.workflows.calibration.session import Session
-from mmcalib.workflows.calibration.sources import read_sources
+from mmcalib.workflows.calibration.sources import Sources, find_model, read_corpus
 from mmcalib.workflows.spec import Job
 from tests.bundled.known import Line, counts, marks, rule
 from tests.bundled.shapes import CORPUS, SHAPES
@@ -155,7 +155,8 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
         cache_dir=tmp_path / "cache",
     )
     session = Session(job, subject.lab.host, None, tmp_path, Silent())
-    served = serve(session, read_sources(job, Silent()))
+    sources = Sources(find_model(job, Silent()), read_corpus(job, Silent()))
+    served = serve(session, sources, open_to_calibrate(session, sources.resolved))
     assert served.items == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
     reviewed = Reviewed(derive(session, served), {}, None, {}, ())

@@ -107,7 +107,7 @@ def test_an_unknown_form_is_said_before_anything_else(cli, out: Path, words: lis
 
 def test_json_and_the_text_do_not_share_standard_output(cli, out: Path) -> None:
     said = cli("report", "--emit", "args", "--json")
-    assert (said.code, said.out) == (2, "")
+    assert (said.code, json.loads(said.out)["error"]["hint"]) == (2, "--out engine.args")
 
 
 def test_a_run_writes_the_forms_beside_the_file(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_version(cli) -> None:
     assert (said.code, said.out, said.err) == (0, f"mmcalib {__version__}\n", "")
 
 
-def test_models_lists_what_is_bundled(cli) -> None:
+def test_models_lists_what_is_bundled(cli, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     lines = cli("models").out.splitlines()
     assert [line.split()[0] for line in lines] == [geometry.id for geometry in bundled()]
     ends = {found.end() for line in lines if (found := re.match(r"\S+ +\S+", line))}

@@ -63,6 +63,21 @@ def test_rows_are_on_stdout_and_their_heads_beside_them() -> None:
     assert [row.split()[0] for row in rows] == ids("glm-ocr")
     assert all("1,369" in row for row in rows), "tokens of 1024 × 1024 pixels"
     assert done.stderr.startswith("model ")
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_table_fits_the_terminal(columns: int, cli, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = cli("models")
+    assert max(map(len, (done.out + done.err).splitlines())) <= columns
+    whole = [geometry.id for geometry in bundled()]
+    for name, row in zip(whole, done.out.splitlines(), strict=True):
+        shown = row.split()[0].rstrip("…")
+        assert name.startswith(shown)
+        assert len(shown) >= 33 or shown == name
+
+
+def test_a_name_that_no_model_has_finds_none() -> None:
     assert "no bundled model matches" in CliRunner().invoke(app, ["models", "xyz"]).stderr
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import re
 
+import pytest
 from rich.console import Console
 
 from mmcalib.cli.progress import Terminal
+from mmcalib.progress import Interruptible
 
 
 def said(*, terminal: bool, verbose: bool = False, colour: bool = True) -> str:
@@ -69,3 +71,23 @@ def test_a_total_may_come_later() -> None:
         task.total(8)
         task.advance(2)
     assert "2/8 25%" in page.getvalue()
+
+
+def test_a_step_ends_where_what_it_looks_at_has_failed() -> None:
+    page, seen = io.StringIO(), []
+
+    def look() -> None:
+        seen.append(1)
+        if len(seen) > 2:
+            raise ValueError("too small")
+
+    def read() -> None:
+        watched = Interruptible(Terminal(Console(file=page, width=80)), look)
+        with watched.step("reading", 9) as task:
+            for _ in range(9):
+                task.advance()
+
+    with pytest.raises(ValueError, match="too small"):
+        read()
+    assert len(seen) == 3
+    assert page.getvalue() == ""

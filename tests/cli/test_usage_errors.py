@@ -44,8 +44,16 @@ MISTAKES = [
     ),
     (RUN, 2, "nothing to calibrate for", "--data DIR or --requests FILE.jsonl"),
     (f"{RUN} --data", 2, "'--data' requires an argument", "mmcalib run --help"),
-    (f"{RUN} media", 2, "nothing to calibrate for", "--data DIR"),
-    (f"{RUN} --data media -- more", 2, "unexpected extra argument: more", "--data names the media"),
+    (f"{RUN} media", 2, "unexpected argument: media", "did you mean --data media?"),
+    ("plan server.log", 2, "unexpected argument: server.log", "did you mean --log server.log?"),
+    ("rehearse c.yaml", 2, "unexpected argument: c.yaml", "did you mean --config c.yaml?"),
+    (f"{RUN} --data media --gpu L4 --gpu T4", 2, "--gpu is given twice", "once: --gpu NAME"),
+    (f"{RUN} --model a/b --data media", 2, "--model is given twice", "once: --model MODEL"),
+    (f"{RUN} --data media --seed 1 --seed=1", 2, "--seed is given twice", "once: --seed N"),
+    (f"{RUN} --data media -v --verbose", 2, "--verbose is given twice", "once: --verbose"),
+    (f"{RUN} --data media --gpu A100", 2, "A100-40G, A100-80G", "--gpu A100-40G"),
+    ("check media --quiet --quiet", 2, "--quiet is given twice", "once: --quiet"),
+    (f"{RUN} --data media -- more", 2, "unexpected argument: more", "did you mean --data more?"),
     (f"{RUN} --data media --frobnicate", 2, "--frobnicate", "go after --: mmcalib run ... --"),
     (f"{RUN} --data media --sample many", 2, "invalid value for '--sample'", "run --help"),
     (f"{RUN} --data media --workers 0", 2, "--workers must be at least 1", "--workers 4"),
@@ -90,6 +98,7 @@ MISTAKES = [
     ("merge", 2, "missing argument", "mmcalib merge --help"),
     ("serve --config none.yaml", 2, "--config none.yaml: no such file", "mmcalib run --model"),
     ("merge a.txt", 2, "not a census: a.txt", "mmcalib scan --data DIR"),
+    ("report --calibration kept", 2, "--calibration", "mmcalib report out/calibration.json"),
     ("report nowhere", 2, "cannot read nowhere", "mmcalib run --model MODEL"),
     ("report kept --format pdf", 2, none_of(REPORTS.names), "--format html"),
     (f"rehearse --model {MODEL} --gpu H1000", 2, "no GPU called 'H1000'", "--gpu-memory"),
@@ -108,7 +117,7 @@ MISTAKES = [
     ("validate --config c.yaml --max-num-seqs 4", 2, "--max-num-seqs", "validate ... -- --max-num"),
     ("models --modality smell", 2, "--modality smell: none of image", "--modality video"),
     ("models --max-weights big", 2, "--max-weights big: not a size", "--max-weights 16GiB"),
-    ("models --gpu Voodoo", 2, "no GPU called", "describe it"),
+    ("models --gpu Voodoo", 2, "no GPU called", "instead of --gpu: --gpu-memory 24GiB"),
     ("doctor extra", 2, "unexpected extra argument", "mmcalib doctor --help"),
     ("doctor --fix", 2, "no such option: --fix", "mmcalib doctor --help"),
 ]
@@ -174,6 +183,14 @@ def test_without_vllm_the_doctor_is_named(typed: str, cli, desk: Path) -> None:
     assert "try: mmcalib doctor" in ended.err
 
 
+def test_without_vllm_no_corpus_is_read(cli, desk: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    ended = cli("run", "--model", MODEL, "--data", "media", "--json")
+    assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (1, "vllm_missing")
+    assert ended.err.splitlines()[0] == "error: vLLM is not installed beside mmcalib"
+    assert not (desk / "out").exists()
+
+
 def test_what_nobody_foresaw_is_one_line_too() -> None:
     found = unexpected(ValueError("two\nlines"))
     assert (found.message, found.exit_code) == ("unexpected ValueError: two lines", 1)
@@ -198,13 +215,34 @@ def test_a_full_disk_behind_stdout_is_an_error() -> None:
     assert "No space left on device" in done.stderr
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
-    """As in `mmcalib models --json | head -1`."""
-    shell = f"{sys.executable} -m mmcalib models --json | head -c 1"
+@pytest.mark.parametrize("words", ["models --json", "models 2>/dev/null", "gpus 2>/dev/null"])
+def test_a_reader_that_leaves_is_no_error(words: str) -> None:
+    """As in `mmcalib models | head -1`, at the end and between two lines."""
+    shell = f"set -o pipefail; {sys.executable} -m mmcalib {words} | head -c 1"
     done = subprocess.run(
         ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert (done.stdout, done.stderr) == ("[", "")
+    assert (done.returncode, len(done.stdout), done.stderr) == (0, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "kind", "code"),
+    [
+        (f"{RUN} --data nowhere", "corpus", 1),
+        ("run", "usage", 2),
+        ("run --model ./none --data media", "model", 1),
+        ("models --gpu Voodoo", "usage", 2),
+        ("report kept --emit args --out a.txt", "usage", 2),
+    ],
+)
+def test_with_json_an_error_is_the_document(
+    typed: str, kind: str, code: int, cli, desk: Path
+) -> None:
+    ended = cli(*typed.split(), "--json")
+    error = json.loads(ended.out)["error"]
+    assert (ended.code, error["kind"]) == (code, kind)
+    *_, message, hint = ended.err.splitlines()
+    assert (message, hint) == (f"error: {error['message']}", f"  try: {error['hint']}")
 
 
 def test_check_takes_the_folder_of_a_run(cli, desk: Path) -> None:

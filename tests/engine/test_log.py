@@ -12,8 +12,8 @@ import pytest
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.log import ChildLog, LogTail, last_line
-from mmcalib.engine.messages import Look
-from mmcalib.errors import EngineDied
+from mmcalib.engine.messages import Look, OpenModel
+from mmcalib.errors import EngineDied, VllmRefused
 
 
 def test_every_finished_line_is_heard_once(tmp_path: Path) -> None:
@@ -65,9 +65,32 @@ def test_logs_that_errors_point_to_do_not_pile_up(
             stays = log.kept()
             assert stays is not None
             kept.append(stays)
-            os.utime(kept[-1].parent, (number, number))
+            since = time.time() - 60 + number
+            os.utime(kept[-1].parent, (since, since))
         assert kept[-1].read_text() == str(number)
-    assert [path.exists() for path in kept] == [False] * 5 + [True] * 20
+    assert [path.exists() for path in kept] == [False] * 20 + [True] * 5
+    os.utime(kept[-1].parent, (0, 0))
+    ChildLog(None).close()
+    assert [path.exists() for path in kept[-2:]] == [True, False], "a day later it goes"
+
+
+def test_a_refusal_keeps_its_log_only_if_it_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def ask(host: EngineHost) -> None:
+        host._log.path.write_text("words\n")
+        host.ask(OpenModel("nowhere"), "opening")
+
+    with EngineHost() as host, pytest.raises(VllmRefused) as trial:
+        ask(host)
+    assert (trial.value.hint, list(tmp_path.iterdir())) == ("", [])
+    with pytest.raises(VllmRefused) as last, EngineHost() as host:
+        ask(host)
+    log = Path(last.value.hint.removeprefix("full log: "))
+    assert log.read_text().startswith("words")
+    assert list(tmp_path.iterdir()) == [log.parent]
 
 
 def test_no_log_stays_that_says_nothing_or_that_nobody_is_told_of(

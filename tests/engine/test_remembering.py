@@ -183,6 +183,35 @@ def test_what_this_run_has_asked_itself_is_not_said_to_be_of_another(
     assert not said
 
 
+@pytest.mark.parametrize("remembers", [True, False])
+def test_one_that_asks_once_is_asked_for_files_and_after_another_start(
+    answers: tuple[Path, list[object]], model: Path, tmp_path: Path, remembers: bool
+) -> None:
+    from PIL import Image
+
+    path = tmp_path / "photo.png"
+    Image.new("RGB", (640, 480)).save(path)
+    kept = Answers(answers[0]) if remembers else None
+    with RememberingHost(kept, asks_once=True) as host:
+        before = [*asked(host, model), *costs(host, File("image", str(path)))]
+        host.close()
+        host.revive()
+        os.kill(host.pid, signal.SIGKILL)
+        assert [*asked(host, model), *costs(host, File("image", str(path)))] == before
+        host.revive()
+        (photo,) = costs(host, ICON)
+    assert photo.cost is not None, "it has the model open again"
+
+
+def test_a_model_that_is_open_is_not_opened_again(
+    model: Path, tmp_path: Path, with_vllm: None
+) -> None:
+    with RememberingHost(Answers(tmp_path)) as host:
+        host.ask(OpenModel(str(model), tries=False), "opening")
+        host.ask(OpenModel(str(model), tries=False), "opening")
+        assert host._waiting is None
+
+
 def test_a_folder_that_cannot_be_written_remembers_nothing(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with RememberingHost(Answers(tmp_path / "file" / "answers")) as host:

@@ -18,7 +18,7 @@ from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.nested import merged
 from mmcalib.domain.shapes import Modality, weight
-from mmcalib.wording import several
+from mmcalib.wording import several, several_are
 
 ADMITTED = CheckId("items admitted")
 STILL_ACCEPTED = CheckId("items still accepted")
@@ -161,7 +161,8 @@ def _still_accepted(facts: CheckFacts) -> Iterator[Check]:
         yield Check(
             STILL_ACCEPTED,
             "fail",
-            f"{items} items are refused under the chosen setting, such as {first.exemplar}",
+            f"{several_are(items, 'item')} refused under the chosen setting, such as "
+            f"{first.exemplar}",
             "--max-tokens-per-item larger",
         )
 
@@ -197,7 +198,8 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
         yield Check(
             KEPT_WHOLE,
             "fail",
-            f"{sum(c.count for c in smaller)} items are downscaled, such as {worst.exemplar}: "
+            f"{several_are(sum(c.count for c in smaller), 'item')} downscaled, such as "
+            f"{worst.exemplar}: "
             f"{worst.tokens} of {tokens[worst.shape]} tokens",
             "--prefer throughput allows it; else report this as a bug of mmcalib",
         )

@@ -14,7 +14,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.result.evidence import Evidence
-from mmcalib.wording import flag
+from mmcalib.wording import flag, several
 from mmcalib.workflows.calibration.cache import cache_evidence
 from mmcalib.workflows.decision.decision import Decision
 
@@ -121,9 +121,10 @@ def _why(point: Point, decision: Decision, policy: Policy) -> str:
     if point.knob.by_loader:
         return f"the least tried that keeps {policy.min_video_frames} frames of every video"
     if decision.forced and downscaled:
-        return f"forced, {downscaled} items downscaled: else {decision.forced}"
+        return f"forced, {several(downscaled, 'item')} downscaled: else {decision.forced}"
     if policy.max_tokens_per_item is not None:
-        return f"--max-tokens-per-item {policy.max_tokens_per_item}: {downscaled} items downscaled"
+        smaller = several(downscaled, "item")
+        return f"--max-tokens-per-item {policy.max_tokens_per_item}: {smaller} downscaled"
     if policy.prefer == "throughput":
         return f"smallest tried that leaves half of the items whole: {downscaled} downscaled"
     return "smallest tried that downscales no item of the corpus"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,8 +9,8 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.models import ResolvedModel
+from mmcalib.progress import Silent
 from mmcalib.releases.constants import TOO_LONG
-from mmcalib.workflows.calibration.ahead import ahead
 from mmcalib.workflows.calibration.given import refuse_unusable
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.calibration.sources import Sources
@@ -42,12 +41,9 @@ class Served:
     comparison: DeviceComparison | None
 
 
-def serve(session: Session, sources: Sources) -> Served:
+def serve(session: Session, sources: Sources, opened: ModelInfo) -> Served:
     """Raises CorpusError where nothing is left to measure."""
-    job, started, resolved = session.job, time.monotonic(), sources.resolved
-    opened = _open(session, resolved)
-    if to_go := ahead(job, time.monotonic() - started):
-        session.progress.note(to_go)
+    job, resolved = session.job, sources.resolved
     taken, refused = taken_in(sources.corpus, opened.server)
     corpus, left_out = served_modalities(taken, opened, job.policy)
     texts = _texts(session, opened, resolved, corpus)
@@ -66,13 +62,13 @@ def serve(session: Session, sources: Sources) -> Served:
     )
 
 
-def _open(session: Session, resolved: ResolvedModel) -> ModelInfo:
-    """Raises ModelError where vLLM refuses it, or it is text-only."""
+def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
+    """Says nothing meanwhile. Raises ModelError where vLLM refuses it, or it is text-only."""
     try:
         return open_model(
             session.host,
             resolved,
-            session.progress,
+            Silent(),
             context_tokens=session.job.policy.context_tokens,
             # Which device this is nobody knows yet, and no processor depends on what a GPU has.
             engine_args=here(session.given, "cpu"),

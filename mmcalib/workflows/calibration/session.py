@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mmcalib.closing import Closing
+from mmcalib.derive.policy import FIT
+from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.answers import Answers
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
 from mmcalib.engine.remembering import RememberingHost
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
 from mmcalib.workflows.calibration.given import said_by_flags
+from mmcalib.workflows.memory.explored import refuse_too_small
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
+from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.serve_flags import refuse_unknown
 from mmcalib.workflows.spec import Job
 from mmcalib.workflows.traffic.beside import ServingProcess
@@ -36,6 +43,7 @@ _REMEMBERED = (
 class Session:
     """`prediction` lives on the job's GPU, as does `serving`, where requests are served; None where
     none is named. `given` are the engine arguments that the user said, as vLLM names them.
+    `fitting` fails where no configuration of the model starts on the GPU.
     """
 
     job: Job
@@ -45,6 +53,7 @@ class Session:
     progress: Progress
     given: Mapping[str, Any] = field(default_factory=dict)
     serving: ServingProcess | None = None
+    fitting: Future[None] | None = None
 
     @property
     def default_args(self) -> dict[str, Any]:
@@ -56,16 +65,77 @@ class Session:
         return {name: value for name, value in said.items() if value is not None} | dict(self.given)
 
 
+@dataclass(slots=True)
+class Shared(Closing):
+    """What jobs over one corpus have in common: its census, the process that has a model open,
+    which `asks_once` where there are several, and what earlier runs were answered.
+    """
+
+    asks_once: bool = False
+    answers: Answers | None = None
+    corpus: ReadCorpus | None = None
+    _host: RememberingHost | None = field(init=False, default=None)
+    _model: str = field(init=False, default="")
+    _opening: Future[ModelInfo] | None = field(init=False, default=None)
+    _thread: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="opening")
+
+    def host_of(self, model_path: str, answers: Answers | None, progress: Progress) -> EngineHost:
+        """The process for this model, begun again where a proof has ended it."""
+        if self._model != model_path:
+            self.end_host()
+        if self._host is None:
+            self._model = model_path
+            self._host = RememberingHost(
+                answers, asks_once=self.asks_once, on_said=progress.note, on_log=progress.log
+            )
+        elif self._host.ended:
+            self._host.revive()
+        return self._host
+
+    def open(self, work: Callable[[], ModelInfo]) -> Future[ModelInfo]:
+        """Have `work` open the model in that process, once; returns at once."""
+        if self._opening is None:
+            self._opening = self._thread.submit(work)
+        return self._opening
+
+    def stop_host(self) -> None:
+        """End the process and the engine that it may hold; the next job begins it again."""
+        if self._host is not None:
+            self._host.close()
+
+    def end_host(self) -> None:
+        """End the process: another model follows, or it may be in the middle of an answer."""
+        host, self._host, self._opening = self._host, None, None
+        if host is not None:
+            host.close()
+
+    def __exit__(self, *raised: object) -> None:
+        if self._host is not None:
+            self._host.__exit__(*raised)
+        self.close()
+
+    def close(self) -> None:
+        self.end_host()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
 @contextlib.contextmanager
-def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Session]:
-    """With a GPU, vLLM's defaults are rehearsed from the start, beside all else."""
+def session_of(
+    job: Job, resolved: ResolvedModel, progress: Progress, shared: Shared
+) -> Iterator[Session]:
+    """With a GPU, whether the model fits and vLLM's defaults are rehearsed from the start, beside
+    all else.
+    """
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
-        answers = _answers_of_earlier_runs(job, progress)
+        answers = shared.answers = shared.answers or _answers_of_earlier_runs(job, progress)
         rehearsals = prediction = serving = None
         if job.gpu is not None:
             rehearsals = stack.enter_context(_rehearsals(job.gpu, answers, progress))
-            prediction = MemoryPrediction(job.gpu, rehearsals, {"model": model_path})
+            prediction = MemoryPrediction(job.gpu, rehearsals, {"model": resolved.path})
             stack.enter_context(prediction)
             serving = ServingProcess(rehearsals, prediction.after, apart=False)
             if _has_a_core_to_spare(job):
@@ -73,9 +143,7 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
                 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
                 serving = ServingProcess(own, thread.submit, apart=True)
-        host = stack.enter_context(
-            RememberingHost(answers, on_said=progress.note, on_log=progress.log)
-        )
+        host = shared.host_of(resolved.path, answers, progress)
 
         def parse(words: Sequence[str]) -> ServeConfig:
             """On the GPU that will serve, where one is named: options have its defaults."""
@@ -90,8 +158,21 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
         given = {**job.engine_args, **said}
         session = Session(job, host, prediction, scratch, progress, given, serving)
         if prediction is not None:
+            fitting = partial(refuse_too_small, prediction, _least(session), resolved.id)
+            session = replace(session, fitting=prediction.after(fitting))
             prediction.begin(session.default_args)
         yield session
+
+
+def _least(session: Session) -> dict[str, Any]:
+    """The default, with the least context that the policy may come to."""
+    args, policy = session.default_args, session.job.policy
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        if (value := getattr(policy, name)) is not None:
+            args[name] = value
+    if policy.max_model_len == FIT:
+        args["max_model_len"] = max(1, policy.text_reserve_tokens)
+    return args
 
 
 def _answers_of_earlier_runs(job: Job, progress: Progress) -> Answers | None:

@@ -19,14 +19,18 @@ class Sources:
     corpus: ReadCorpus
 
 
-def read_sources(job: Job, progress: Progress) -> Sources:
-    """Raises ModelError, CorpusError and UsageError where something named is not there."""
+def find_model(job: Job, progress: Progress) -> ResolvedModel:
+    """Raises ModelError where it is nowhere."""
     with progress.step("finding the model"):
-        resolved = resolve(job.model, cache_dir=job.cache)
+        return resolve(job.model, cache_dir=job.cache)
+
+
+def read_corpus(job: Job, progress: Progress) -> ReadCorpus:
+    """Raises CorpusError and UsageError where something named is not there."""
     if job.census:
         with progress.step("reading the census"):
-            return Sources(resolved, counted_before(job.census, allow_url=job.allow_url))
-    corpus = read(
+            return counted_before(job.census, allow_url=job.allow_url)
+    return read(
         job.data,
         job.requests,
         allowed_root=job.allowed_root,
@@ -35,4 +39,3 @@ def read_sources(job: Job, progress: Progress) -> Sources:
         progress=progress,
         how=job.probe,
     )
-    return Sources(resolved, corpus)

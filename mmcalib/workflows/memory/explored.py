@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.errors import MmcalibError
+from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.progress import Progress
-from mmcalib.wording import room
+from mmcalib.wording import gib, room
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.memory.cured import Ask
 from mmcalib.workflows.memory.predicted import Predicted
@@ -21,6 +22,10 @@ from mmcalib.workflows.memory.rehearse import on_gpu
 from mmcalib.workflows.memory.worst_steps import configurations, encoder_steps
 
 Profile = tuple[Any, ...]
+
+# What vLLM (0.28 to 0.33) says of a KV cache that one request does not fit into.
+_NEEDED: Final = re.compile(r"\(([\d.]+ GiB) KV cache is needed")
+_LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
 
 
 class Budgeted(Protocol):
@@ -35,6 +40,38 @@ class Budgeted(Protocol):
 def as_served(opened: ModelInfo, default: EngineArgs, prediction: MemoryPrediction) -> ModelInfo:
     """The opened model with the defaults that `vllm serve` would have on that GPU."""
     return on_gpu(opened, _answer(prediction, default))
+
+
+def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str) -> None:
+    """Raises VerdictError where vLLM would not start on that GPU whatever the limits: with one
+    modality, and none of its items profiled. For the thread of `prediction`.
+    """
+    args = {**prediction.base, **args, "skip_mm_profiling": True}
+    try:
+        found = prediction.rehearsals.rehearse(args)
+        taken = found.budget.max_items_per_prompt if found.budget else {}
+        # vLLM does not load the encoder of a modality that is not served.
+        for served in taken if len(taken) > 1 else ():
+            if found.kv_cache_tokens is not None:
+                return
+            limits = {modality: int(modality == served) for modality in taken}
+            one = prediction.rehearsals.rehearse({**args, "limit_mm_per_prompt": limits})
+            found = max(found, one, key=lambda tried: tried.kv_cache_bytes)
+    except MmcalibError:
+        return
+    if found.kv_cache_tokens is not None or found.budget is None:
+        return
+    gpu, needed, longest = prediction.gpu, *(p.search(found.problem) for p in (_NEEDED, _LONGEST))
+    weights, left = gib(found.weights_bytes), "no room for a KV cache"
+    if found.kv_cache_bytes > 0:
+        request = f"one request of {found.budget.max_model_len:,} tokens"
+        left = f"{gib(found.kv_cache_bytes)} for the KV cache before any media; {request} needs "
+        left += needed[1] if needed else "more"
+    raise VerdictError(
+        f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {left}",
+        hint=(f"--max-model-len {longest[1]} or less, " if longest else "")
+        + f"a larger --gpu, or what mmcalib plan --model {model} {gpu.flags} finds",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from mmcalib.progress import Progress, StepLog
 from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
 from mmcalib.workflows.memory.figures import rehearsal
-from mmcalib.workflows.refused import refusal
+from mmcalib.workflows.refused import refusal, saying_what_to_change
 from mmcalib.workflows.serve_flags import model_beside, refuse_unknown, refused_flags
 from mmcalib.workflows.spec import cache_dir
 
@@ -135,6 +135,9 @@ class Rehearsals(Closing):
         )
         return self._host.ask(asked, f"looking for the worst order on {self.gpu.name}").worst
 
+    def __exit__(self, *raised: object) -> None:
+        self._host.__exit__(*raised)
+
     def close(self) -> None:
         self._host.close()
 
@@ -187,14 +190,15 @@ def rehearse(
         rehearsals.refuse_unknown(engine_args or ())
         for config in configs:
             path = None if config is None else Path(config)
-            args = arguments(rehearsals, path, flags, model)
-            named = taken_model(args)
-            if named not in resolved:
-                resolved[named] = resolve(named, cache_dir=cache_dir())
-            args = {**args, **(engine_args or {}), "model": str(resolved[named].path)}
-            title = f"rehearsing on {found.name}" + (f" with {path}" if path else "")
-            with progress.step(title):
-                answer = rehearsals.rehearse(args)
+            with saying_what_to_change(path, flags):
+                args = arguments(rehearsals, path, flags, model)
+                named = taken_model(args)
+                if named not in resolved:
+                    resolved[named] = resolve(named, cache_dir=cache_dir())
+                args = {**args, **(engine_args or {}), "model": str(resolved[named].path)}
+                title = f"rehearsing on {found.name}" + (f" with {path}" if path else "")
+                with progress.step(title):
+                    answer = rehearsals.rehearse(args)
             results.append(rehearsal(answer, resolved[named], found, path))
     return results
 

@@ -42,6 +42,7 @@ from mmcalib.workflows.plan.reserving import (
 )
 from mmcalib.workflows.plan.searching import searched
 from mmcalib.workflows.plan.standing import Standing, standing
+from mmcalib.workflows.refused import saying_what_to_change
 from mmcalib.workflows.spec import cache_dir
 
 _NO_CORPUS: Final = (
@@ -76,6 +77,7 @@ def plan(
     with (
         Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,
+        saying_what_to_change(path, flags),
     ):
         args = arguments(rehearsals, path, flags, model)
         if read is not None:

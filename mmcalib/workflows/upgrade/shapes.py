@@ -10,6 +10,7 @@ from mmcalib.census.sample import choose
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.progress import Progress
+from mmcalib.wording import several_are
 from mmcalib.workflows.read import read
 from mmcalib.workflows.spec import cache_dir
 
@@ -42,7 +43,7 @@ def shapes_of(data: Sequence[str | Path], progress: Progress) -> tuple[Shape, ..
         return tuple(shape for shapes in _ITEMS.values() for shape in shapes)
     found = read(data, (), allowed_root=None, cache=cache_dir(), progress=progress)
     if found.skipped:
-        progress.note(f"{len(found.skipped)} items are left out: mmcalib scan says why")
+        progress.note(f"{several_are(len(found.skipped), 'item')} left out: mmcalib scan says why")
     return tuple(shape for shape, _ in choose(found.census, _OF_CORPUS, seed=0))
 
 

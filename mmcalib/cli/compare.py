@@ -1,0 +1,107 @@
+"""`mmcalib run` for several models or GPUs: a folder of results each, and one table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mmcalib.cli.document import print_document
+from mmcalib.cli.output import claim, save
+from mmcalib.engine.serving import serve_command
+from mmcalib.errors import UsageError, VerdictError
+from mmcalib.files import write_text
+from mmcalib.report.comparison_terminal import compared
+from mmcalib.result.comparison import ComparedRun, Comparison
+from mmcalib.version import __version__
+from mmcalib.workflows.calibration.run import run_each
+from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.spec import Job, RunSoFar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mmcalib.progress import Progress
+
+COMPARISON = "comparison.json"
+
+
+def several(names: str | None) -> list[str | None]:
+    """The names that commas part, each once; a folder's own name may have commas."""
+    if names is None or Path(names).exists():
+        return [names]
+    return list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip())) or [names]
+
+
+def compare(
+    jobs: Sequence[Job],
+    out: Path,
+    progress: Progress,
+    finish: Callable[..., None],
+    console: Console,
+    *,
+    as_json: bool,
+    quiet: bool,
+    force: bool,
+) -> None:
+    """Do the jobs, `finish` each in a folder of its own, and show them side by side.
+
+    Raises VerdictError where none passes, or `finish` refuses one that does.
+    """
+    folders = [out / name for name in _folder_names(jobs)]
+    for folder in folders:
+        claim(folder, force=force)
+    if (out / COMPARISON).exists() and not force:
+        raise UsageError(f"--out {out} has a comparison", hint="--force, or --out another folder")
+    outcomes = [RunSoFar(on_change=_saving(folder)) for folder in folders]
+    found = Comparison(mmcalib=__version__, runs=[])
+    refused: VerdictError | None = None
+    results = run_each(jobs, outcomes, progress)
+    for job, folder, calibration in zip(jobs, folders, results, strict=True):
+        gpu = job.gpu.name if job.gpu else None
+        if isinstance(calibration, Calibration):
+            row = ComparedRun.of(calibration, gpu, folder.name)
+            try:
+                finish(calibration, folder, console, as_json=False, quiet=True)
+            except VerdictError as error:
+                refused = error if row.verdict == "pass" else refused
+        else:
+            starts = False if isinstance(calibration, VerdictError) else None
+            row = ComparedRun.ended_by(calibration, job.model, gpu, folder.name, starts=starts)
+        found = Comparison(mmcalib=__version__, runs=[*found.runs, row])
+        write_text(out / COMPARISON, found.model_dump_json(indent=2) + "\n")
+        if not quiet:
+            ended = f"{len(found.runs)} of {len(jobs)}, {folder.name}: {row.verdict}"
+            console.print(ended, markup=False, style="bold")
+    if as_json:
+        print_document(found.model_dump_json(indent=2))
+    if not quiet:
+        compared(found, console)
+        console.print(f"written to {out}: {COMPARISON}, and a folder each", markup=False)
+    passed = [run for run in found.runs if run.verdict == "pass"]
+    if not passed:
+        first = found.runs[0]
+        raise VerdictError(f"none of {len(jobs)} passes: {first.problem}", hint=first.remedy)
+    if not quiet:
+        for run in passed:
+            serve = serve_command(out / run.folder / "engine.yaml")
+            console.print(f"serve with: {serve}", markup=False, style="bold", soft_wrap=True)
+    if refused is not None:
+        raise refused
+
+
+def _saving(folder: Path) -> Callable[[RunSoFar], None]:
+    return lambda so_far: save(so_far, folder)
+
+
+def _folder_names(jobs: Sequence[Job]) -> list[str]:
+    """`Qwen2.5-VL-3B-Instruct-L4`; with the maker's name where two models have one name."""
+    last = [Path(model).name for model in dict.fromkeys(job.model for job in jobs)]
+    names = []
+    for job in jobs:
+        short = Path(job.model).name
+        model = short if last.count(short) == 1 else job.model
+        parts = [model, job.gpu.name] if job.gpu else [model]
+        names.append(re.sub(r"[^\w.+-]+", "-", "-".join(parts)).strip("-"))
+    return names
