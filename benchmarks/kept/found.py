@@ -19,9 +19,9 @@ from mmcalib.models import Geometry, materialise
 from mmcalib.models.figures import USUAL
 from mmcalib.progress import Silent
 from mmcalib.workflows.calibration.decided import derive
-from mmcalib.workflows.calibration.served import Served, serve
+from mmcalib.workflows.calibration.served import Served, open_to_calibrate, serve
 from mmcalib.workflows.calibration.session import Session
-from mmcalib.workflows.calibration.sources import read_sources
+from mmcalib.workflows.calibration.sources import Sources, find_model, read_corpus
 from mmcalib.workflows.spec import Job
 
 # What the configuration is for: a chat about one picture or, of a model that sees none, half a
@@ -72,7 +72,10 @@ def _served(folder: Path, host: EngineHost, scratch: Path) -> tuple[Session, Ser
         cache_dir=scratch / "cache",
     )
     session = Session(job, host, prediction=None, scratch=scratch, progress=Silent())
-    return session, serve(session, read_sources(job, Silent()))
+    resolved = find_model(job, Silent())
+    opened = open_to_calibrate(session, resolved)
+    sources = Sources(resolved, read_corpus(job, Silent()))
+    return session, serve(session, sources, opened)
 
 
 def _tokens(host: EngineHost, shape: Shape) -> int:
