@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +28,6 @@ import av  # noqa: E402
 import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
 from empty_media import write_image  # noqa: E402
-
-import mmcalib  # noqa: E402
-from mmcalib.errors import MmcalibError  # noqa: E402
 
 CONTEXT_TOKENS = 8_192
 GPUS = ("L4", "L40S", "A100-80G", "H100-80G")
@@ -129,27 +127,39 @@ class Row:
     problem: str = ""
 
 
-def measured(corpus: str, model: str, gpu: str, folder: Path) -> Row:
-    try:
-        found = mmcalib.calibrate(
-            model=model,
-            data=folder,
-            gpu=gpu,
-            validate="budget",
-            policy={"max_model_len": None if "whisper" in model else CONTEXT_TOKENS},
-        )
-    except MmcalibError as error:
-        return Row(corpus, model, gpu, problem=error.message[:160])
-    page = found.model_dump(mode="json")
-    chosen = [point for point in page["frontier"] if point["chosen"]]
+def measured(corpus: str, model: str, gpus: Sequence[str], folder: Path, out: Path) -> list[Row]:
+    """One run of the command, which measures once for all GPUs."""
+    words = ["run", "--model", model, "--data", str(folder), "--gpu", ",".join(gpus), "--force"]
+    words += ["--validate", "budget", "--out", str(out), "--quiet", "--no-thumbnails"]
+    if "whisper" not in model:
+        words += ["--max-model-len", str(CONTEXT_TOKENS)]
+    done = subprocess.run([sys.executable, "-m", "mmcalib", *words], capture_output=True, text=True)
+    several = out / "comparison.json"
+    if len(gpus) == 1:
+        return [_row(corpus, model, gpus[0], out, done.stderr.strip()[-160:])]
+    if not several.is_file():
+        return [Row(corpus, model, gpu, problem=done.stderr.strip()[-160:]) for gpu in gpus]
+    runs = json.loads(several.read_text())["runs"]
+    return [
+        _row(corpus, model, run["gpu"], out / run["folder"], run["problem"][:160]) for run in runs
+    ]
+
+
+def _row(corpus: str, model: str, gpu: str, folder: Path, problem: str) -> Row:
+    """The figures of one calibration, or why there is none."""
+    kept = folder / "calibration.json"
+    page = json.loads(kept.read_text()) if kept.is_file() else None
+    if page is None or page["memory"]["calibrated"]["label"] != "rehearsed":
+        return Row(corpus, model, gpu, problem=problem)
+    parts = [part["kept"] for part in page["corpus"]["modalities"].values()]
     return Row(
         corpus,
         model,
         gpu,
         _side(page, "default"),
         _side(page, "calibrated"),
-        min((point["mean_retention"] for point in chosen), default=1.0),
-        min((point["worst_retention"] for point in chosen), default=1.0),
+        min((part["mean"] for part in parts), default=1.0),
+        min((part["worst"] for part in parts), default=1.0),
         page["verdict"],
         tuple(check["name"] for check in page["checks"] if check["status"] == "fail"),
     )
@@ -260,11 +270,12 @@ def main() -> int:
             write(folder, random.Random(SEED))
         for model in asked.model or MODELS:
             for corpus in asked.corpus or MODELS[model]:
-                for gpu in asked.gpu or GPUS:
-                    folder = Path(scratch) / corpus.replace(" ", "-")
-                    row = _kept(asked.keep, corpus, model, gpu, folder)
-                    print(f"{corpus}, {model}, {gpu}: {'; '.join(losses(row)) or row.verdict}")
-                    rows.append(row)
+                folder = Path(scratch) / corpus.replace(" ", "-")
+                found = _kept(asked.keep, corpus, model, asked.gpu or GPUS, folder)
+                for row in found:
+                    said = "; ".join(losses(row)) or row.problem or row.verdict
+                    print(f"{corpus}, {model}, {row.gpu}: {said}", flush=True)
+                rows += found
     page = page_of(rows)
     if asked.out:
         asked.out.write_text(page, encoding="utf-8")
@@ -273,20 +284,25 @@ def main() -> int:
     return int(any(any(losses(row)) for row in rows))
 
 
-def _kept(keep: Path | None, corpus: str, model: str, gpu: str, folder: Path) -> Row:
-    """The row as it was kept, or measured now."""
-    if keep is None:
-        return measured(corpus, model, gpu, folder)
-    path = keep / f"{corpus}-{model.replace('/', '_')}-{gpu}.json"
-    if path.is_file():
-        said = json.loads(path.read_text())
-        for side in ("default", "calibrated"):
-            said[side] = Side(**said[side]) if said[side] else None
-        return Row(**said | {"failed": tuple(said["failed"])})
-    row = measured(corpus, model, gpu, folder)
-    keep.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(row)))
-    return row
+def _kept(
+    keep: Path | None, corpus: str, model: str, gpus: Sequence[str], folder: Path
+) -> list[Row]:
+    """The rows as they were kept, or measured now."""
+    name = f"{corpus}-{model.replace('/', '_')}-{'-'.join(gpus)}"
+    path = keep / f"{name}.json" if keep else None
+    if path is not None and path.is_file():
+        return [_read(row) for row in json.loads(path.read_text())]
+    rows = measured(corpus, model, gpus, folder, folder.parent / "out" / name)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([asdict(row) for row in rows]))
+    return rows
+
+
+def _read(said: dict[str, Any]) -> Row:
+    for side in ("default", "calibrated"):
+        said[side] = Side(**said[side]) if said[side] else None
+    return Row(**said | {"failed": tuple(said["failed"])})
 
 
 if __name__ == "__main__":
