@@ -20,6 +20,14 @@ _OWN: Final = {
     "max_num_seqs": "--max-num-seqs 64",
     "gpu_memory_utilization": "--gpu-memory-utilization 0.9",
 }
+DECIDED: Final = frozenset(_OWN) - {"model"}
+# Of these, what a configuration of the user's says holds, unless an option says otherwise.
+TAKEN: Final = (
+    "max_model_len",
+    "max_num_seqs",
+    "gpu_memory_utilization",
+    "media_io_kwargs",
+)
 # What `--pin-kv-cache` writes.
 _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capture_sizes")
 

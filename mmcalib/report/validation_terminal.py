@@ -82,7 +82,7 @@ def _settings(validation: Validation) -> Table:
 
 
 def _reserved(validation: Validation) -> Table:
-    table = _table("default", "this file", "")
+    table = _table("vLLM defaults", "this file" if validation.config else "yours", "")
     for row in _rows(validation):
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -102,7 +102,7 @@ MISTAKES = [
     ("rehearse --gpu L4", 2, "no model is named", "--model MODEL"),
     (f"plan {ON_L4} --goal fast", 2, "is not a goal", "concurrency>=16"),
     (f"plan {ON_L4} --log none.log", 2, "No such file", "tee server.log"),
-    ("validate", 2, "missing option '--config'", "mmcalib validate --help"),
+    ("validate", 2, "nothing to validate", "mmcalib validate engine.yaml"),
     ("validate --config none.yaml", 2, "no such file", "vllm serve"),
     ("validate --config c.yaml --data nowhere", 1, "nowhere: no such file", "ls ."),
     ("validate --config c.yaml --max-num-seqs 4", 2, "--max-num-seqs", "validate ... -- --max-num"),

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError
 from mmcalib.report.registry import CONFIGURATIONS
-from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.check_result import CheckResult
+from mmcalib.result.serve_arguments import serve_arguments
 from mmcalib.result.server import ServerPart
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration

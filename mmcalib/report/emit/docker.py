@@ -13,8 +13,8 @@ from mmcalib.derive.container import processor_caches_bytes, shm_bytes
 from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.sayable import check_visible
-from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.serve_arguments import serve_arguments
 from mmcalib.sizes import GIB
 
 _IMAGE = "vllm/vllm-openai"

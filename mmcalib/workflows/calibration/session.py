@@ -12,12 +12,13 @@ from typing import Any
 
 from mmcalib.engine.answers import Answers
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.remembering import RememberingHost
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
 from mmcalib.workflows.calibration.given import said_by_flags
+from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.serve_flags import refuse_unknown
@@ -79,9 +80,10 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
 
         def parse(words: Sequence[str]) -> ServeConfig:
             """On the GPU that will serve, where one is named: options have its defaults."""
+            written = read_configuration(None, words)
             if rehearsals is not None:
-                return rehearsals.parsed(None, words)
-            return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
+                return rehearsals.parsed(written)
+            return host.ask(written.question, "reading vLLM's flags")
 
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
