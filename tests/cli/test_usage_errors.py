@@ -28,13 +28,8 @@ MISTAKES = [
     ("diff nowhere", 2, "missing argument 'NEW'", "mmcalib diff --help"),
     ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
     ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
-    ("run", 2, "missing option '--model'", "mmcalib run --help"),
-    (
-        "run --data media -- --model a/b",
-        2,
-        "missing option '--model'",
-        "before the --: --model a/b",
-    ),
+    ("run", 2, "nothing to calibrate for", "--data DIR"),
+    ("run --data media", 2, "no model is named", "--config FILE"),
     ("run --modle a/b --data media", 2, "no such option: --modle", "mmcalib run ... --model ..."),
     (
         f"rehearse {ON_L4} --max-model-len 9",
@@ -110,6 +105,7 @@ MISTAKES = [
     ("models --max-weights big", 2, "--max-weights big: not a size", "--max-weights 16GiB"),
     ("models --gpu Voodoo", 2, "no GPU called", "describe it"),
     ("doctor extra", 2, "unexpected extra argument", "mmcalib doctor --help"),
+    ("--json run", 2, "--json", "mmcalib run --json"),
     ("doctor --fix", 2, "no such option: --fix", "mmcalib doctor --help"),
 ]
 
