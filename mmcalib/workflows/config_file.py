@@ -119,8 +119,8 @@ class WrittenConfiguration:
     the one named beside a file that vLLM reads, or anywhere else. `spans` are places in `text`.
     """
 
-    source: Path | None
-    text: str
+    source: Path | None = None
+    text: str = ""
     model: str | None = None
     config: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmcalib.models import find, materialise
+from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.workflows.gate.calibration import Calibration
 
 from ..corpus.tars import png, tar
 from ..e2e.media import clip, photo, requests
@@ -63,6 +65,8 @@ def _results(folder: Path) -> None:
     shutil.copytree(EXAMPLE, folder / "out-before")
     shutil.copy(folder / "out" / "engine.yaml", folder)
     (folder / "default.yaml").write_text(f"model: {QWEN}\n")
+    deployed = CONFIGURATIONS["k8s"].render(Calibration.load(EXAMPLE / "calibration.json"))
+    (folder / "deployment.yaml").write_text(deployed)
     (folder / "server.log").write_text(LOG)
     scan = "mmcalib scan --data media --requests requests.jsonl --quiet"
     commands = [f"{scan} --shard {n}/{SHARDS} --out part-{n}" for n in range(1, SHARDS + 1)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mmcalib.census.sample import choose
 from mmcalib.domain.items import Skipped
+from mmcalib.result.budget import EncoderBudget
+from mmcalib.workflows.calibration.given import YourConfiguration, budget_yours
 from mmcalib.workflows.calibration.served import Served
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.decision.budgets import BudgetSource
@@ -28,7 +30,8 @@ from mmcalib.workflows.traffic.beside import Serving
 class Decided:
     """`sample` are the real files that were measured, `given` the engine arguments that the user
     said besides. `grid` is what else could be set on the job's GPU, and `long` the requests that it
-    might turn away, None where they are too many; `serving` serves all requests there.
+    might turn away, None where they are too many; `serving` serves all requests there. `yours` is
+    the user's configuration, with vLLM's budget under it or why it has none.
     """
 
     served: Served
@@ -38,6 +41,9 @@ class Decided:
     grid: Grid = field(default_factory=Grid)
     long: tuple[LongRequest, ...] | None = None
     serving: Serving | None = None
+    yours: YourConfiguration | None = None
+    budget_yours: EncoderBudget | None = None
+    refused_yours: str = ""
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -79,13 +85,16 @@ def derive(session: Session, served: Served) -> Decided:
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
     decision = held(effective(decision, budgets, progress), budgets, progress)
+    decided = Decided(served, sample, decision, session.given, yours=session.yours)
+    budget, refused = budget_yours(session.yours, budgets)
+    decided = replace(decided, budget_yours=budget, refused_yours=refused)
     if session.prediction is None:
-        return Decided(served, sample, decision, session.given)
+        return decided
     found = grid(decision, budgets, progress)
     long = long_requests(corpus.prompts, decision.counts, decision.default_table, texts)
     if long:
         texts.count((one.entry for one in long if one.entry), corpus.prompts.signatures())
-    return Decided(served, sample, decision, session.given, found, long, serving)
+    return replace(decided, grid=found, long=long, serving=serving)
 
 
 def _serving(session: Session, served: Served) -> Serving | None:

@@ -26,6 +26,7 @@ def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
     for note in sources.resolved.notes[:1]:
         progress.note(note)
     with session_of(job, sources.resolved.path, progress) as session:
+        job = session.job
         served = serve(session, sources)
         decided = derive(session, served)
         outcome.skipped.extend(decided.decision.unreadable)

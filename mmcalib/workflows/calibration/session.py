@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from mmcalib.engine.remembering import RememberingHost
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
-from mmcalib.workflows.calibration.given import said_by_flags
-from mmcalib.workflows.config_file import read_configuration
+from mmcalib.workflows.calibration.given import YourConfiguration, default_args, read_yours
+from mmcalib.workflows.config_file import WrittenConfiguration, trusted
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.serve_flags import refuse_unknown
@@ -36,7 +36,8 @@ _REMEMBERED = (
 @dataclass(frozen=True, slots=True)
 class Session:
     """`prediction` lives on the job's GPU, as does `serving`, where requests are served; None where
-    none is named. `given` are the engine arguments that the user said, as vLLM names them.
+    none is named. `given` are the engine arguments that the user said, as vLLM names them; `yours`
+    is the configuration that they are from, whose other values the `job` has or are compared with.
     """
 
     job: Job
@@ -46,15 +47,11 @@ class Session:
     progress: Progress
     given: Mapping[str, Any] = field(default_factory=dict)
     serving: ServingProcess | None = None
+    yours: YourConfiguration | None = None
 
     @property
     def default_args(self) -> dict[str, Any]:
-        """What the user said of the engine, which the default configuration has too."""
-        said = {
-            "max_model_len": self.job.policy.context_tokens,
-            "gpu_memory_utilization": self.job.policy.gpu_memory_utilization,
-        }
-        return {name: value for name, value in said.items() if value is not None} | dict(self.given)
+        return default_args(self.job.policy, self.given)
 
 
 @contextlib.contextmanager
@@ -78,21 +75,26 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
             RememberingHost(answers, on_said=progress.note, on_log=progress.log)
         )
 
-        def parse(words: Sequence[str]) -> ServeConfig:
+        def parse(written: WrittenConfiguration) -> ServeConfig:
             """On the GPU that will serve, where one is named: options have its defaults."""
-            written = read_configuration(None, words)
             if rehearsals is not None:
                 return rehearsals.parsed(written)
-            return host.ask(written.question, "reading vLLM's flags")
+            return trusted(host.ask(written.question, "reading vLLM's flags"), written.source)
 
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
             refuse_unknown(job.engine_args, listed.engine)
-        said = said_by_flags(job.flags, parse, progress, pinned=job.pin_kv_cache)
-        given = {**job.engine_args, **said}
-        session = Session(job, host, prediction, scratch, progress, given, serving)
+        yours = read_yours(job.config, parse, progress, pinned=job.pin_kv_cache)
+        given = {**job.engine_args, **(yours.given if yours else {})}
+        if yours is not None:
+            job = replace(job, policy=yours.taken(job.policy))
+            # A configuration without limits is the default that is compared with anyway.
+            yours = yours if yours.compared or yours.written.source else None
+        session = Session(job, host, prediction, scratch, progress, given, serving, yours)
         if prediction is not None:
             prediction.begin(session.default_args)
+            if yours is not None:
+                prediction.begin(yours.engine_args)
         yield session
 
 

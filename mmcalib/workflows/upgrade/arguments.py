@@ -26,7 +26,7 @@ def serve_arguments(
     them. Options that it refuses are left out. Raises EngineError where it refuses the rest, too.
     """
     options = rehearsals.options()
-    defaults = rehearsals.parsed(WrittenConfiguration(None, "")).values
+    defaults = rehearsals.parsed(WrittenConfiguration()).values
     flags = (*configuration.written, *configuration.flags)
     written = Written(configuration.settings, (), flags, options)
     refused = {key: _NO_OPTION for key in configuration.settings if written.argument(key) is None}
