@@ -20,7 +20,7 @@ import yaml
 from mmcalib.documents import read_document
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.errors import UsageError
-from mmcalib.options.given import DECIDED
+from mmcalib.options.given import DECIDED, TAKEN
 from mmcalib.result.engine_yaml import entry
 from mmcalib.result.serve_arguments import serve_option
 from mmcalib.wording import flag
@@ -148,6 +148,8 @@ class WrittenConfiguration:
         for span in self.spans:
             name = span.argument
             if name not in DECIDED or engine_args.get(name) == read.get(name):
+                continue
+            if name in TAKEN and name not in engine_args:
                 continue
             if name in engine_args and name not in done:
                 edits.append((span.start, span.end, span.written(name, engine_args[name])))

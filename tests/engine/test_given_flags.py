@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,16 @@ def test_limits_are_compared_with_and_options_are_taken(host: EngineHost) -> Non
     policy = found.taken(Policy(max_num_seqs=4))
     assert (policy.max_model_len, policy.max_num_seqs) == (8000, 4)
     assert policy.max_num_batched_tokens is None
+
+
+def test_without_requests_your_counts_and_cache_hold(host: EngineHost) -> None:
+    limits = '{"image": {"count": 3, "width": 512, "height": 512}, "video": 0}'
+    words = ["--limit-mm-per-prompt", limits, "--mm-processor-cache-gb", "1"]
+    found = replace(yours(host, *words), counted=False)
+    assert found.taken(Policy()).count == {"image": 3}
+    assert found.taken(Policy(count={"image": 1})).count == {"image": 1}
+    assert (found.given, found.compared) == ({"mm_processor_cache_gb": 1}, ["limit_mm_per_prompt"])
+    assert replace(found, counted=True).taken(Policy()).count == {}
 
 
 def test_a_context_that_is_left_to_vllm_is_not_taken(host: EngineHost) -> None:

@@ -218,15 +218,18 @@ def test_vllm_s_own_file_keeps_its_comments(tmp_path: Path) -> None:
     text = (
         f"# ours\nmodel: {MODEL}\nlimit-mm-per-prompt: {{image: 2, video: 0}}\n"
         "mm-processor-cache-gb: 0\nmax-model-len: 8192  # the longest\n# the end\nport: 8000\n"
+        "gpu-memory-utilization: 0.92\n"
     )
     found = read(tmp_path, "engine.yaml", text)
     assert (found.model, found.named_model, found.config) == (None, MODEL, tmp_path / "engine.yaml")
-    tuned = found.tuned(TUNED, {**READ, "mm_processor_cache_gb": 0})
+    values = {"mm_processor_cache_gb": 0, "gpu_memory_utilization": 0.92}
+    tuned = found.tuned(TUNED, {**READ, **values})
     assert tuned.startswith("# ours\nmodel: ")
     assert "max-model-len: 8192  # the longest\n# the end\nport: 8000\n" in tuned
     assert yaml.safe_load(tuned) == {
         **{name.replace("_", "-"): value for name, value in TUNED.items()},
         "port": 8000,
+        "gpu-memory-utilization": 0.92,
     }
 
 

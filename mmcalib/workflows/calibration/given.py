@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mmcalib.checks.catalogue.engine import NOT_STARTED_WITH
-from mmcalib.checks.catalogue.limits import as_read
+from mmcalib.checks.catalogue.limits import LIMIT, as_read, options
 from mmcalib.checks.catalogue.limits import counts as count_limits
 from mmcalib.checks.check import Check
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.gpus.gpu import Gpu
@@ -30,6 +31,7 @@ from mmcalib.workflows.opening import context_of
 from mmcalib.workflows.refused import refusal
 from mmcalib.workflows.serve_flags import refused_flags
 
+_CACHE: Final = "mm_processor_cache_gb"
 # vLLM (0.32) where a checkpoint is not quantised as it is told.
 _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
 
@@ -37,25 +39,29 @@ _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
 @dataclass(frozen=True, slots=True)
 class YourConfiguration:
     """What the user serves with today. `engine_args` are those that differ from vLLM's defaults,
-    without the model; `values` are all that vLLM reads.
+    without the model; `values` are all that vLLM reads. `counted`: requests say how items come
+    together and again. Without them mmcalib derives neither counts nor a cache.
     """
 
     written: WrittenConfiguration
     engine_args: Mapping[str, Any]
     values: Mapping[str, Any]
+    counted: bool = True
 
     @property
     def given(self) -> dict[str, Any]:
         """What mmcalib neither derives nor has an option for."""
-        return {n: value for n, value in self.engine_args.items() if n not in DECIDED}
+        decided = DECIDED if self.counted else DECIDED - {_CACHE}
+        return {n: value for n, value in self.engine_args.items() if n not in decided}
 
     @property
     def compared(self) -> list[str]:
         """What mmcalib derives, in place of this."""
-        return [name for name in self.engine_args if name in DECIDED and name not in TAKEN]
+        return [n for n in self.engine_args if n not in self.given and n not in TAKEN]
 
     def taken(self, policy: Policy) -> Policy:
         """The policy with what this configuration says of its options, where they say nothing."""
+        counts = {} if self.counted else dict(self._counts())
         said = {
             name: self.engine_args[name]
             for name in TAKEN
@@ -64,7 +70,14 @@ class YourConfiguration:
         # -1 leaves the context to vLLM.
         if context_of(self.engine_args) is None:
             said.pop("max_model_len", None)
-        return replace(policy, **said)
+        return replace(policy, **said, count={**counts, **policy.count})
+
+    def _counts(self) -> Iterator[tuple[Modality, int]]:
+        """A modality that is off may still be in the corpus."""
+        limits = self.engine_args.get(LIMIT) or {}
+        for modality in MODALITIES:
+            if count := options(limits, modality).get("count"):
+                yield modality, count
 
 
 def default_args(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,6 +96,7 @@ def read_yours(
     progress: Progress,
     *,
     pinned: bool = False,
+    counted: bool = True,
 ) -> YourConfiguration | None:
     """The configuration as vLLM's parser reads it; None where there is none. Raises UsageError
     where vLLM refuses it, or it sets what pinning the KV cache writes where that is `pinned`.
@@ -108,9 +122,9 @@ def read_yours(
         named = ", ".join(map(flag, said.server))
         progress.note(f"engine.yaml leaves out what only vLLM's API server has: {named}")
     args = {name: value for name, value in said.engine_args.items() if name != "model"}
-    yours = YourConfiguration(written, as_read(args), said.values)
+    yours = YourConfiguration(written, as_read(args), said.values, counted)
     # By any of their names, such as -cc.
-    refuse_own(yours.given, pinned=pinned)
+    refuse_own({n: v for n, v in yours.given.items() if n != _CACHE}, pinned=pinned)
     if yours.compared:
         named = ", ".join(map(flag, yours.compared))
         progress.note(f"compared with, not kept: {named}")

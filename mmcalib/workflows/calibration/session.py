@@ -84,7 +84,8 @@ def session_of(job: Job, model_path: str, progress: Progress) -> Iterator[Sessio
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
             refuse_unknown(job.engine_args, listed.engine)
-        yours = read_yours(job.config, parse, progress, pinned=job.pin_kv_cache)
+        counted = bool(job.requests or job.census)
+        yours = read_yours(job.config, parse, progress, pinned=job.pin_kv_cache, counted=counted)
         given = {**job.engine_args, **(yours.given if yours else {})}
         if yours is not None:
             job = replace(job, policy=yours.taken(job.policy))
