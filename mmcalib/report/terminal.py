@@ -48,8 +48,8 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
             console.print(Text(wording.plain(encoder_words.line(calibration.encoder_sweep))))
         if table is reserved and calibration.processor_device:
             console.print(Text(wording.plain(device_words.line(calibration.processor_device))))
-        if table is reserved and calibration.yours and calibration.yours.refused:
-            console.print(Text(wording.plain(words.refused_line(calibration.yours))))
+        if table is reserved and (note := words.yours_note(calibration)):
+            console.print(Text(note, style="yellow"))
     if calibration.yours and calibration.yours.diff and calibration.verdict == "pass":
         _print_diff(calibration.yours, console)
     console.print(verdict_line(calibration.verdict, calibration.checks))

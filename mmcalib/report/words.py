@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mmcalib.derive.adequacy import ADEQUATE
 from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.result.check_result import CheckResult
@@ -66,8 +67,18 @@ def diff_text(yours: YourConfiguration) -> str:
     return "".join(f"{plain(line.expandtabs())}\n" for line in yours.diff.split("\n")[:-1])
 
 
-def refused_line(yours: YourConfiguration) -> str:
-    return f"vLLM refuses your configuration: {yours.refused}"
+def yours_note(calibration: CalibrationDocument) -> str:
+    """What the user's own column does not show, or why there is none; empty without one."""
+    yours, budget = calibration.yours, calibration.budget.yours
+    if yours and yours.refused:
+        return f"vLLM refuses yours: {plain(yours.refused).rstrip('.')}."
+    if budget is None or budget.adequacy is None or budget.adequacy >= ADEQUATE:
+        return ""
+    return (
+        f"Yours reserves for {number(budget.profiled_tokens)} of the "
+        f"{number(budget.worst_step_tokens)} tokens that a step may encode: mmcalib validate tells "
+        "whether that may run out of memory."
+    )
 
 
 def reserved_rows(compared: Sequence[Column]) -> list[Row]:

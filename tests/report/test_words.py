@@ -106,6 +106,21 @@ def test_yours_is_between_the_default_and_the_tuned_one() -> None:
     assert rows["processor cache, its hits"][1] == "2 GiB"
 
 
+def test_a_configuration_that_reserves_too_little_or_is_refused_has_a_note() -> None:
+    made = with_yours()
+    assert (words.yours_note(made), words.yours_note(calibration())) == ("", "")
+    assert made.budget.yours is not None
+    assert made.yours is not None
+    short = made.budget.yours.model_copy(
+        update={"adequacy": 0.02, "profiled_tokens": 324, "worst_step_tokens": 16_384}
+    )
+    budget = made.budget.model_copy(update={"yours": short})
+    said = words.yours_note(made.model_copy(update={"budget": budget}))
+    assert said.startswith("Yours reserves for 324 of the 16,384 tokens")
+    refused = made.yours.model_copy(update={"refused": "no such dtype"})
+    assert words.yours_note(made.model_copy(update={"yours": refused})).endswith("no such dtype.")
+
+
 def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None:
     made = with_yours()
     page = io.StringIO()
