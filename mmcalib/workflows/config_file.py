@@ -183,12 +183,16 @@ class WrittenConfiguration:
 def read_configuration(
     config: Path | None, flags: Sequence[str] = (), model: str | None = None
 ) -> WrittenConfiguration:
-    """What file, flags and model say together; a YAML file may also be the first of the flags.
+    """What file, flags and model say together. The file may also be the first of the flags, or one
+    that they name as `vllm serve` lets them.
 
     Raises UsageError where the file cannot be read, or starts no vLLM.
     """
     if config is None and flags and flags[0].endswith((".yaml", ".yml", ".sh")):
         config, flags = Path(flags[0]), flags[1:]
+    if config is None and "--config" in flags[:-1]:
+        at = flags.index("--config")
+        config, flags = Path(flags[at + 1]), [*flags[:at], *flags[at + 2 :]]
     model, flags = model_beside(model, flags)
     beside = WrittenConfiguration(config, "", model, flags=tuple(flags))
     if config is None:

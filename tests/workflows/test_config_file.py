@@ -266,6 +266,13 @@ def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -
     assert read_configuration(None).question.flags == (UNNAMED,)
 
 
+def test_a_pasted_command_may_name_a_file_of_vllm_s_own(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(f"model: {MODEL}\nmax-model-len: 8192\n")
+    found = read_configuration(None, ["vllm", "serve", "--config", str(file), "--port", "8000"])
+    assert (found.config, found.named_model, found.flags) == (file, MODEL, ("--port", "8000"))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
