@@ -24,14 +24,14 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     # A model beside a file that names none is heard only right behind `serve`.
     first = 0 if not request.flags or request.flags[0].startswith("-") else 1
     model, flags = request.flags[:first], request.flags[first:]
-    with_file = _arguments(["serve", *model, *config, *flags])
+    with_file = _arguments(["serve", *model, *config, *request.written, *flags])
     without = _arguments(["serve", str(with_file["model"])])
     changed = {
         name: with_file[name]
         for name in ARGUMENTS
         if name in with_file and (name == "model" or with_file[name] != without[name])
     }
-    far = tuple(reaching(with_file, without, ARGUMENTS)) if config else ()
+    far = tuple(reaching(with_file, without, ARGUMENTS)) if config or request.written else ()
     if far and flags:
         given = _arguments(["serve", str(with_file["model"]), *flags])
         far = tuple(reaching(with_file, given, ARGUMENTS))

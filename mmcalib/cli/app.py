@@ -108,7 +108,7 @@ def main() -> None:
     # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        code = app(standalone_mode=False)
+        code = app(_spelled_out(sys.argv[1:]), standalone_mode=False)
         flush()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
@@ -133,6 +133,16 @@ def _fail(error: MmcalibError) -> NoReturn:
         print_error(error)
         flush()
     sys.exit(error.exit_code)
+
+
+def _spelled_out(words: list[str]) -> list[str]:
+    """`help` and `version`, which people type for commands, as the options that they are."""
+    match words:
+        case ["help", *command]:
+            return [*command, "--help"]
+        case ["version"]:
+            return ["--version"]
+    return words
 
 
 def _interrupted() -> NoReturn:

@@ -32,6 +32,13 @@ VllmFlags = Annotated[
         metavar="[-- VLLM FLAGS]", callback=_flags, help="Flags of `vllm serve`, after --."
     ),
 ]
+FileAndFlags = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE] [-- VLLM FLAGS]",
+        help="What --config names, and flags of `vllm serve`, after --.",
+    ),
+]
 GpuMemory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Another GPU's memory as torch reports it, as 24GiB."),
@@ -42,7 +49,10 @@ Capability = Annotated[
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="What `vllm serve --config` reads."),
+    typer.Option(
+        metavar="FILE",
+        help="vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script.",
+    ),
 ]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show what vLLM logs, on standard error.")

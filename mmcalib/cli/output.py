@@ -28,10 +28,12 @@ from mmcalib.workflows.spec import RunSoFar
 _REPORTS = tuple(form.file for form in REPORTS.values())
 # As far as it is known before anything is proven; gone once the run is at its end.
 PROVISIONAL = "engine.provisional.yaml"
+# From the configuration that the user gave to the tuned one.
+DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
 _UNPROVEN = "# PROVISIONAL: the run that proves it has not come to its end. Do not serve with it.\n"
-# Written where `--emit` asks for them.
-OTHER_FORMS = tuple(form.file for form in CONFIGURATIONS.values() if form.file not in FILES)
+# Written where `--emit` asks for them, or a configuration was given.
+OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
 
 
 # Of the forms that carry variables: it is for any server.
@@ -138,6 +140,9 @@ def finish(
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
     texts |= {out / form.file: form.render(report) for form in REPORTS.values()}
     write_texts(texts)
+    if calibration.verdict == "pass" and calibration.yours and calibration.yours.diff:
+        write_text(out / DIFF, calibration.yours.diff)
+        written.insert(1, DIFF)
     if calibration.verdict == "pass":
         # Last, because not every form can carry every value; then there are none of them.
         wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]

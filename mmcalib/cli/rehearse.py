@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.options import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
+from mmcalib.cli.options import Capability, ConfigFile, FileAndFlags, GpuMemory, Quiet, Verbose
 from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S, TRIALS
 from mmcalib.errors import UsageError
 from mmcalib.options.completion import gpu_names, model_ids
@@ -16,7 +16,7 @@ _STEP_MS = STEP_S * 1000
 
 
 def rehearse(
-    flags: VllmFlags = None,
+    flags: FileAndFlags = None,
     model: Annotated[
         str | None,
         typer.Option(

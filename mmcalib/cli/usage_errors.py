@@ -36,13 +36,10 @@ def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) 
         own: list[str] = list(getattr(error, "possibilities", None) or ())
         if near := get_close_matches(str(option), own, n=1, cutoff=_MISSPELT):
             hint = f"mmcalib {command} ... {near[0]} ..."
-    if said.startswith("Missing option '--model'") and "--" in words:
-        from mmcalib.workflows.serve_flags import model_beside
-
-        model, _ = model_beside(None, words[words.index("--") + 1 :])
-        hint = f"the model stands before the --: --model {model or 'MODEL'} ... -- ..."
     if option == "--calibration" and command:
         hint = f"a calibration is an argument here: mmcalib {command} out/calibration.json"
+    if command and option in words[: words.index(command)]:
+        hint = f"options go after the command: mmcalib {command} {option} ..."
     if "unexpected extra argument" in said and command in _TAKES_DATA:
         hint = "--data names the media, each folder or file with a --data of its own"
     return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)

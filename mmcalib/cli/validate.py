@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.command import command
-from mmcalib.cli.options import Capability, GpuMemory, Quiet, Verbose, VllmFlags
+from mmcalib.cli.options import (
+    Capability,
+    ConfigFile,
+    FileAndFlags,
+    GpuMemory,
+    Quiet,
+    Verbose,
+)
 from mmcalib.options.completion import gpu_names, model_ids
 from mmcalib.options.corpus import AllowedRoot, Requests
 from mmcalib.options.validate import ProofOptions
@@ -16,14 +23,14 @@ from mmcalib.options.validate import ProofOptions
 
 @command
 def validate(
-    config: Annotated[Path, typer.Option(metavar="FILE", help="What `vllm serve --config` reads.")],
     *,
-    flags: VllmFlags = None,
+    flags: FileAndFlags = None,
+    config: ConfigFile = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Checkpoint folder or hub id; may come from --config instead.",
+            help="Checkpoint folder or hub id; may come from the file instead.",
             autocompletion=model_ids,
         ),
     ] = None,
@@ -55,7 +62,9 @@ def validate(
 ) -> None:
     """Judge a vLLM config written by hand: what it really does, and whether it survives.
 
-    Example: mmcalib validate --config engine.yaml --gpu L4
+    Example: mmcalib validate engine.yaml --gpu L4
+
+    Example: mmcalib validate deployment.yaml --gpu L4 -- --max-num-seqs 64
     """
     from rich.console import Console
 

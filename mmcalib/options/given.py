@@ -1,8 +1,8 @@
-"""Flags of `vllm serve` beside a calibration's own options."""
+"""Arguments of vLLM beside a calibration's own options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mmcalib.errors import UsageError
@@ -20,36 +20,40 @@ _OWN: Final = {
     "max_num_seqs": "--max-num-seqs 64",
     "gpu_memory_utilization": "--gpu-memory-utilization 0.9",
 }
+DECIDED: Final = frozenset(_OWN) - {"model"}
+# Those of the user's configuration hold, unless an option says otherwise; the others are compared.
+TAKEN: Final = (
+    "max_model_len",
+    "max_num_seqs",
+    "gpu_memory_utilization",
+    "media_io_kwargs",
+)
 # What `--pin-kv-cache` writes.
 _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capture_sizes")
 
 
-def refuse_own(flags: Sequence[str], engine_args: Mapping[str, Any], *, pinned: bool) -> None:
+def refuse_stray(flags: Sequence[str]) -> None:
+    """Raises UsageError for a word that begins neither flags nor a command."""
+    if flags and not flags[0].startswith("-") and flags[0] != "vllm":
+        hint = "--data names the media, each folder or file with a --data of its own; vLLM's flags "
+        if flags[0].endswith((".yaml", ".yml")):
+            hint = f"--config {flags[0]}; vLLM's flags "
+        raise UsageError(f"unexpected extra argument: {flags[0]}", hint=f"{hint}go after --")
+
+
+def refuse_own(engine_args: Mapping[str, Any], *, pinned: bool) -> None:
     """Raises UsageError for the first that a calibration decides itself, with the option that tells
-    it what to decide, and for a word that is no flag.
+    it what to decide.
     """
-    if flags and not flags[0].startswith("-"):
-        raise UsageError(
-            f"unexpected extra argument: {flags[0]}",
-            hint="--data names the media, each folder or file with a --data of its own; vLLM's "
-            "flags go after --",
-        )
-    for name in (*_named(flags), *engine_args):
+    for name in engine_args:
         if name in _OWN:
             raise UsageError(
-                f"{flag(name)} is not one of vLLM's flags that run passes on: it is derived, "
+                f"{flag(name)} is not one of vLLM's arguments that run passes on: it is derived, "
                 "or an option of mmcalib run itself",
-                hint=f"before the --: {_OWN[name]}",
+                hint=_OWN[name],
             )
         if pinned and name in _PINNED:
             raise UsageError(
                 f"{flag(name)} and --pin-kv-cache are one or the other",
                 hint="leave one of them out",
             )
-
-
-def _named(flags: Iterable[str]) -> Iterator[str]:
-    """The arguments that the flags set, as far as their spelling tells: `--a-b.c=1` sets a_b."""
-    for word in flags:
-        if word.startswith("--"):
-            yield word[2:].split("=")[0].split(".")[0].replace("-", "_")

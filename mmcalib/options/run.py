@@ -53,14 +53,22 @@ class RunOptions(Options):
     """In the order of `mmcalib run --help`. None leaves a choice to the policy, and that to us."""
 
     model: Annotated[
-        str,
+        str | None,
         Option(
             metavar="MODEL[,MODEL]",
             help="Checkpoint folder, or hub id such as `mmcalib models` lists; of several, a "
-            "comparison.",
+            "comparison. Default: that of --config.",
             offers=model_ids,
         ),
-    ]
+    ] = None
+    config: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="What you serve with today: vLLM's YAML, a Kubernetes manifest, a compose file, "
+            "Helm values or a script.",
+        ),
+    ] = None
     data: Data = None
     requests: Requests = None
     census: CensusFiles = None

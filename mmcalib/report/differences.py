@@ -65,7 +65,7 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
 
 
 def _reserved(shown: CalibrationDocument) -> dict[str, str]:
-    return {what: f"{value} [{label}]" for what, _, value, label in words.rows(shown)}
+    return {what: f"{value} [{label}]" for what, *_, value, label in words.rows(shown)}
 
 
 def _checks(shown: CalibrationDocument) -> dict[str, str]:

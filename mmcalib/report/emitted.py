@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,12 @@ def variables(calibration: CalibrationDocument) -> dict[str, str]:
     """Of the server's environment: the limits on media that were raised for the run."""
     given = calibration.server.environment if calibration.server else {}
     return {name: str(value) for name, value in given.items()}
+
+
+def image(calibration: CalibrationDocument) -> str:
+    """vLLM's official image of the release that was calibrated with."""
+    release = re.match(r"\d+\.\d+\.\d+", calibration.tool.vllm)
+    return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
 
 
 def head(calibration: CalibrationDocument, *lines: str) -> str:

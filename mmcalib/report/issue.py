@@ -61,9 +61,10 @@ def _settings(config: dict[str, Any]) -> Iterator[str]:
 
 def _table(shown: CalibrationDocument) -> Iterator[str]:
     """Of what vLLM reserves, what a maintainer asks for first."""
-    yield from ("| | default | calibrated |", "|---|--:|--:|")
-    budget = words.budget_row(shown.budget.default, shown.budget.calibrated)
-    for *cells, _ in (budget, *words.memory_rows(shown.memory)):
+    compared = words.columns(shown)
+    yield f"| | {' | '.join(one.name for one in compared)} |"
+    yield f"|---|{'--:|' * len(compared)}"
+    for *cells, _ in (words.budget_row(compared), *words.memory_rows(compared)):
         yield f"| {' | '.join(map(cell, cells))} |"
 
 

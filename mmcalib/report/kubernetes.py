@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmcalib.report import emitted
-from mmcalib.report.serve_arguments import serve_words
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.serve_arguments import serve_words
 
 
 def escaped(word: str) -> str:

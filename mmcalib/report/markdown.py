@@ -25,6 +25,8 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
     environment.filters.update(cell=cell, text=_text, code=_code)
     return environment.get_template("report.md.j2").render(
         c=calibration,
+        words=words,
+        columns=[column.name for column in words.columns(calibration)],
         rows=words.rows(calibration),
         kv=any(point.kv_cache_bytes is not None for point in calibration.frontier),
         labels=" or ".join(sorted({point.label for point in calibration.frontier}, reverse=True)),

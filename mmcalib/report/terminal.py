@@ -11,7 +11,7 @@ from rich.text import Text
 from mmcalib import wording
 from mmcalib.report import device_words, encoder_words, throughput_words, words
 from mmcalib.report.traffic_terminal import choices_table
-from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.result.check_result import CheckResult, verdict_words
 from mmcalib.result.corpus_counts import Corpus
 from mmcalib.result.evidence import grouped
@@ -48,9 +48,23 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
             console.print(Text(wording.plain(encoder_words.line(calibration.encoder_sweep))))
         if table is reserved and calibration.processor_device:
             console.print(Text(wording.plain(device_words.line(calibration.processor_device))))
+        if table is reserved and (note := words.yours_note(calibration)):
+            console.print(Text(note, style="yellow"))
+    if calibration.yours and calibration.yours.diff and calibration.verdict == "pass":
+        _print_diff(calibration.yours, console)
     console.print(
         verdict_line(calibration.verdict, calibration.checks, calibration.corpus.losses())
     )
+
+
+def _print_diff(yours: YourConfiguration, console: Console) -> None:
+    """What to change in the user's own file."""
+    console.print()
+    console.print(Text(wording.plain(words.diff_heading(yours)), style="bold"))
+    for line in words.diff_text(yours).splitlines():
+        style = {"+": "green", "-": "red"}.get(line[:1], "")
+        console.print(Text(line, style=style), soft_wrap=True)
+    console.print()
 
 
 def verdict_line(verdict: str, checks: Sequence[CheckResult], losses: Sequence[str] = ()) -> Text:
@@ -95,11 +109,15 @@ def corpus_table(corpus: Corpus) -> Table:
 def _reserved(calibration: CalibrationDocument) -> Table:
     table = _table(header=True)
     table.add_column("", overflow="fold")
-    table.add_column("default", justify="right", overflow="fold")
-    table.add_column("calibrated", justify="right", overflow="fold")
-    table.add_column("")
+    compared = words.columns(calibration)
+    for column in compared:
+        table.add_column(column.name, justify="right", overflow="fold")
+    # Beside three of them there is no room for how each is known.
+    shown = None if calibration.budget.yours is None else len(compared) + 1
+    if shown is None:
+        table.add_column("")
     for row in words.rows(calibration):
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(cell) for cell in row[:shown]))
     return table
 
 

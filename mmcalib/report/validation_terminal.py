@@ -13,7 +13,7 @@ from mmcalib import wording
 from mmcalib.report import words
 from mmcalib.report.terminal import checks_table, corpus_heading, corpus_table, verdict_line
 from mmcalib.result.check_result import CheckResult
-from mmcalib.result.memory import Memories, Memory
+from mmcalib.result.memory import Memory
 from mmcalib.result.validation import Validation
 
 _ITEMS = {
@@ -82,22 +82,25 @@ def _settings(validation: Validation) -> Table:
 
 
 def _reserved(validation: Validation) -> Table:
-    table = _table("default", "this file", "")
+    own_context = "max_model_len" in (validation.engine_config or {})
+    default = "defaults, your context" if own_context else "vLLM defaults"
+    table = _table(default, "this file" if validation.config else "yours", "")
     for row in _rows(validation):
         table.add_row(*(Text(cell) for cell in row))
     return table
 
 
-def _rows(validation: Validation) -> Iterator[tuple[str, str, str, str]]:
+def _rows(validation: Validation) -> Iterator[words.Row]:
     if validation.budget is None:
         return
     memory = validation.memory
     default = memory.default if memory else None
     config = (memory.config or memory.measured) if memory else None
     yield from words.reserved_rows(
-        validation.budget.default,
-        validation.budget.config,
-        Memories(default=default or Memory(), calibrated=config or Memory()),
+        [
+            words.Column("default", validation.budget.default, default or Memory()),
+            words.Column("config", validation.budget.config, config or Memory()),
+        ]
     )
     for one in memory.options if memory else ():
         yield one.what, "", wording.gib(one.bytes), one.label

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from mmcalib.derive.adequacy import ADEQUATE
 from mmcalib.result.budget import EncoderBudget
-from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.result.check_result import CheckResult
-from mmcalib.result.memory import Memories, Memory
-from mmcalib.result.processor_cache import ProcessorCache
+from mmcalib.result.memory import Memory
 from mmcalib.wording import gib, number, plain, share
 
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
@@ -23,90 +24,134 @@ def profile(budget: EncoderBudget) -> str:
     return f"{budget.profiled_items} × {plain(budget.profiled_modality)}"
 
 
-def rows(calibration: CalibrationDocument) -> list[tuple[str, str, str, str]]:
-    """What vLLM would have reserved against what the calibrated configuration reserves:
-    (what, default, calibrated, label).
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One of the configurations that are compared, and what vLLM reserves under it."""
+
+    name: str
+    budget: EncoderBudget
+    memory: Memory
+    cache: str = ""
+
+
+# What it is, its value in each configuration, and how that of the last is known.
+Row = tuple[str, ...]
+
+
+def columns(calibration: CalibrationDocument) -> list[Column]:
+    """The default, the user's configuration where there is one, and the tuned one. What the user
+    says of the engine the default has, too: its column then tells what limits do, and no flag.
     """
-    budget = calibration.budget
-    reserved = reserved_rows(
-        budget.default, budget.calibrated, calibration.memory, calibration.cache
-    )
-    return [*reserved, *_kept(calibration)]
+    budget, memory, cache = calibration.budget, calibration.memory, calibration.cache
+    default = "your flags, no limits" if calibration.default_config else "vLLM defaults"
+    hits = (cache.default_hit_rate, cache.hit_rate) if cache else (None, None)
+    found = [Column(default, budget.default, memory.default, _cache(4, hits[0]) if cache else "")]
+    if budget.yours and calibration.yours:
+        size = calibration.yours.engine_config.get("mm_processor_cache_gb", 4)
+        found.append(Column("yours", budget.yours, memory.yours or Memory(), _cache(size)))
+    tuned = _cache(cache.mm_processor_cache_gb, hits[1]) if cache else ""
+    return [*found, Column("tuned", budget.calibrated, memory.calibrated, tuned)]
 
 
-def _kept(calibration: CalibrationDocument) -> Iterator[tuple[str, str, str, str]]:
-    """Per modality the share of their tokens that items keep on average, and the worst."""
+def rows(calibration: CalibrationDocument) -> list[Row]:
+    """What vLLM reserves in each of these configurations, and what items keep of their tokens."""
+    compared = columns(calibration)
+    return [*reserved_rows(compared), *_kept(calibration, len(compared) - 2)]
+
+
+def _kept(calibration: CalibrationDocument, others: int) -> Iterator[Row]:
+    """Per modality the share of their tokens that items keep on average, and the worst, of which
+    nothing is known under the `others` between the default and the tuned configuration.
+    """
     for modality, part in calibration.corpus.modalities.items():
         if part.kept is not None:
             worst = f" (worst {share(part.kept.worst)})" if part.kept.items_smaller else ""
             kept = f"{share(part.kept.mean)}{worst}"
-            yield f"{modality} tokens kept", share(1), kept, part.tokens.label
+            unknown = ("—",) * others
+            yield f"{modality} tokens kept", share(1), *unknown, kept, part.tokens.label
 
 
-def reserved_rows(
-    before: EncoderBudget,
-    after: EncoderBudget,
-    memory: Memories,
-    cache: ProcessorCache | None = None,
-) -> list[tuple[str, str, str, str]]:
-    """The same of any two configurations."""
-    adequacy = "—" if after.adequacy is None else f"{after.adequacy:.2f}"
-    found: list[tuple[str, str, str, str]] = [
-        budget_row(before, after),
-        *(
-            (
-                f"largest {modality}, tokens",
-                number(before.max_tokens_per_item.get(modality)),
-                number(after.max_tokens_per_item.get(modality)),
-                after.label,
-            )
-            for modality in {**before.max_tokens_per_item, **after.max_tokens_per_item}
-        ),
-        *_resident(before, after),
-        ("profiled at startup", profile(before), profile(after), after.label),
-        ("profiled ÷ worst step, tokens", "—", adequacy, after.label),
-        (
-            "max_num_batched_tokens",
-            number(before.max_num_batched_tokens),
-            number(after.max_num_batched_tokens),
-            after.label,
-        ),
-    ]
-    return [*found, *_cache_row(cache), *memory_rows(memory)]
+def diff_heading(yours: YourConfiguration) -> str:
+    return f"{yours.file or 'Your flags'}, tuned"
 
 
-def budget_row(before: EncoderBudget, after: EncoderBudget) -> tuple[str, str, str, str]:
-    """What one step may encode."""
+def diff_text(yours: YourConfiguration) -> str:
+    """The diff, in which nothing hides."""
+    return "".join(f"{plain(line.expandtabs())}\n" for line in yours.diff.split("\n")[:-1])
+
+
+def yours_note(calibration: CalibrationDocument) -> str:
+    """What the user's own column does not show, or why there is none; empty without one."""
+    yours, budget = calibration.yours, calibration.budget.yours
+    if yours and yours.refused:
+        return f"vLLM refuses yours: {plain(yours.refused).rstrip('.')}."
+    if budget is None or budget.adequacy is None or budget.adequacy >= ADEQUATE:
+        return ""
     return (
-        "encoder budget, tokens",
-        number(before.encoder_budget_tokens),
-        number(after.encoder_budget_tokens),
-        after.label,
+        f"Yours reserves for {number(budget.profiled_tokens)} of the "
+        f"{number(budget.worst_step_tokens)} tokens that a step may encode: mmcalib validate tells "
+        "whether that may run out of memory."
     )
 
 
-def _resident(before: EncoderBudget, after: EncoderBudget) -> Iterator[tuple[str, str, str, str]]:
+def reserved_rows(compared: Sequence[Column]) -> list[Row]:
+    """The same of any configurations."""
+    budgets = [one.budget for one in compared]
+    label = budgets[-1].label
+    largest = dict.fromkeys(m for one in budgets for m in one.max_tokens_per_item)
+    found: list[Row] = [
+        budget_row(compared),
+        *(
+            (
+                f"largest {modality}, tokens",
+                *(number(one.max_tokens_per_item.get(modality)) for one in budgets),
+                label,
+            )
+            for modality in largest
+        ),
+    ]
+    if any(one.resident_items for one in budgets):
+        found.append(("large items at once", *map(_resident, budgets), label))
+    found += [
+        ("profiled at startup", *map(profile, budgets), label),
+        ("profiled ÷ worst step, tokens", *map(_adequacy, budgets), label),
+        (
+            "max_num_batched_tokens",
+            *(number(one.max_num_batched_tokens) for one in budgets),
+            label,
+        ),
+    ]
+    if compared[-1].cache:
+        found.append(("processor cache, its hits", *(one.cache for one in compared), label))
+    return [*found, *memory_rows(compared)]
+
+
+def budget_row(compared: Sequence[Column]) -> Row:
+    """What one step may encode."""
+    budgets = [number(one.budget.encoder_budget_tokens) for one in compared]
+    return ("encoder budget, tokens", *budgets, compared[-1].budget.label)
+
+
+def _adequacy(budget: EncoderBudget) -> str:
+    return "—" if budget.adequacy is None else f"{budget.adequacy:.2f}"
+
+
+def _resident(budget: EncoderBudget) -> str:
     """How many of the corpus' largest items of each modality the encoder cache holds."""
-    if before.resident_items or after.resident_items:
-        default, calibrated = (
-            ", ".join(f"{number(one.resident_items.get(m))} {m}" for m in one.resident_items) or "—"
-            for one in (before, after)
-        )
-        yield "large items at once", default, calibrated, after.label
+    held = budget.resident_items
+    return ", ".join(f"{number(held[m])} {m}" for m in held) or "—"
 
 
-def _cache_row(cache: ProcessorCache | None) -> Iterator[tuple[str, str, str, str]]:
+def _cache(size_gib: float, hit_rate: float | None = None) -> str:
     """The size of the processor cache, and the share of the requests' items that hit it."""
-    if cache is not None:
-        sizes = ((4, cache.default_hit_rate), (cache.mm_processor_cache_gb, cache.hit_rate))
-        default, calibrated = (f"{size:g} GiB, {share(rate)}" for size, rate in sizes)
-        yield "processor cache, its hits", default, calibrated, cache.label
+    return f"{size_gib:g} GiB" + ("" if hit_rate is None else f", {share(hit_rate)}")
 
 
-def memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
-    """The figures of memory that are known of either configuration."""
-    default, calibrated = memory.default, memory.calibrated
-    where = on_gpu(calibrated)
+def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
+    """The figures of memory that are known of any of the configurations."""
+    memories = [one.memory for one in compared]
+    last = memories[-1]
+    where = on_gpu(last)
     shown: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
         ("weights", "weights_bytes", gib),
         ("activation peak", "activation_peak_bytes", gib),
@@ -115,13 +160,12 @@ def memory_rows(memory: Memories) -> Iterator[tuple[str, str, str, str]]:
         ("requests of full length at once", "max_concurrency", number),
     )
     for what, name, spoken in shown:
-        values = (getattr(default, name), getattr(calibrated, name))
+        values = [getattr(one, name) for one in memories]
         if any(value is not None for value in values):
-            label = calibrated.labels.get(name) or calibrated.label or "measured"
-            cells = [spoken(value) for value in values]
+            cells = list(map(spoken, values))
             if name == "kv_cache_bytes":
-                cells = [kv_cache(one) for one in (default, calibrated)]
-            yield what, cells[0], cells[1], label
+                cells = list(map(kv_cache, memories))
+            yield (what, *cells, last.labels.get(name) or last.label or "measured")
 
 
 def on_gpu(memory: Memory) -> str:

@@ -29,5 +29,8 @@ class EncoderBudget(DocumentPart):
 
 
 class Budgets(DocumentPart):
+    """`yours` is of the configuration that the user gave, None where vLLM refuses it."""
+
     default: EncoderBudget
     calibrated: EncoderBudget
+    yours: EncoderBudget | None = None

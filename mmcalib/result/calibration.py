@@ -61,8 +61,22 @@ class Limits(DocumentPart):
     evidence: list[Evidence]
 
 
+class YourConfiguration(DocumentPart):
+    """What the user gave to start from: `file` is empty where flags say it all, `engine_config` as
+    vLLM reads it. `compared` of it mmcalib derives anew; `diff` leads from it to the tuned one.
+    """
+
+    file: str
+    engine_config: dict[str, Any]
+    compared: list[str]
+    diff: str
+    refused: str = ""
+
+
 class CalibrationDocument(DocumentPart):
-    """What `mmcalib.calibrate` returns and `calibration.json` holds."""
+    """What `mmcalib.calibrate` returns and `calibration.json` holds. `default_config` is what the
+    user says and the default that is compared with has, too.
+    """
 
     model_config = ConfigDict(title="Calibration")
 
@@ -73,6 +87,8 @@ class CalibrationDocument(DocumentPart):
     corpus: Corpus
     limits: Limits
     engine_config: dict[str, Any]
+    default_config: dict[str, Any] = Field(default_factory=dict)
+    yours: YourConfiguration | None = None
     budget: Budgets
     memory: Memories
     frontier: list[FrontierPoint]

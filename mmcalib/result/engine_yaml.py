@@ -31,7 +31,7 @@ def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
     for key, value in calibration.engine_config.items():
         if value is not None:
             lines += _reasons(key, calibration.limits.evidence)
-            lines.append(_entry(key, value))
+            lines.append(entry(key, value))
     return "\n".join(lines)
 
 
@@ -50,7 +50,8 @@ def spelled(key: str, value: Any) -> tuple[str, Any]:
     return (f"no-{name}", True) if value is False else (name, value)
 
 
-def _entry(key: str, value: Any) -> str:
+def entry(key: str, value: Any) -> str:
+    """One setting of the file, without its reason."""
     name, value = spelled(key, value)
     return visible_yaml(_OneLine, {name: value}, width=_WIDTH)
 

@@ -43,9 +43,11 @@ class Memory(DocumentPart):
 
 class Memories(DocumentPart):
     """`default` and `calibrated` as rehearsed on a GPU, where one was named, else as measured in
-    the engine start; `measured` is always the engine start's, None where it is the same.
+    the engine start; `measured` is always the engine start's, None where it is the same. `yours`
+    is the configuration that the user gave, as rehearsed.
     """
 
     default: Memory
     calibrated: Memory
+    yours: Memory | None = None
     measured: Memory | None = None

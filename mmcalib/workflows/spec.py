@@ -14,11 +14,12 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.options.given import refuse_own
+from mmcalib.options.given import refuse_own, refuse_stray
 from mmcalib.options.policy import policy_of
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
 from mmcalib.options.validate import STARTUP_BUDGET_S
+from mmcalib.workflows.config_file import WrittenConfiguration, read_configuration
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.traffic.search import WorstOrderSearch
 
@@ -27,9 +28,9 @@ from mmcalib.workflows.traffic.search import WorstOrderSearch
 class Job:
     """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
     policy that asks for concurrency raises UsageError then, and so does a search for the worst
-    order; so does an encoder sweep without an engine start. `flags` of `vllm serve` and
-    `engine_args`, as vLLM names them, are what the server has besides; those that a calibration
-    derives, or has options for, raise UsageError.
+    order; so does an encoder sweep without an engine start. `config` is what the user serves with
+    today; `engine_args`, as vLLM names them, are what the server has besides: those that a
+    calibration derives, or has options for, raise UsageError.
     """
 
     model: str
@@ -51,7 +52,7 @@ class Job:
     worst_order: WorstOrderSearch | None = None
     serve_choices: bool = False
     pin_kv_cache: bool = False
-    flags: Sequence[str] = ()
+    config: WrittenConfiguration = field(default_factory=WrittenConfiguration)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -65,9 +66,16 @@ class Job:
         flags: Sequence[str] = (),
         engine_args: Mapping[str, Any] | None = None,
     ) -> Job:
-        """What these options ask for, with the policy that they make where none is given."""
+        """What these options ask for, with the policy that they make where none is given.
+
+        Raises UsageError where the configuration cannot be read, or nothing names a model.
+        """
+        refuse_stray(flags)
+        config = read_configuration(options.config, flags, options.model)
+        if config.named_model is None:
+            raise UsageError("no model is named", hint="--model MODEL, or --config FILE with one")
         return cls(
-            model=options.model,
+            model=config.named_model,
             data=tuple(options.data or ()),
             requests=tuple(options.requests or ()),
             census=tuple(options.census or ()),
@@ -87,12 +95,12 @@ class Job:
             else WorstOrderSearch(options.worst_order, options.trials, options.seed),
             serve_choices=options.serve_choices,
             pin_kv_cache=options.pin_kv_cache,
-            flags=tuple(flags),
+            config=config,
             engine_args=engine_args or {},
         )
 
     def __post_init__(self) -> None:
-        refuse_own(self.flags, self.engine_args, pinned=self.pin_kv_cache)
+        refuse_own(self.engine_args, pinned=self.pin_kv_cache)
         if self.policy.concurrency is not None and self.gpu is None:
             raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
         if self.worst_order is not None and self.gpu is None:

@@ -108,3 +108,9 @@ def test_python_m_mmcalib_is_the_same_program() -> None:
     assert done.stderr == (
         "error: nothing to calibrate for\n  try: --data DIR or --requests FILE.jsonl\n"
     )
+
+
+def test_help_and_version_may_be_typed_as_commands(cli) -> None:
+    assert cli("help", "run").out == cli("run", "--help").out
+    assert cli("help").out == cli("--help").out
+    assert cli("version").out == cli("--version").out

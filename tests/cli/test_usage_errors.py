@@ -28,13 +28,8 @@ MISTAKES = [
     ("diff nowhere", 2, "missing argument 'NEW'", "mmcalib diff --help"),
     ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
     ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
-    ("run", 2, "missing option '--model'", "mmcalib run --help"),
-    (
-        "run --data media -- --model a/b",
-        2,
-        "missing option '--model'",
-        "before the --: --model a/b",
-    ),
+    ("run", 2, "nothing to calibrate for", "--data DIR"),
+    ("run --data media", 2, "no model is named", "--config FILE"),
     ("run --modle a/b --data media", 2, "no such option: --modle", "mmcalib run ... --model ..."),
     (
         f"rehearse {ON_L4} --max-model-len 9",
@@ -111,7 +106,7 @@ MISTAKES = [
     ("rehearse --gpu L4", 2, "no model is named", "--model MODEL"),
     (f"plan {ON_L4} --goal fast", 2, "is not a goal", "concurrency>=16"),
     (f"plan {ON_L4} --log none.log", 2, "No such file", "tee server.log"),
-    ("validate", 2, "missing option '--config'", "mmcalib validate --help"),
+    ("validate", 2, "nothing to validate", "mmcalib validate engine.yaml"),
     ("validate --config none.yaml", 2, "no such file", "vllm serve"),
     ("validate --config c.yaml --data nowhere", 1, "nowhere: no such file", "ls ."),
     ("validate --config c.yaml --max-num-seqs 4", 2, "--max-num-seqs", "validate ... -- --max-num"),
@@ -119,6 +114,7 @@ MISTAKES = [
     ("models --max-weights big", 2, "--max-weights big: not a size", "--max-weights 16GiB"),
     ("models --gpu Voodoo", 2, "no GPU called", "instead of --gpu: --gpu-memory 24GiB"),
     ("doctor extra", 2, "unexpected extra argument", "mmcalib doctor --help"),
+    ("--json run", 2, "--json", "mmcalib run --json"),
     ("doctor --fix", 2, "no such option: --fix", "mmcalib doctor --help"),
 ]
 

@@ -25,7 +25,7 @@ GIB = 1 << 30
         (["--config", "c.yaml", "--validate", "none"], "--validate none: no such choice"),
         (["--config", "c.yaml", "--startup-budget", "-1"], "--startup-budget must be a number"),
         (["--config", "c.yaml", "--gpu", "Abacus"], "Abacus"),
-        ([], "--config"),
+        ([], "mmcalib validate engine.yaml"),
     ],
 )
 def test_mistakes_end_before_the_engine(

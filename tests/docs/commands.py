@@ -35,6 +35,7 @@ ELSEWHERE = {
     "sh": "the same: a script with docker run",
     "curl": "needs a server",
     "kubectl": "needs a cluster",
+    "patch": "of a manifest; tests/workflows/test_config_file.py has the diff",
     "eval": "tests/engine/test_emit.py hands these words to vLLM",
 }
 # Arguments of `mmcalib` that lead out of this machine.

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.media.blank import write_blank
 from mmcalib.models import find, materialise
+from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.workflows.gate.calibration import Calibration
 
 from ..corpus.tars import png, tar
 from ..e2e.media import clip, photo, requests
@@ -70,6 +72,8 @@ def _results(folder: Path) -> None:
     shutil.copytree(EXAMPLE, folder / "out-before")
     shutil.copy(folder / "out" / "engine.yaml", folder)
     (folder / "default.yaml").write_text(f"model: {QWEN}\n")
+    deployed = CONFIGURATIONS["k8s"].render(Calibration.load(EXAMPLE / "calibration.json"))
+    (folder / "deployment.yaml").write_text(deployed)
     (folder / "server.log").write_text(LOG)
     scan = "mmcalib scan --data media --requests requests.jsonl --quiet"
     commands = [f"{scan} --shard {n}/{SHARDS} --out part-{n}" for n in range(1, SHARDS + 1)]

@@ -59,3 +59,39 @@ def test_what_the_checkpoint_is_not_is_one_line(
     assert "Cannot find the config file for awq" in " ".join(done.stderr.split())
     assert "--quantization fp8" in " ".join(done.stderr.split())
     assert not (out / "engine.yaml").exists()
+
+
+def test_a_run_starts_from_a_manifest(media: Path, tmp_path: Path, engine_cache: Path) -> None:
+    manifest, out = tmp_path / "pod.yaml", tmp_path / "out"
+    manifest.write_text(
+        f"kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai\n    args:\n    - {QWEN}\n"
+        "    - --max-model-len=8192\n    - --gpu-memory-utilization\n    - '0.8'\n"
+        '    - --limit-mm-per-prompt\n    - \'{"image": 3, "video": 0}\'\n'
+        "    - --max-num-batched-tokens\n    - '8192'\n    - --port\n    - '9000'\n"
+    )
+    done = mmcalib(
+        engine_cache,
+        *("run", "--config", manifest, "--data", media, "--out", out, "--gpu", "L4"),
+        *("--validate", "budget"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "calibration.json").read_text("utf-8"))
+    given = {"max_model_len": 8192, "gpu_memory_utilization": 0.8}
+    assert found["default_config"] == given
+    limits = {"image": 3, "video": 0}
+    assert found["yours"]["engine_config"] == {
+        **given,
+        "limit_mm_per_prompt": limits,
+        "max_num_batched_tokens": 8192,
+    }
+    batches = {name: one["max_num_batched_tokens"] for name, one in found["budget"].items()}
+    assert (batches["default"], batches["yours"]) == (2048, 8192)
+    tokens = {name: one["kv_cache_tokens"] for name, one in found["memory"].items() if one}
+    assert 0 < tokens["yours"] < tokens["default"]
+    written = yaml.safe_load((out / "engine.yaml").read_text("utf-8"))
+    assert (written["max-model-len"], written["gpu-memory-utilization"]) == (8192, 0.8)
+    # Without requests nothing else says how many come together.
+    assert written["limit-mm-per-prompt"]["image"] == 3
+    diff = (out / "engine.diff").read_text("utf-8")
+    assert f"\n-    - '8192'\n+    - '{batches['calibrated']}'\n" in diff
+    assert "your flags, no limits" in done.stderr

@@ -73,17 +73,14 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
     line = files["env"].read_text("utf-8").splitlines()[-1].removeprefix("ENGINE_ARGS=")
     script = files["docker"].read_text("utf-8").replace("exec docker", "words docker")
     words = shell(script, HOME="/home/me")
-    deployment, config_map, _ = yaml.safe_load_all(files["k8s"].read_text("utf-8"))
+    deployment = yaml.safe_load(files["k8s"].read_text("utf-8"))
     args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    mounted = folder / "mounted.yaml"
-    mounted.write_text(config_map["data"]["engine.yaml"], encoding="utf-8")
     return {
         "yaml": read(host, (), str(files["yaml"])),
         "args": read(host, shell(f"eval \"words $(cat '{files['args']}')\"", PATH=os.defpath)),
         "env": read(host, shell('eval "words $ENGINE_ARGS"', ENGINE_ARGS=line)),
         "docker": read(host, words[words.index("serve") + 1 :]),
-        "k8s args": read(host, tuple(word.replace("$$", "$") for word in args)),
-        "k8s file": read(host, (), str(mounted)),
+        "k8s": read(host, tuple(word.replace("$$", "$") for word in args)),
     }
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
-from mmcalib.workflows.calibration.given import said_by_flags
+from mmcalib.workflows.calibration.given import YourConfiguration, read_yours
+from mmcalib.workflows.config_file import WrittenConfiguration, read_configuration
 
 pytestmark = pytest.mark.engine
 
@@ -21,11 +25,17 @@ def host() -> Iterator[EngineHost]:
         yield started
 
 
-def said(host: EngineHost, *flags: str, pinned: bool = False) -> dict[str, object]:
-    def parse(words: Sequence[str]) -> ServeConfig:
-        return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
+def yours(host: EngineHost, *flags: str, pinned: bool = False) -> YourConfiguration:
+    def parse(written: WrittenConfiguration) -> ServeConfig:
+        return host.ask(written.question, "reading vLLM's flags")
 
-    return said_by_flags(flags, parse, Silent(), pinned=pinned)
+    found = read_yours(read_configuration(None, flags), parse, Silent(), pinned=pinned)
+    assert found is not None
+    return found
+
+
+def said(host: EngineHost, *flags: str, pinned: bool = False) -> dict[str, object]:
+    return yours(host, *flags, pinned=pinned).given
 
 
 def test_flags_are_engine_arguments(host: EngineHost) -> None:
@@ -49,10 +59,43 @@ def test_defaults_say_nothing(host: EngineHost) -> None:
     assert said(host, "--tensor-parallel-size", "1") == {}
 
 
+def test_limits_are_compared_with_and_options_are_taken(host: EngineHost) -> None:
+    words = ["--limit-mm-per-prompt.image", "2", "--max-num-batched-tokens", "8192"]
+    words += ["--max-model-len", "8k", "--max-num-seqs", "16", "--port", "9000", "-tp", "2"]
+    found = yours(host, *words)
+    assert found.given == {"tensor_parallel_size": 2}
+    assert sorted(found.compared) == ["limit_mm_per_prompt", "max_num_batched_tokens"]
+    assert found.engine_args["limit_mm_per_prompt"] == {"image": 2}
+    policy = found.taken(Policy(max_num_seqs=4))
+    assert (policy.max_model_len, policy.max_num_seqs) == (8000, 4)
+    assert policy.max_num_batched_tokens is None
+
+
+def test_without_requests_your_counts_and_cache_hold(host: EngineHost) -> None:
+    limits = '{"image": {"count": 3, "width": 512, "height": 512}, "video": 0}'
+    words = ["--limit-mm-per-prompt", limits, "--mm-processor-cache-gb", "1"]
+    found = replace(yours(host, *words), counted=False)
+    assert found.taken(Policy()).count == {"image": 3}
+    assert found.taken(Policy(count={"image": 1})).count == {"image": 1}
+    assert (found.given, found.compared) == ({"mm_processor_cache_gb": 1}, ["limit_mm_per_prompt"])
+    assert replace(found, counted=True).taken(Policy()).count == {}
+
+
+def test_a_context_that_is_left_to_vllm_is_not_taken(host: EngineHost) -> None:
+    assert yours(host, "--max-model-len", "-1").taken(Policy()) == Policy()
+
+
+def test_a_file_that_vllm_refuses_is_one_for_validate(host: EngineHost, tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text("model: a/b\nmax-model-len: many\n")
+    with pytest.raises(UsageError) as refused:
+        read_yours(read_configuration(file), lambda w: host.ask(w.question, "reading"), Silent())
+    assert refused.value.hint == f"mmcalib validate {file}"
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--port", "9000"), "--port: of vLLM's server"),
         (("--tensor-paralel-size", "2"), "vLLM does not take these flags"),
         (("--tensor-parallel-size", "two"), "vLLM does not take these flags"),
     ],

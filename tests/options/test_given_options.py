@@ -1,44 +1,60 @@
-"""vLLM's own flags beside the options of a run."""
+"""vLLM's own arguments beside the options of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mmcalib.errors import UsageError
 from mmcalib.options.given import refuse_own
+from mmcalib.options.run import RunOptions
 from mmcalib.workflows.spec import Job
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["--max-model-len", "32768"], "--max-model-len 32768"),
-        (["--enable-lora", "--max_num_seqs=4"], "--max-num-seqs 64"),
-        (["--limit-mm-per-prompt.image", "3"], "--count image=4"),
-        (["--mm-processor-kwargs", "{}"], "--max-tokens-per-item N"),
-    ],
-)
-def test_what_a_run_decides_is_said_to_the_run(words: list[str], hint: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        Job(model="m", data=["d"], flags=words)
-    assert refused.value.hint.startswith(f"before the --: {hint}")
-
-
 @pytest.mark.parametrize("given", [{"max_model_len": 5}, {"limit_mm_per_prompt": {"image": 1}}])
-def test_so_it_is_in_a_program(given: Mapping[str, Any]) -> None:
+def test_what_a_run_decides_is_said_to_the_run(given: Mapping[str, Any]) -> None:
     with pytest.raises(UsageError, match="is derived"):
         Job(model="m", data=["d"], engine_args=given)
 
 
 def test_a_pool_is_said_once() -> None:
-    words = ["--kv-cache-memory-bytes", "8GiB"]
-    refuse_own(words, {}, pinned=False)
+    said = {"kv_cache_memory_bytes": 1 << 33}
+    refuse_own(said, pinned=False)
     with pytest.raises(UsageError, match="--pin-kv-cache are one or the other"):
-        refuse_own(words, {}, pinned=True)
+        refuse_own(said, pinned=True)
 
 
 def test_others_are_passed_on() -> None:
-    refuse_own(["--tensor-parallel-size", "4", "-q", "awq", "--enable-lora"], {}, pinned=True)
+    refuse_own({"tensor_parallel_size": 4, "quantization": "awq"}, pinned=True)
+
+
+def job(*flags: str, **options: Any) -> Job:
+    return Job.of(RunOptions(data=["d"], **options), gpu=None, flags=flags)
+
+
+def test_the_model_may_come_from_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text("kind: Pod\nargs: [--model, a/b, --max-model-len, '8192']\n")
+    found = job("--max-num-seqs", "4", config=file)
+    assert (found.model, found.config.source) == ("a/b", file)
+    assert found.config.written == ("--max-model-len", "8192")
+    assert found.config.flags == ("--max-num-seqs", "4")
+    assert job(config=file, model="c/d").model == "c/d"
+    assert job("vllm", "serve", "e/f", "--max-model-len", "8192").model == "e/f"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "hint"),
+    [
+        ((), "no model is named", "--config FILE with one"),
+        (("more",), "unexpected extra argument: more", "--data names the media"),
+        (("e.yaml",), "unexpected extra argument: e.yaml", "--config e.yaml"),
+    ],
+)
+def test_what_names_nothing_is_said(flags: tuple[str, ...], said: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        job(*flags)
+    assert hint in refused.value.hint

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError
 from mmcalib.report.registry import CONFIGURATIONS
-from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.check_result import CheckResult
+from mmcalib.result.serve_arguments import serve_arguments
 from mmcalib.result.server import ServerPart
+from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.golden import check_golden
@@ -58,8 +60,9 @@ def flat(config: dict[str, Any]) -> list[str]:
     return [word for option in serve_arguments(config) for word in option]
 
 
-def kubernetes(text: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(text))
+def kubernetes(text: str) -> dict[str, Any]:
+    (document,) = yaml.safe_load_all(text)
+    return document
 
 
 def container(document: dict[str, Any]) -> dict[str, Any]:
@@ -192,20 +195,33 @@ def test_a_line_break_is_refused_where_no_file_can_carry_it() -> None:
 
 def test_kubernetes_takes_strings_only_and_has_no_names_to_replace() -> None:
     said = emitted("k8s", max_num_seqs=4, kv_cache_dtype="$(SECRET) $$")
-    args = container(kubernetes(said)[0])["args"]
+    args = container(kubernetes(said))["args"]
     assert args[1:] == ["--max-num-seqs", "4", "--kv-cache-dtype", "$$(SECRET) $$$$"]
 
 
-def test_the_config_map_holds_the_file_that_its_container_reads() -> None:
-    _, config_map, deployment = kubernetes(CONFIGURATIONS["k8s"].render(calibration()))
-    assert yaml.safe_load(config_map["data"]["engine.yaml"]) == yaml.safe_load(
-        CONFIGURATIONS["yaml"].render(calibration())
-    )
-    pod = deployment["spec"]["template"]["spec"]
-    (mounted,), (volume,) = container(deployment)["volumeMounts"], pod["volumes"]
-    assert container(deployment)["args"] == ["--config", f"{mounted['mountPath']}/engine.yaml"]
-    assert mounted["name"] == volume["name"]
-    assert volume["configMap"]["name"] == config_map["metadata"]["name"]
+def test_a_deployment_is_complete_and_names_nothing_of_this_machine(tmp_path: Path) -> None:
+    local = calibration().model.model_copy(update={"source": "local"})
+    made = with_config({"model": "/home/me/qwen", "tensor_parallel_size": 2, "max_num_seqs": 4})
+    text = CONFIGURATIONS["k8s"].render(made.model_copy(update={"model": local}))
+    found = kubernetes(text)
+    assert (found["apiVersion"], found["kind"]) == ("apps/v1", "Deployment")
+    labels = found["spec"]["template"]["metadata"]["labels"]
+    assert found["spec"]["selector"]["matchLabels"] == labels
+    started = container(found)
+    assert started["image"] == "vllm/vllm-openai:v0.32.0"
+    assert started["args"][0] == "/models/qwen"
+    assert started["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
+    volumes = {one["name"] for one in found["spec"]["template"]["spec"]["volumes"]}
+    assert volumes == {one["name"] for one in started["volumeMounts"]} == {"shm", "models"}
+    assert "/home" not in text
+    exemplars = [entry.exemplar for entry in calibration().limits.evidence if entry.exemplar]
+    assert exemplars
+    whole = CONFIGURATIONS["k8s"].render(calibration())
+    assert not [name for name in exemplars if name in whole]
+    (tmp_path / "engine.k8s.yaml").write_text(whole)
+    again = read_configuration(tmp_path / "engine.k8s.yaml")
+    assert again.model == calibration().engine_config["model"]
+    assert [again.model, *again.written] == flat(calibration().engine_config)
 
 
 def test_python_is_what_the_library_hands_over() -> None:
@@ -258,7 +274,7 @@ def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str
     assert words[0] == model
     assert json.loads(words[2]) == kwargs
     assert shell(f"words {CONFIGURATIONS['args'].render(made)}") == words
-    args = container(kubernetes(CONFIGURATIONS["k8s"].render(made))[0])["args"]
+    args = container(kubernetes(CONFIGURATIONS["k8s"].render(made)))["args"]
     assert [word.replace("$$", "$") for word in args] == words
     assert python(CONFIGURATIONS["python"].render(made)) == made.engine_args()
     shell('eval "words $SAID"', SAID=variable(CONFIGURATIONS["env"].render(made)))
@@ -274,10 +290,8 @@ def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
     made = with_server(given=[LIMIT, "LD_PRELOAD"])
     lines = CONFIGURATIONS["env"].render(made).splitlines()
     assert lines[-1] == f"{LIMIT}=41"
-    documents = list(yaml.safe_load_all(CONFIGURATIONS["k8s"].render(made)))
-    for document in (documents[0], documents[2]):
-        (container,) = document["spec"]["template"]["spec"]["containers"]
-        assert container["env"] == [{"name": LIMIT, "value": "41"}]
+    started = container(kubernetes(CONFIGURATIONS["k8s"].render(made)))
+    assert started["env"] == [{"name": LIMIT, "value": "41"}]
 
 
 @pytest.mark.parametrize("form", ["env", "k8s"])

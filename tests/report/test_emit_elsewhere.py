@@ -20,8 +20,8 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import OutputError
 from mmcalib.gpus import catalogue
 from mmcalib.report.registry import CONFIGURATIONS
-from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.memory import Memories, Memory
+from mmcalib.result.serve_arguments import serve_arguments
 from mmcalib.result.server import ServerPart
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report import published

@@ -209,7 +209,7 @@ def test_a_failed_verdict_offers_no_command() -> None:
 
 def test_a_default_that_would_not_start_is_drawn_and_said() -> None:
     shown = rendered(Calibration.load(DEMO), thumbnails=False)
-    assert "default: 2.74 GiB short" in shown
+    assert "vLLM defaults: 2.74 GiB short" in shown
     assert "would not start" in shown
     assert "291,504" in shown
 

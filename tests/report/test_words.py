@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from mmcalib import wording
+from mmcalib.cli.output import finish
 from mmcalib.report import words
+from mmcalib.report.pages.html import html
+from mmcalib.report.pages.md import md
+from mmcalib.report.report import Report
+from mmcalib.report.terminal import summary
+from mmcalib.result.calibration import YourConfiguration
 from mmcalib.result.evidence import grouped
+from mmcalib.result.memory import Memory
+from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 
 
@@ -67,3 +79,66 @@ def test_reserved_rows_have_a_number_for_every_modality() -> None:
     assert rows["largest video, tokens"] == ("114,688", "1,020")
     assert rows["encoder budget, tokens"] == ("114,688", "2,538")
     assert rows["activation peak"] == ("—", "0.90 GiB")
+
+
+def with_yours(**default_config: object) -> Calibration:
+    made = calibration()
+    budget = made.budget.default.model_copy(update={"max_num_batched_tokens": 8192})
+    diff = "--- a.yaml\tyours\n+++ a.yaml\ttuned\n@@ -1 +1 @@\n-a: 1\n+a: \u202e2\n"
+    update = {
+        "default_config": default_config,
+        "yours": YourConfiguration(
+            file="a.yaml", engine_config={"mm_processor_cache_gb": 2}, compared=[], diff=diff
+        ),
+        "budget": made.budget.model_copy(update={"yours": budget}),
+        "memory": made.memory.model_copy(update={"yours": Memory(kv_cache_tokens=4242)}),
+    }
+    return made.model_copy(update=update)
+
+
+def test_yours_is_between_the_default_and_the_tuned_one() -> None:
+    found = with_yours(max_model_len=8192)
+    assert [c.name for c in words.columns(found)] == ["your flags, no limits", "yours", "tuned"]
+    assert [c.name for c in words.columns(calibration())] == ["vLLM defaults", "tuned"]
+    rows = {what: cells for what, *cells in words.rows(found)}
+    assert rows["max_num_batched_tokens"] == ["2,048", "8,192", "2,538", "computed"]
+    assert rows["KV cache, tokens"][:3] == ["—", "4,242", "—"]
+    assert rows["processor cache, its hits"][1] == "2 GiB"
+
+
+def test_a_configuration_that_reserves_too_little_or_is_refused_has_a_note() -> None:
+    made = with_yours()
+    assert (words.yours_note(made), words.yours_note(calibration())) == ("", "")
+    assert made.budget.yours is not None
+    assert made.yours is not None
+    short = made.budget.yours.model_copy(
+        update={"adequacy": 0.02, "profiled_tokens": 324, "worst_step_tokens": 16_384}
+    )
+    budget = made.budget.model_copy(update={"yours": short})
+    said = words.yours_note(made.model_copy(update={"budget": budget}))
+    assert said.startswith("Yours reserves for 324 of the 16,384 tokens")
+    refused = made.yours.model_copy(update={"refused": "no such dtype"})
+    assert words.yours_note(made.model_copy(update={"yours": refused})).endswith("no such dtype.")
+
+
+def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None:
+    made = with_yours()
+    page = io.StringIO()
+    summary(made, Console(file=page, width=100))
+    report = Report(made, "vllm serve", thumbnails=False)
+    for text in (page.getvalue(), md(report), html(report)):
+        assert "4,242" in text
+        assert "-a: 1\n+a: \\u202e2\n" in text
+    hidden = Report(made, "vllm serve", thumbnails=False, redact_paths=True)
+    assert "a.yaml" not in md(hidden) + html(hidden)
+    finish(
+        made,
+        tmp_path,
+        Console(quiet=True),
+        as_json=False,
+        quiet=True,
+        strict=False,
+        thumbnails=False,
+    )
+    assert made.yours is not None
+    assert (tmp_path / "engine.diff").read_text("utf-8") == made.yours.diff

@@ -12,7 +12,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.engine.reaching import reaching
 from mmcalib.errors import UsageError
-from mmcalib.workflows.config_file import read_config_text, trusted
+from mmcalib.workflows.config_file import read_configuration, trusted
 from mmcalib.workflows.validate.reading import _settings
 from tests.cli.conftest import Cli
 
@@ -41,7 +41,7 @@ def test_a_file_that_grows_when_it_is_read_is_refused(tmp_path: Path, text: str)
     (tmp_path / "a.yaml").write_text(text)
     started = time.process_time()
     with pytest.raises(UsageError):
-        read_config_text(tmp_path / "a.yaml")
+        read_configuration(tmp_path / "a.yaml")
     assert time.process_time() - started < 10
 
 
@@ -75,7 +75,7 @@ def test_what_is_no_file_is_one_line(
 )
 def test_what_yaml_makes_nothing_of_is_a_finding(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    settings, _, broken = _settings(read_config_text(tmp_path / "a.yaml"))
+    settings, _, broken = _settings(read_configuration(tmp_path / "a.yaml").text)
     assert not settings
     assert broken
     assert broken.isprintable()
@@ -145,6 +145,16 @@ def test_vllm_is_not_started_with_what_only_a_file_names(
     assert FILES[line] in found.reaching
     with pytest.raises(UsageError, match=FILES[line]):
         trusted(found, path)
+
+
+@pytest.mark.engine
+def test_flags_of_a_manifest_are_somebody_else_s(host: EngineHost, tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text("kind: Pod\nargs: [--model, org/m, --trust-remote-code, --worker-cls, a.B]\n")
+    found = host.ask(read_configuration(path).question, "reading")
+    assert set(found.reaching) == {"trust_remote_code", "worker_cls"}
+    own = read_configuration(path, ["--trust-remote-code"])
+    assert host.ask(own.question, "reading").reaching == ("worker_cls",)
 
 
 @pytest.mark.engine

@@ -10,7 +10,6 @@ from PIL import Image
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.progress import Silent
-from mmcalib.workflows.upgrade.arguments import WrittenConfiguration
 from mmcalib.workflows.upgrade.compare import compare_releases
 from mmcalib.workflows.upgrade.shapes import shapes_of, taken
 
@@ -31,16 +30,6 @@ def test_sizes_of_media_are_their_extremes_once_each(tmp_path: Path) -> None:
     assert len(shapes) == 3
     with pytest.raises(CorpusError, match="the model takes audio"):
         taken(shapes, ["audio"])
-
-
-def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "engine.yaml"
-    file.write_text("- a\n- b\n")
-    with pytest.raises(UsageError, match="not a YAML mapping"):
-        WrittenConfiguration.of(file, (), None)
-    file.write_text("a: [")
-    with pytest.raises(UsageError, match="it is not YAML"):
-        WrittenConfiguration.of(file, (), None)
 
 
 @pytest.mark.parametrize("count", [0, 3])

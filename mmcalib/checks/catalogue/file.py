@@ -91,7 +91,7 @@ def file_findings(
         detail = f"it does not arrive as written: {'; '.join(lost)}"
         yield Check(ROUND_TRIP, "fail", detail, "write what you want to arrive")
     else:
-        count = len(written.settings)
+        count = len(written.settings) + sum(word.startswith("-") for word in written.flags)
         yield Check(ROUND_TRIP, "pass", f"vLLM's own parser reads all {count} settings")
 
 

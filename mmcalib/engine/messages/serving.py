@@ -13,7 +13,7 @@ from mmcalib.engine.messages.message import Reply, Request
 class ServeConfig(Reply):
     """Every engine argument that the file sets, as the engine would see it after parsing; `values`
     are those of all arguments of `vllm serve`, its defaults among them. `reaching` are settings of
-    the file, and not of the flags, that import or run what they name, write or connect. `server`
+    the file, and not of the user, that import or run what they name, write or connect. `server`
     are the arguments of the API server alone that file or flags set.
     """
 
@@ -25,10 +25,13 @@ class ServeConfig(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ParseServeConfig(Request[ServeConfig]):
-    """Parse what `vllm serve` would be given: a YAML file, flags, or both (flags win)."""
+    """Parse what `vllm serve` would be given: a YAML file, flags, or both (flags win). `written`
+    are flags that a file of another form holds: the user's own go behind them.
+    """
 
     path: str | None = None
     flags: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import shlex
 
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.sayable import check_visible
-from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.serve_arguments import serve_arguments
 
 
 def arguments_text(calibration: CalibrationDocument) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -13,11 +12,10 @@ from mmcalib.derive.container import processor_caches_bytes, shm_bytes
 from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.sayable import check_visible
-from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.serve_arguments import serve_arguments
 from mmcalib.sizes import GIB
 
-_IMAGE = "vllm/vllm-openai"
 _PORT = 8000
 _HUB = '--env HF_HOME=/hub --volume "${HF_HOME:-$HOME/.cache/huggingface}:/hub"'
 
@@ -50,9 +48,7 @@ def _words(calibration: CalibrationDocument) -> Iterator[str]:
         yield shlex.join(["--mount", f"type=bind,source={model},target={model},readonly"])
     else:
         yield _HUB
-    release = re.match(r"\d+\.\d+\.\d+", calibration.tool.vllm)
-    tag = f"v{release[0]}" if release else "latest"
-    yield f"--entrypoint vllm {_IMAGE}:{tag} serve"
+    yield f"--entrypoint vllm {emitted.image(calibration)} serve"
     for option in serve_arguments(config):
         yield shlex.join(option)
 

@@ -12,8 +12,8 @@ from mmcalib import wording
 from mmcalib.errors import OutputError
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.sayable import check_visible
-from mmcalib.report.serve_arguments import serve_arguments
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.serve_arguments import serve_arguments
 from mmcalib.result.server import ServerPart
 
 # Not VLLM_...: vLLM warns of such names that it does not know, or refuses them.

@@ -1,84 +1,71 @@
-"""The configuration for Kubernetes: arguments of a container, or a file in a ConfigMap."""
+"""The configuration for Kubernetes: a Deployment, complete as `kubectl apply` takes it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
-from mmcalib import wording
-from mmcalib.report import kubernetes
+from mmcalib.derive.container import shm_bytes
+from mmcalib.report import emitted, kubernetes
 from mmcalib.report.configuration_format import ConfigurationFormat
-from mmcalib.report.emit.env import left_out_words
-from mmcalib.report.emitted import dump
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.sizes import GIB
 
-_FOLDER = "/etc/vllm"
-_FILE = "engine.yaml"
-_CONFIG = "vllm-engine"
-
-_HEAD = """\
-# vLLM configuration for {model}, made by mmcalib.
-# Two ways to the same engine; take one. `vllm` stands for the names of your Deployment and its
-# container. A model that is a folder must be mounted there, too.
-{left_out}
-# 1. As arguments. They change with the Deployment, which then starts its pods anew.
-"""
-_SECOND = """\
-# 2. As a file, with the reason of each value. This goes to the cluster ...
-"""
-_THIRD = """\
-# ... and this to the Deployment, instead of 1. Pods do not start anew when the file changes:
-# kubectl rollout restart deployment/vllm
-"""
+_NAME = "vllm"
+_PORT = 8000
+_MODELS = "/models"
+_RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 def kubernetes_text(calibration: CalibrationDocument) -> str:
-    """Three YAML documents: a Deployment's part with `args`, a ConfigMap with `engine.yaml`, and
-    a Deployment's part that mounts it.
+    """One document. No path of this machine is in it: a model that is a folder here is one of a
+    volume there.
     """
-    listed = kubernetes.words(calibration.engine_config)
-    path = f"{_FOLDER}/{_FILE}"
-    content = engine_yaml(calibration, f"vllm serve --config {path}")
-    config_map = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": _CONFIG},
-        "data": {_FILE: content},
+    config, notes = dict(calibration.engine_config), list[str]()
+    shared = math.ceil(shm_bytes(config) / GIB)
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - of the container
+    volumes: list[dict[str, Any]] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared}Gi"}}
+    ]
+    if calibration.model.source == "local":
+        folder = PurePosixPath(str(config["model"])).name
+        config["model"] = f"{_MODELS}/{folder}"
+        mounts.append({"name": "models", "mountPath": _MODELS})
+        volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": "models"}})
+        notes.append(f"The claim `models` holds the checkpoint as {folder}.")
+    labels = {"app": _NAME}
+    container = {
+        "name": _NAME,
+        "image": emitted.image(calibration),
+        "command": ["vllm", "serve"],
+        "args": kubernetes.words(config),
+        **kubernetes.variables(calibration),
+        "ports": [{"containerPort": _PORT}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": _PORT}},
+        "resources": {"limits": {"nvidia.com/gpu": str(_gpus(config))}},
+        "volumeMounts": mounts,
     }
-    server = calibration.server
-    more = kubernetes.variables(calibration)
-    left_out = "".join(f"{line}\n" for line in (left_out_words(server) if server else ()))
-    mounting = {
-        **more,
-        "args": ["--config", path],
-        "volumeMounts": [{"name": _CONFIG, "mountPath": _FOLDER, "readOnly": True}],
-    }
-    volume = {"name": _CONFIG, "configMap": {"name": _CONFIG}}
-    return "---\n".join(
-        (
-            _HEAD.format(model=wording.plain(calibration.model.id), left_out=left_out)
-            + dump(_deployment({**more, "args": listed})),
-            _SECOND + dump(config_map),
-            _THIRD + dump(_deployment(mounting, volumes=[volume])),
-        )
-    )
-
-
-def _deployment(container: Mapping[str, Any], **pod: Any) -> dict[str, Any]:
-    """The part of a Deployment that says how its container starts."""
-    started = {"name": "vllm", "command": ["vllm", "serve"], **container}
-    return {
+    pod = {"containers": [container], "volumes": volumes}
+    deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "vllm"},
-        "spec": {"template": {"spec": {"containers": [started], **pod}}},
+        "metadata": {"name": _NAME, "labels": dict(labels)},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": dict(labels)},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
     }
+    return emitted.head(calibration, *notes) + emitted.dump(deployment)
+
+
+def _gpus(config: Mapping[str, Any]) -> int:
+    ranks = (config.get(name) for name in _RANKS)
+    return math.prod(n for n in ranks if isinstance(n, int) and n > 0)
 
 
 RENDERER = ConfigurationFormat(
-    "k8s.yaml",
-    kubernetes_text,
-    use="paste into your Deployment what {file} says",
-    variables=True,
+    "k8s.yaml", kubernetes_text, use="kubectl apply -f {file}", variables=True
 )

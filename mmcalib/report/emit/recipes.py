@@ -12,8 +12,8 @@ from typing import Any
 from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.needed import needed_on
-from mmcalib.report.serve_arguments import serve_words
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.serve_arguments import serve_words
 
 _GB = 10**9
 

@@ -13,8 +13,8 @@ from mmcalib.gpus import catalogue
 from mmcalib.report import emitted
 from mmcalib.report.configuration_format import ConfigurationFormat
 from mmcalib.report.needed import needed_on
-from mmcalib.report.serve_arguments import serve_words
 from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.serve_arguments import serve_words
 
 # Ours and SkyPilot's names, of GPUs that take bfloat16.
 _NAMES: Mapping[str, str] = {

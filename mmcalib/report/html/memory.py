@@ -78,7 +78,7 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
 
 def _bars(calibration: CalibrationDocument) -> list[tuple[str, Memory]]:
     found = calibration.memory
-    bars = [("default", found.default), ("calibrated", found.calibrated)]
+    bars = [(one.name, one.memory) for one in words.columns(calibration)]
     if found.measured is not None:
         where = f" on {calibration.startup.device}" if calibration.startup else ""
         bars.append((f"measured{where}", found.measured))
@@ -131,9 +131,9 @@ def _notes(calibration: CalibrationDocument) -> Iterator[str]:
     found = calibration.memory
     if found.calibrated.kv_cache_bytes is None:
         yield "mmcalib run --gpu NAME predicts the memory of a GPU without having it."
-    for name, one in (("default", found.default), ("calibrated", found.calibrated)):
-        if one.note:
-            yield f"Of the {name}: {wording.plain(one.note).rstrip('.')}."
+    for one in words.columns(calibration):
+        if one.memory.note:
+            yield f"{one.name}: {wording.plain(one.memory.note).rstrip('.')}."
     if found.measured is not None and found.measured.note:
         yield f"Of the engine start: {wording.plain(found.measured.note).rstrip('.')}."
     yield from (

@@ -72,6 +72,10 @@ def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dic
             f"a calibration does not name {len(names):,} files: their names cannot be withheld",
             hint="mmcalib run --redact-paths",
         )
+    if calibration.yours is not None:
+        # Its lines are of a file of the user's, whatever they name.
+        yours = calibration.yours.model_copy(update={"file": "", "diff": ""})
+        calibration = calibration.model_copy(update={"yours": yours})
     spoken = _spoken(names)
     local = calibration.model.source == "local"
     model = _model(calibration.model.id, local=local)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from mmcalib.checks.catalogue.engine import RUN_FINISHED
 from mmcalib.checks.check import Check, verdict
 from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.errors import MmcalibError
 from mmcalib.result.budget import Budgets
-from mmcalib.result.calibration import Limits, Model, Tool
+from mmcalib.result.calibration import Limits, Model, Tool, YourConfiguration
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.server import ServerPart
@@ -19,6 +22,7 @@ from mmcalib.workflows.calibration.decided import Decided
 from mmcalib.workflows.calibration.encoder_sweep import encoder_sweep
 from mmcalib.workflows.calibration.evidence import evidence, with_effects
 from mmcalib.workflows.calibration.frontier import frontier_points
+from mmcalib.workflows.calibration.given import default_args
 from mmcalib.workflows.calibration.memory_found import MemoryFound
 from mmcalib.workflows.calibration.proven import Proven
 from mmcalib.workflows.calibration.reviewed import Reviewed
@@ -59,6 +63,7 @@ def assemble(
         checks = memory_found.checks
     predicted = memory_found.predicted if memory_found else None
     pool, gpu = memory_found.pool if memory_found else None, job.gpu
+    engine_config = pool.on(decided.engine_config) if pool else decided.engine_config
     return Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool=Tool(mmcalib=__version__, **opened.versions),
@@ -85,7 +90,9 @@ def assemble(
                 *(pinned_evidence(pool, gpu.name) if pool and gpu else ()),
             ],
         ),
-        engine_config=pool.on(decided.engine_config) if pool else decided.engine_config,
+        engine_config=engine_config,
+        default_config=default_args(job.policy, decided.given),
+        yours=_yours(decided, engine_config),
         budget=Budgets(
             default=encoder_budget(decision.default_budget, table=decision.default_table),
             calibrated=encoder_budget(
@@ -93,8 +100,9 @@ def assemble(
                 {m: count.value for m, count in decision.counts.items()},
                 decision.table,
             ),
+            yours=decided.budget_yours,
         ),
-        memory=_memories(decided, proven, predicted),
+        memory=_memories(decided, proven, predicted, memory_found.yours if memory_found else None),
         frontier=frontier_points(decision, predicted),
         startup=startup_figures(proof.started, proof.burst, proof.replayed),
         checks=list(map(CheckResult.showing, checks)),
@@ -121,7 +129,25 @@ def assemble(
     )
 
 
-def _memories(decided: Decided, proven: Proven, predicted: Predicted | None) -> Memories:
+def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfiguration | None:
+    found = decided.yours
+    if found is None:
+        return None
+    return YourConfiguration(
+        file=str(found.written.source or ""),
+        engine_config=dict(found.engine_args),
+        compared=found.compared,
+        diff=found.written.diff(engine_config, found.values),
+        refused=decided.refused_yours,
+    )
+
+
+def _memories(
+    decided: Decided,
+    proven: Proven,
+    predicted: Predicted | None,
+    yours: Rehearsed | MmcalibError | None = None,
+) -> Memories:
     """As rehearsed where a GPU was named, else as measured in the start: then weights and KV bytes
     per token are the model's and so the same, and the peak is the calibrated configuration's.
     """
@@ -133,6 +159,8 @@ def _memories(decided: Decided, proven: Proven, predicted: Predicted | None) -> 
     gpu, decision = predicted.gpu, decided.decision
     path, problem = decided.served.resolved.path, str(predicted.failure)
 
+    unrehearsed = Memory(gpu=gpu.name, note=str(yours)) if yours is not None else None
+
     def rough(budget: Budget, args: dict[str, Any]) -> Memory:
         return by_formula(gpu, started, budget, args, path, problem)
 
@@ -143,5 +171,6 @@ def _memories(decided: Decided, proven: Proven, predicted: Predicted | None) -> 
         calibrated=memory(predicted.calibrated, gpu)
         if predicted.calibrated
         else rough(decision.budget, decision.engine_args),
+        yours=memory(yours, gpu) if isinstance(yours, Rehearsed) else unrehearsed,
         measured=calibrated if started else None,
     )

@@ -116,7 +116,11 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
 
 
 def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
-    yield _processor_cache(decision.cache, policy)
+    given = decision.engine_args.get("mm_processor_cache_gb")
+    if isinstance(decision.cache, UnsizedCache) and given is not None:
+        yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {given:g} GiB hold")
+    else:
+        yield _processor_cache(decision.cache, policy)
     yield from _large_items(decision)
 
 

@@ -22,9 +22,10 @@ from mmcalib.workflows.spec import Job, RunSoFar
 
 
 def calibrate(
-    model: str,
+    model: str | None = None,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
+    config: str | os.PathLike[str] | None = None,
     requests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     census: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     policy: Policy | Mapping[str, Any] | None = None,
@@ -47,11 +48,12 @@ def calibrate(
     """Calibrate vLLM for the media in `data` and `requests`, or for those that `mmcalib scan` or
     `merge` counted in a `census`, and return the result.
 
-    `model` is a local checkpoint folder or a hub id; `policy` may be a dict of its fields; `gpu` is
-    the one that will serve, by name, whose memory is then predicted ("auto": the present one).
-    `engine_args` are what the server has besides, such as `{"tensor_parallel_size": 2}`.
-    Whether the configuration may be used is `.verdict`. Raises `mmcalib.errors.MmcalibError` when
-    there is nothing to calibrate.
+    `model` is a local checkpoint folder or a hub id; `config` is a file of what serves today, in
+    any form, which may name the model: its limits are compared with. `policy` may be a dict of its
+    fields; `gpu` is the one that will serve, by name, whose memory is then predicted ("auto": the
+    present one). `engine_args` are what the server has besides, such as
+    `{"tensor_parallel_size": 2}`. Whether the configuration may be used is `.verdict`. Raises
+    `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
     """
     policy = policy_from(policy)
     options = checked(
@@ -59,6 +61,7 @@ def calibrate(
         {
             **said_by(policy),
             "model": model,
+            "config": Path(config) if config else None,
             "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],
             "requests": [Path(one) for one in _several(requests)],
             "census": [Path(one) for one in _several(census)],

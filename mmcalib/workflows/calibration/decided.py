@@ -9,6 +9,8 @@ from typing import Any
 
 from mmcalib.census.sample import choose
 from mmcalib.domain.items import Skipped
+from mmcalib.result.budget import EncoderBudget
+from mmcalib.workflows.calibration.given import YourConfiguration, budget_yours
 from mmcalib.workflows.calibration.served import Served
 from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.decision.budgets import BudgetSource
@@ -25,7 +27,8 @@ from mmcalib.workflows.traffic.beside import Serving
 @dataclass(frozen=True, slots=True)
 class Decided:
     """`sample` are the real files that were measured, `given` the engine arguments that the user
-    said besides; `serving` serves all requests on the job's GPU.
+    said besides; `serving` serves all requests on the job's GPU. `yours` is the user's
+    configuration, with vLLM's budget under it or why it has none.
     """
 
     served: Served
@@ -33,6 +36,9 @@ class Decided:
     decision: Decision
     given: Mapping[str, Any] = field(default_factory=dict)
     serving: Serving | None = None
+    yours: YourConfiguration | None = None
+    budget_yours: EncoderBudget | None = None
+    refused_yours: str = ""
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -74,7 +80,8 @@ def derive(session: Session, served: Served) -> Decided:
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
     decision = held(effective(decision, budgets, progress), budgets, progress)
-    return Decided(served, sample, decision, session.given, serving)
+    budget, refused = budget_yours(session.yours, budgets)
+    return Decided(served, sample, decision, session.given, serving, session.yours, budget, refused)
 
 
 def _serving(session: Session, served: Served) -> Serving | None:

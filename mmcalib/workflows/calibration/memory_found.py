@@ -11,6 +11,8 @@ from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.check import Check
 from mmcalib.derive.fixed_pool import FixedPool
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.errors import MmcalibError
 from mmcalib.result.traffic import ServedTraffic
 from mmcalib.wording import flag, gib
 from mmcalib.workflows.calibration.proven import Proven
@@ -48,7 +50,7 @@ from mmcalib.workflows.traffic.beside import (
 class MemoryFound:
     """`sizes` are the encoder's peaks of what a sweep measured; `checks` are those of all stages,
     in bytes where that is known now. Without a GPU nothing was rehearsed. `pool` is written where
-    that was asked.
+    that was asked; `yours` is the user's configuration rehearsed, or why it could not be.
     """
 
     predicted: Predicted | None
@@ -56,6 +58,7 @@ class MemoryFound:
     checks: tuple[Check, ...]
     traffic: ServedTraffic | None = None
     pool: FixedPool | None = None
+    yours: Rehearsed | MmcalibError | None = None
 
 
 def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
@@ -98,8 +101,10 @@ def predict_memory(
     if kept is not None and kept.rehearsed is not None:
         served = replace(found, calibrated=kept.rehearsed)
     rehearse = ["mmcalib", "rehearse", "--model", job.model]
-    if job.flags:
-        rehearse += ["--", *job.flags]
+    if job.config.source is not None:
+        rehearse += ["--config", str(job.config.source)]
+    if job.config.flags:
+        rehearse += ["--", *job.config.flags]
     judged = in_bytes(
         checks,
         served,
@@ -120,7 +125,9 @@ def predict_memory(
         judged += more
     compared = comparison_check(found, traffic, decision, job.policy)
     judged += [compared] if compared is not None else []
-    return MemoryFound(found, sizes, tuple(judged), traffic, kept.pool if kept else None)
+    pool = kept.pool if kept else None
+    yours = session.prediction.known(session.yours.engine_args) if session.yours else None
+    return MemoryFound(found, sizes, tuple(judged), traffic, pool, yours)
 
 
 def _starts_with(decision: Decision, every: Ask) -> StartsWith:

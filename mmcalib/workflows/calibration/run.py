@@ -83,6 +83,7 @@ def _run(
     proofs: Proofs,
 ) -> Calibration:
     with session_of(job, resolved, progress, shared) as session:
+        job = session.job
         opening = shared.open(partial(open_to_calibrate, session, resolved))
         ahead: list[Future[Any]] = [opening, *([session.fitting] if session.fitting else [])]
         if shared.corpus is None:

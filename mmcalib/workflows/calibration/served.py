@@ -100,7 +100,7 @@ def _on_the_gpu(session: Session, opened: ModelInfo, resolved: ResolvedModel) ->
     if session.prediction is None:
         return opened
     refuse_unusable(
-        session.prediction, session.default_args, session.given, session.job.flags, resolved
+        session.prediction, session.default_args, session.given, session.job.config.flags, resolved
     )
     return as_served(opened, session.default_args, session.prediction)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,13 +16,14 @@ from mmcalib.derive.policy import FIT
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.answers import Answers
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.remembering import RememberingHost
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
-from mmcalib.workflows.calibration.given import said_by_flags
+from mmcalib.workflows.calibration.given import YourConfiguration, default_args, read_yours
+from mmcalib.workflows.config_file import WrittenConfiguration, trusted
 from mmcalib.workflows.memory.explored import refuse_too_small
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
@@ -42,7 +43,8 @@ _REMEMBERED = (
 @dataclass(frozen=True, slots=True)
 class Session:
     """`prediction` lives on the job's GPU, as does `serving`, where requests are served; None where
-    none is named. `given` are the engine arguments that the user said, as vLLM names them.
+    none is named. `given` are the engine arguments that the user said, as vLLM names them; `yours`
+    is the configuration that they are from, whose other values the `job` has or are compared with.
     `fitting` fails where no configuration of the model starts on the GPU.
     """
 
@@ -53,16 +55,12 @@ class Session:
     progress: Progress
     given: Mapping[str, Any] = field(default_factory=dict)
     serving: ServingProcess | None = None
+    yours: YourConfiguration | None = None
     fitting: Future[None] | None = None
 
     @property
     def default_args(self) -> dict[str, Any]:
-        """What the user said of the engine, which the default configuration has too."""
-        said = {
-            "max_model_len": self.job.policy.context_tokens,
-            "gpu_memory_utilization": self.job.policy.gpu_memory_utilization,
-        }
-        return {name: value for name, value in said.items() if value is not None} | dict(self.given)
+        return default_args(self.job.policy, self.given)
 
 
 @dataclass(slots=True)
@@ -145,22 +143,29 @@ def session_of(
                 serving = ServingProcess(own, thread.submit, apart=True)
         host = shared.host_of(resolved.path, answers, progress)
 
-        def parse(words: Sequence[str]) -> ServeConfig:
+        def parse(written: WrittenConfiguration) -> ServeConfig:
             """On the GPU that will serve, where one is named: options have its defaults."""
             if rehearsals is not None:
-                return rehearsals.parsed(None, words)
-            return host.ask(ParseServeConfig(None, tuple(words)), "reading vLLM's flags")
+                return rehearsals.parsed(written)
+            return trusted(host.ask(written.question, "reading vLLM's flags"), written.source)
 
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
             refuse_unknown(job.engine_args, listed.engine)
-        said = said_by_flags(job.flags, parse, progress, pinned=job.pin_kv_cache)
-        given = {**job.engine_args, **said}
-        session = Session(job, host, prediction, scratch, progress, given, serving)
+        counted = bool(job.requests or job.census)
+        yours = read_yours(job.config, parse, progress, pinned=job.pin_kv_cache, counted=counted)
+        given = {**job.engine_args, **(yours.given if yours else {})}
+        if yours is not None:
+            job = replace(job, policy=yours.taken(job.policy))
+            # A configuration without limits is the default that is compared with anyway.
+            yours = yours if yours.compared or yours.written.source else None
+        session = Session(job, host, prediction, scratch, progress, given, serving, yours)
         if prediction is not None:
             fitting = partial(refuse_too_small, prediction, _least(session), resolved.id)
             session = replace(session, fitting=prediction.after(fitting))
             prediction.begin(session.default_args)
+            if yours is not None:
+                prediction.begin(yours.engine_args)
         yield session
 
 

@@ -18,7 +18,6 @@ from mmcalib.engine.messages import (
     FindWorstOrder,
     Imagine,
     ListServeOptions,
-    ParseServeConfig,
     Rehearse,
     ServeConfig,
     ServeOptions,
@@ -31,10 +30,15 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, resolve
 from mmcalib.progress import Progress, StepLog
 from mmcalib.result.rehearsal import Rehearsal
-from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
+from mmcalib.workflows.config_file import (
+    UNNAMED,
+    WrittenConfiguration,
+    read_configuration,
+    trusted,
+)
 from mmcalib.workflows.memory.figures import rehearsal
 from mmcalib.workflows.refused import refusal, saying_what_to_change
-from mmcalib.workflows.serve_flags import model_beside, refuse_unknown, refused_flags
+from mmcalib.workflows.serve_flags import refuse_unknown, refused_flags
 from mmcalib.workflows.spec import cache_dir
 
 AUTO = "auto"
@@ -75,23 +79,15 @@ class Rehearsals(Closing):
         self.imagine()
         return self._host.ask(ListServeOptions(), "listing the options of vllm serve")
 
-    def parse(self, config: Path | None, flags: Sequence[str]) -> dict[str, Any]:
-        """What a config file and flags of `vllm serve` say, as engine arguments. Raises as
-        `parsed`.
-        """
-        return self.parsed(config, flags).engine_args
-
-    def parsed(self, config: Path | None, flags: Sequence[str]) -> ServeConfig:
-        """The same, with the values of all arguments.
+    def parsed(self, configuration: WrittenConfiguration) -> ServeConfig:
+        """What a configuration says, with the values of all arguments.
 
         Raises EngineError with vLLM's own complaint, UsageError where the file names what only
         flags may.
         """
         self.imagine()
-        path = None if config is None else str(config)
-        request = ParseServeConfig(path, tuple(flags))
-        parsed = self._host.ask(request, "reading the configuration")
-        return trusted(parsed, config)
+        parsed = self._host.ask(configuration.question, "reading the configuration")
+        return trusted(parsed, configuration.source)
 
     def imagine(self) -> None:
         """Import vLLM, once. Its parser asks for the platform, which must be the imaginary one by
@@ -178,7 +174,7 @@ def rehearse(
 ) -> list[Rehearsal]:
     """What vLLM's startup would find on `gpu`, one `Rehearsal` per config; no GPU is needed.
 
-    Each config is a file for `vllm serve --config`, or None for the defaults; `flags` of
+    Each config is a file that holds one in any form, or None for the defaults; `flags` of
     `vllm serve` and `engine_args` go on top of each. `model` may be left out where the config
     names one. Raises `mmcalib.errors.MmcalibError`.
     """
@@ -189,9 +185,10 @@ def rehearse(
     with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
         rehearsals.refuse_unknown(engine_args or ())
         for config in configs:
-            path = None if config is None else Path(config)
+            written = read_configuration(None if config is None else Path(config), flags, model)
+            path = written.source
             with saying_what_to_change(path, flags):
-                args = arguments(rehearsals, path, flags, model)
+                args = arguments(rehearsals, written)
                 named = taken_model(args)
                 if named not in resolved:
                     resolved[named] = resolve(named, cache_dir=cache_dir())
@@ -203,16 +200,19 @@ def rehearse(
     return results
 
 
-def arguments(
-    rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
-) -> dict[str, Any]:
-    """What config file, flags and model say together, as engine arguments. Raises UsageError."""
-    model, flags = model_beside(model, flags)
-    if config is not None:
-        read_config_text(config)
-    args = {} if config is None and not flags else _parsed(rehearsals, config, flags, model)
-    if model is not None:
-        args["model"] = model
+def arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> dict[str, Any]:
+    """What a configuration says, as engine arguments. Raises UsageError."""
+    try:
+        args = rehearsals.parsed(written).engine_args
+    except VllmRefused as error:
+        said = refused_flags(
+            refusal(error), (*written.written, *written.flags), rehearsals.options()
+        )
+        if said is not None:
+            raise said from error
+        raise
+    if args.get("model") == UNNAMED:
+        del args["model"]
     return args
 
 
@@ -222,19 +222,3 @@ def taken_model(args: dict[str, Any]) -> str:
     if not named:
         raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
     return named
-
-
-def _parsed(
-    rehearsals: Rehearsals, config: Path | None, flags: Sequence[str], model: str | None
-) -> dict[str, Any]:
-    named = () if model is None and config is not None else (model or UNNAMED,)
-    try:
-        args = rehearsals.parse(config, (*named, *flags))
-    except VllmRefused as error:
-        said = refused_flags(refusal(error), flags, rehearsals.options())
-        if said is not None:
-            raise said from error
-        raise
-    if args.get("model") == UNNAMED:
-        del args["model"]
-    return args

@@ -23,6 +23,7 @@ from mmcalib.progress import Progress, Silent
 from mmcalib.result.log_row import LogRow
 from mmcalib.result.plan import Plan
 from mmcalib.version import __version__
+from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of
 from mmcalib.workflows.opening import open_model, takes_no_media
@@ -73,13 +74,14 @@ def plan(
     wanted, kept = parse_goal(goal), parse_kept(keep)
     read = from_log.read(Path(log)) if log is not None else None
     device = _gpu(gpu, read)
-    path = None if config is None else Path(config)
+    written = read_configuration(None if config is None else Path(config), flags, model)
+    path = written.source
     with (
         Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,
         saying_what_to_change(path, flags),
     ):
-        args = arguments(rehearsals, path, flags, model)
+        args = arguments(rehearsals, written)
         if read is not None:
             args = {**read.engine_args, **args}
         resolved = _resolved(args, read)

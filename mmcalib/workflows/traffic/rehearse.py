@@ -17,6 +17,7 @@ from mmcalib.progress import Progress, Silent
 from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.scratch import Scratch
 from mmcalib.wording import several
+from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.figures import rehearsal
 from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
@@ -53,9 +54,10 @@ def rehearse_traffic(
     """
     progress = progress or Silent()
     found = gpu_of(gpu) if isinstance(gpu, str) else gpu
-    path = None if config is None else Path(config)
+    written = read_configuration(None if config is None else Path(config), flags, model)
+    path = written.source
     with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
-        args = arguments(rehearsals, path, flags, model)
+        args = arguments(rehearsals, written)
         resolved = resolve(taken_model(args), cache_dir=cache_dir())
         corpus = read(
             data,

@@ -17,11 +17,11 @@ from mmcalib.models import ResolvedModel, resolve
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.release_comparison import ComparedFigure, ComparedRelease, ReleaseComparison
 from mmcalib.version import __version__
+from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.memory.figures import rehearsal
 from mmcalib.workflows.memory.rehearse import AUTO, gpu_of
 from mmcalib.workflows.opening import takes_no_media
 from mmcalib.workflows.spec import cache_dir
-from mmcalib.workflows.upgrade.arguments import WrittenConfiguration
 from mmcalib.workflows.upgrade.shapes import shapes_of
 from mmcalib.workflows.upgrade.view import ReleaseProbe
 
@@ -45,10 +45,9 @@ def compare_releases(
     """
     progress = progress or Silent()
     where = _installations(pythons)
-    path = None if config is None else Path(config)
-    written = WrittenConfiguration.of(path, flags, model)
-    named = model or str(written.settings.get("model") or "")
-    if not named:
+    written = read_configuration(None if config is None else Path(config), flags, model)
+    path, named = written.source, written.named_model
+    if named is None:
         raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
     found = gpu_of(gpu) if isinstance(gpu, str) else gpu
     resolved = resolve(named, cache_dir=cache_dir())

@@ -19,9 +19,10 @@ from mmcalib.errors import EngineError, NotMultimodal
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
+from mmcalib.workflows.config_file import WrittenConfiguration
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.opening import context_of
-from mmcalib.workflows.upgrade.arguments import WrittenConfiguration, serve_arguments
+from mmcalib.workflows.upgrade.arguments import serve_arguments
 from mmcalib.workflows.upgrade.shapes import taken
 from mmcalib.workflows.validate.subject import setting_of
 

@@ -26,7 +26,7 @@ def unread(job: ValidateJob, config: UnreadableConfig) -> Validation:
     return Validation(
         checks=list(map(CheckResult.showing, config.checks)),
         verdict=verdict(config.checks),
-        config=str(job.config),
+        config=str(job.config or ""),
         flags=list(job.flags),
         model=config.model,
         source=None,

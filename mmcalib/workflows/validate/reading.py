@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,17 @@ import yaml
 from mmcalib.checks.catalogue.file import ROUND_TRIP, Written, file_findings
 from mmcalib.checks.check import Check
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.wording import one_line
-from mmcalib.workflows.config_file import UNNAMED, read_config_text, trusted
+from mmcalib.workflows.config_file import (
+    UNNAMED,
+    WrittenConfiguration,
+    read_configuration,
+    trusted,
+)
 from mmcalib.workflows.refused import refusal
-from mmcalib.workflows.serve_flags import model_beside, refused_flags
+from mmcalib.workflows.serve_flags import refused_flags
 from mmcalib.workflows.validate.spec import ValidateSession
 
 
@@ -46,52 +51,51 @@ def read_file(session: ValidateSession) -> ReadableConfig | UnreadableConfig:
     """The configuration of the job. Raises UsageError where nobody names a model."""
     job = session.job
     with session.progress.step("reading the configuration"):
-        found = read_config(session.host, job.config, job.flags, job.model, session.scratch)
+        written = read_configuration(job.config, job.flags, job.model)
+        found = read_config(session.host, written, session.scratch)
     if isinstance(found, UnreadableConfig) or found.model:
         return found
-    if not job.model:
-        raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
-    return replace(found, model=job.model)
+    raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
 
 
 def read_config(
-    host: EngineHost, path: Path, flags: Sequence[str], model: str | None, scratch: Path
+    host: EngineHost, configuration: WrittenConfiguration, scratch: Path
 ) -> ReadableConfig | UnreadableConfig:
-    """Parse the file as `vllm serve --config` does. Where vLLM refuses it, what can be read without
+    """Parse it as `vllm serve` does. Where vLLM refuses a file of its own, what can be read without
     the keys at fault is judged on.
 
-    Raises UsageError where there is no such file, where it names what only flags may, and where
-    vLLM refuses the flags.
+    Raises UsageError where the file names what only flags may, and where vLLM refuses the flags.
     """
-    model, flags = model_beside(model, flags)
-    text = read_config_text(path)
-    settings, twice, broken = _settings(text)
-    if broken:
-        return UnreadableConfig(
-            model or "",
-            (Check(ROUND_TRIP, "fail", broken, "write one `option: value` on each line"),),
-        )
+    model, settings, twice = configuration.model or "", dict[str, Any](), list[str]()
+    if configuration.config is not None:
+        settings, twice, broken = _settings(configuration.text)
+        if broken:
+            remedy = "write one `option: value` on each line"
+            return UnreadableConfig(model, (Check(ROUND_TRIP, "fail", broken, remedy),))
     options = host.ask(ListServeOptions(), "listing the options of vllm serve")
-    written = Written(settings, twice, tuple(flags), options.arguments)
-    named = () if model is None and "model" in settings else (model or UNNAMED,)
-    words = (*named, *flags)
-    parsed, refused = _parsed(host, path, words)
+    flags = (*configuration.written, *configuration.flags)
+    written = Written(settings, twice, flags, options.arguments)
+    parsed, refused = _parsed(host, configuration)
     bad: dict[str, str] = {}
     if parsed is None and (said := refused_flags(refused, flags, options.arguments)):
         raise said
     if parsed is None:
-        parsed, bad = _usable(host, written, refused, words, scratch)
+        parsed, bad = _usable(host, configuration, written, refused, scratch)
     values = None if parsed is None else parsed.values
     checks = tuple(file_findings(written, refused, values, bad))
     if parsed is None:
-        return UnreadableConfig(model or "", checks)
+        return UnreadableConfig(model, checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
     return ReadableConfig(args, "" if name == UNNAMED else name, checks, parsed.values)
 
 
 def _usable(
-    host: EngineHost, written: Written, refused: str, words: Sequence[str], scratch: Path
+    host: EngineHost,
+    configuration: WrittenConfiguration,
+    written: Written,
+    refused: str,
+    scratch: Path,
 ) -> tuple[ServeConfig | None, dict[str, str]]:
     """What vLLM reads without the keys at fault, None where that does not help; and why it refuses
     each of those that have a value.
@@ -104,7 +108,7 @@ def _usable(
             bad[key] = refused
             del rest[key]
         usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
-        parsed, refused = _parsed(host, usable, words)
+        parsed, refused = _parsed(host, replace(configuration, config=usable))
         if parsed is not None or written.at_fault(refused) not in rest:
             return parsed, bad
 
@@ -130,11 +134,12 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
     return settings, [key for key, times in named.items() if times > 1], ""
 
 
-def _parsed(host: EngineHost, path: Path, flags: Sequence[str]) -> tuple[ServeConfig | None, str]:
-    """What vLLM's parser makes of the file, or the words in which it refuses it."""
-    request = ParseServeConfig(str(path), tuple(flags))
+def _parsed(
+    host: EngineHost, configuration: WrittenConfiguration
+) -> tuple[ServeConfig | None, str]:
+    """What vLLM's parser makes of it, or the words in which it refuses it."""
     try:
-        parsed = host.ask(request, "reading the configuration")
+        parsed = host.ask(configuration.question, "reading the configuration")
     except VllmRefused as error:
         return None, refusal(error)
-    return trusted(parsed, path), ""
+    return trusted(parsed, configuration.source), ""

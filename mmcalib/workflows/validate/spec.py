@@ -27,9 +27,9 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class ValidateJob:
-    """A file for `vllm serve --config` with `flags` on top, and how far to judge it."""
+    """A configuration in a file, in flags of `vllm serve`, or in both; and how far to judge it."""
 
-    config: Path
+    config: Path | None
     flags: tuple[str, ...] = ()
     model: str | None = None
     media: Media = field(default_factory=Media)

@@ -14,6 +14,7 @@ from mmcalib.options.validate import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
 from mmcalib.result.validation import Validation
 from mmcalib.scratch import Scratch
+from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.memory.rehearse import gpu_of
 from mmcalib.workflows.validate.concluded import concluded
 from mmcalib.workflows.validate.document import judged, refused, unread
@@ -26,7 +27,7 @@ from mmcalib.workflows.validate.tried import try_config
 
 
 def validate(
-    config: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None = None,
     *,
     model: str | None = None,
     data: Sequence[str | os.PathLike[str]] = (),
@@ -38,7 +39,7 @@ def validate(
     startup_budget_s: float = STARTUP_BUDGET_S,
     progress: Progress | None = None,
 ) -> Validation:
-    """Judge a file for `vllm serve --config`, with `flags` on top.
+    """Judge a configuration: a file that holds one in any form, `flags` of `vllm serve`, or both.
 
     `data` and `requests` are what will be served; without them made-up items stand for it. `gpu` is
     the one that will serve, whose memory is then rehearsed. Raises `mmcalib.errors.MmcalibError`
@@ -46,19 +47,20 @@ def validate(
     """
     proof = checked(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
     root = Path(allowed_local_media_path) if allowed_local_media_path else None
+    written = read_configuration(Path(config) if config else None, flags, model)
+    if written.source is None and not written.flags and model is None:
+        raise UsageError(
+            "nothing to validate: neither a file nor flags", hint="mmcalib validate engine.yaml"
+        )
     job = ValidateJob(
-        config=Path(config),
-        flags=tuple(flags),
-        model=model,
+        config=written.source,
+        flags=written.flags,
+        model=written.model,
         media=Media(tuple(map(Path, data)), tuple(map(Path, requests)), root),
         gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
         depth=proof.validate,
         startup_budget_s=proof.startup_budget_s,
     )
-    if not job.config.is_file():
-        raise UsageError(
-            f"--config {job.config}: no such file", hint="--config names what vllm serve reads"
-        )
     for option, path in [*(("data", p) for p in data), *(("requests", p) for p in requests)]:
         if not os.path.exists(path):
             raise CorpusError(
@@ -86,5 +88,6 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             examined = examine(session, config, opened, corpus)
             before = (*config.checks, *opened.checks, *examined.checks)
             tried = try_config(session, examined, before)
-            checks = concluded((*before, *tried.checks), tried, examined.memory, str(job.config))
+            name = str(job.config or "FILE")
+            checks = concluded((*before, *tried.checks), tried, examined.memory, name)
             return judged(job, config, examined, tried, checks)

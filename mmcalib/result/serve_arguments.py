@@ -18,7 +18,7 @@ def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
         yield [str(config["model"])]
     for name, value in config.items():
         if name != "model" and value is not None:
-            yield _option(flag(name), value)
+            yield serve_option(name, value)
 
 
 def serve_words(config: Mapping[str, Any]) -> list[str]:
@@ -26,7 +26,9 @@ def serve_words(config: Mapping[str, Any]) -> list[str]:
     return [word for option in serve_arguments(config) for word in option]
 
 
-def _option(option: str, value: Any) -> list[str]:
+def serve_option(name: str, value: Any) -> list[str]:
+    """One option and its values."""
+    option = flag(name)
     match value:
         case True:
             return [option]

@@ -1,0 +1,294 @@
+"""The configuration that a user keeps, in every form, and the same file with tuned values."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mmcalib.errors import UsageError
+from mmcalib.result.serve_arguments import serve_words
+from mmcalib.workflows.config_file import UNNAMED, WrittenConfiguration, read_configuration
+
+MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
+LIMIT = '{"image": 2, "video": 0}'
+WORDS = ("--max-model-len", "8192", "--limit-mm-per-prompt", LIMIT, "--port", "8000")
+# What vLLM reads in these words, and what mmcalib would have instead.
+READ = {"max_model_len": 8192, "limit_mm_per_prompt": {"image": 2, "video": 0}, "port": 8000}
+TUNED = {
+    "model": MODEL,
+    "limit_mm_per_prompt": {"image": 4, "video": 1},
+    "mm_processor_kwargs": {"videos_kwargs": {"size": {"longest_edge": 937664}}},
+    "max_model_len": 8192,
+    "max_num_batched_tokens": 2048,
+}
+
+DEPLOYMENT = f"""\
+apiVersion: v1
+kind: Service
+metadata: {{name: vllm}}
+spec: {{ports: [{{port: 8000}}]}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: vllm}}
+spec:
+  selector: {{matchLabels: {{app: vllm}}}}
+  template:
+    metadata: {{labels: {{app: vllm}}}}
+    spec:
+      initContainers:
+      - {{name: wait, image: busybox, command: [sh, -c, sleep --help]}}
+      containers:
+      - name: vllm
+        image: vllm/vllm-openai:v0.32.0
+        env:
+        - {{name: MODEL, value: {MODEL}}}
+        - {{name: HF_TOKEN, valueFrom: {{secretKeyRef: {{name: hf, key: token}}}}}}
+        args:
+        - --model
+        - $(MODEL)
+        - --max-model-len
+        - "8192"  # the longest of ours
+        - --limit-mm-per-prompt
+        - '{LIMIT}'
+        - --port
+        - "8000"
+        livenessProbe: {{exec: {{command: [curl, --fail, localhost]}}}}
+"""
+SCRIPT = f"""\
+kind: StatefulSet
+spec:
+  template:
+    spec:
+      containers:
+      - name: server
+        image: ours
+        command: [/bin/sh, -c]
+        args:
+        - |
+          export CUDA_VISIBLE_DEVICES=0
+          exec vllm serve {MODEL} \\
+            --max-model-len 8192 \\
+            --limit-mm-per-prompt '{LIMIT}' \\
+            --port 8000
+          echo --never
+"""
+POD = f"""\
+kind: Pod
+spec:
+  containers:
+  - name: server
+    command: [python3, -m, vllm.entrypoints.openai.api_server, --model, {MODEL}]
+    args: [--max-model-len, "8192", --limit-mm-per-prompt, '{LIMIT}', --port, "8000"]
+"""
+QUOTED = f"""\
+kind: Pod
+spec:
+  containers:
+  - command: [sh, -c]
+    args: ["vllm serve {MODEL} --max-model-len 8192 --limit-mm-per-prompt \\
+      '{LIMIT.replace('"', chr(92) + '"')}' --port 8000"]
+"""
+KSERVE = f"""\
+kind: InferenceService
+spec:
+  predictor:
+    model:
+      modelFormat: {{name: huggingface}}
+      storageUri: hf://{MODEL}
+      args:
+      - --backend=vllm
+      - --max-model-len
+      - "8192"
+      - --limit-mm-per-prompt
+      - '{LIMIT}'
+      - --port
+      - "8000"
+"""
+COMPOSE = f"""\
+x-gpu: &gpu
+  environment: {{LENGTH: 8192}}
+services:
+  web: {{image: nginx, command: [nginx, -g, daemon off;]}}
+  vllm:
+    <<: *gpu
+    image: vllm/vllm-openai:latest
+    command: >
+      --model ${{MODEL:-{MODEL}}}
+      --max-model-len $LENGTH
+      --limit-mm-per-prompt '{LIMIT}'
+      --port 8000
+    ports: ["8000:8000"]
+"""
+ONE_LINE = f"""\
+services:
+  vllm:
+    image: vllm/vllm-openai:latest
+    command: --model {MODEL} --max-model-len 8192 --limit-mm-per-prompt '{LIMIT.replace(" ", "")}'
+      --port 8000
+"""
+HELM = f"""\
+servingEngineSpec:
+  modelSpec:
+  - name: qwen
+    repository: vllm/vllm-openai
+    modelURL: {MODEL}
+    vllmConfig:
+      maxModelLen: 8192
+      extraArgs: [--limit-mm-per-prompt, '{LIMIT}', --port, "8000"]
+"""
+SHELL = f"""\
+#!/bin/sh
+set -e
+exec vllm serve {MODEL} \\
+  --max-model-len 8192 --limit-mm-per-prompt '{LIMIT}' \\
+  --port 8000 > server.log 2>&1
+"""
+FORMS = {
+    "deployment.yaml": DEPLOYMENT,
+    "script.yaml": SCRIPT,
+    "pod.yaml": POD,
+    "quoted.yaml": QUOTED,
+    "kserve.yaml": KSERVE,
+    "compose.yaml": COMPOSE,
+    "one_line.yaml": ONE_LINE,
+    "values.yaml": HELM,
+    "serve.sh": SHELL,
+}
+
+
+def read(folder: Path, name: str, text: str) -> WrittenConfiguration:
+    (folder / name).write_text(text)
+    return read_configuration(folder / name)
+
+
+def pairs(words: tuple[str, ...]) -> dict[str, Any]:
+    """Options with their values, JSON as what it says."""
+    return {words[n]: yaml.safe_load(words[n + 1]) for n in range(0, len(words), 2)}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_holds_the_same_flags(tmp_path: Path, name: str) -> None:
+    found = read(tmp_path, name, FORMS[name])
+    assert found.model == MODEL
+    assert found.config is None
+    assert pairs(found.written) == pairs(WORDS)
+
+
+@pytest.mark.parametrize("name", [n for n in FORMS if n != "quoted.yaml"])
+def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, name: str) -> None:
+    found = read(tmp_path, name, FORMS[name])
+    again = read(tmp_path, name, found.tuned(TUNED, READ))
+    assert again.model == MODEL
+    expected = tuple(serve_words({k: v for k, v in TUNED.items() if k != "model"}))
+    assert pairs(again.written) == {**pairs(expected), "--port": 8000}
+    removed = [line for line in found.diff(TUNED, READ).splitlines() if line[:1] == "-"][1:]
+    assert removed
+    assert all(
+        "limit" in line or LIMIT in line or "--port 8000" in line or "8000" in line
+        for line in removed
+    )
+
+
+def test_words_that_yaml_escapes_are_shown_as_a_command(tmp_path: Path) -> None:
+    found = read(tmp_path, "quoted.yaml", QUOTED)
+    diff = found.diff(TUNED, READ).splitlines()
+    assert diff[0] == "--- vllm serve\tyours"
+    assert f"-    --limit-mm-per-prompt '{LIMIT}' \\" in diff
+    assert """+    --limit-mm-per-prompt '{"image": 4, "video": 1}' \\""" in diff
+
+
+def test_a_diff_of_a_deployment_is_of_its_lines(tmp_path: Path) -> None:
+    found = read(tmp_path, "deployment.yaml", DEPLOYMENT).diff(TUNED, READ)
+    assert [line for line in found.splitlines() if line[0] in "+-"][2:] == [
+        f"-        - '{LIMIT}'",
+        """+        - '{"image": 4, "video": 1}'""",
+        "+        - --mm-processor-kwargs",
+        """+        - '{"videos_kwargs": {"size": {"longest_edge": 937664}}}'""",
+        "+        - --max-num-batched-tokens",
+        "+        - '2048'",
+    ]
+
+
+def test_vllm_s_own_file_keeps_its_comments(tmp_path: Path) -> None:
+    text = (
+        f"# ours\nmodel: {MODEL}\nlimit-mm-per-prompt: {{image: 2, video: 0}}\n"
+        "mm-processor-cache-gb: 0\nmax-model-len: 8192  # the longest\n# the end\nport: 8000\n"
+        "gpu-memory-utilization: 0.92\n"
+    )
+    found = read(tmp_path, "engine.yaml", text)
+    assert (found.model, found.named_model, found.config) == (None, MODEL, tmp_path / "engine.yaml")
+    values = {"mm_processor_cache_gb": 0, "gpu_memory_utilization": 0.92}
+    tuned = found.tuned(TUNED, {**READ, **values})
+    assert tuned.startswith("# ours\nmodel: ")
+    assert "max-model-len: 8192  # the longest\n# the end\nport: 8000\n" in tuned
+    assert yaml.safe_load(tuned) == {
+        **{name.replace("_", "-"): value for name, value in TUNED.items()},
+        "port": 8000,
+        "gpu-memory-utilization": 0.92,
+    }
+
+
+def test_a_chart_without_arguments_gets_a_list(tmp_path: Path) -> None:
+    text = HELM[: HELM.index("      extraArgs")]
+    found = read(tmp_path, "values.yaml", text)
+    assert found.written == ("--max-model-len", "8192")
+    again = read(tmp_path, "values.yaml", found.tuned({**TUNED, "max_model_len": 4096}, READ))
+    assert again.written[:2] == ("--max-model-len", "4096")
+    assert pairs(again.written)["--max-num-batched-tokens"] == 2048
+
+
+def test_a_pasted_command_is_read_and_shown_an_option_a_line() -> None:
+    pasted = shlex.split(f"vllm serve {MODEL} --max-model-len 8192 --limit-mm-per-prompt.image 2")
+    found = read_configuration(None, pasted)
+    assert (found.model, found.source) == (MODEL, None)
+    assert found.flags == ("--max-model-len", "8192", "--limit-mm-per-prompt.image", "2")
+    diff = found.diff(TUNED, {"max_model_len": 8192, "limit_mm_per_prompt": {"image": 2}})
+    assert [line for line in diff.splitlines() if line[0] in "+-"][2:] == [
+        "-    --limit-mm-per-prompt.image 2",
+        """+    --limit-mm-per-prompt '{"image": 4, "video": 1}' \\""",
+        """+    --mm-processor-kwargs '{"videos_kwargs": {"size": {"longest_edge": 937664}}}' \\""",
+        "+    --max-num-batched-tokens 2048",
+    ]
+
+
+def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text(DEPLOYMENT)
+    found = read_configuration(None, [str(file), "--max-num-seqs", "4"], "other/model")
+    assert (found.source, found.model) == (file, "other/model")
+    assert found.question.flags == ("other/model", "--max-num-seqs", "4")
+    assert found.question.written == found.written
+    assert read_configuration(None).question.flags == (UNNAMED,)
+
+
+def test_a_pasted_command_may_name_a_file_of_vllm_s_own(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(f"model: {MODEL}\nmax-model-len: 8192\n")
+    found = read_configuration(None, ["vllm", "serve", "--config", str(file), "--port", "8000"])
+    assert (found.config, found.named_model, found.flags) == (file, MODEL, ("--port", "8000"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kind: ConfigMap\ndata: {a: b}\n", "no container"),
+        ("services: {web: {image: nginx}}\n", "no container"),
+        (
+            "kind: Pod\nspec: {containers: [{command: [vllm, serve, --config, /etc/e.yaml]}]}\n",
+            "a file of its own",
+        ),
+        (
+            "kind: Pod\nspec: {containers: [{command: [vllm, serve, a/b]}, "
+            "{command: [vllm, serve, c/d]}]}\n",
+            "2 containers",
+        ),
+    ],
+)
+def test_what_starts_no_vllm_or_two_is_said(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read(tmp_path, "a.yaml", text)
