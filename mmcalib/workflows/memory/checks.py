@@ -124,11 +124,12 @@ def _compared(
         return
     plain, tuned = traffic.default, traffic.calibrated
     left = plain.margin_bytes, tuned.margin_bytes
-    # Less that is left unused is no loss; more that is taken beyond the reserve is.
+    # Less that is left unused is no loss; more that is taken beyond the reserve, and beyond the
+    # slack that vLLM itself keeps, is.
     yield (
         "reserve left under load",
         f"{room(left[0])} → {room(left[1])}",
-        left[1] < min(0, left[0]),
+        left[1] < min(0, left[0]) - VLLM_SLACK_BYTES,
     )
     preempted = plain.preemptions, tuned.preemptions
     yield "preemptions", f"{preempted[0]:,} → {preempted[1]:,}", preempted[1] > preempted[0]
