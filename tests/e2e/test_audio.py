@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 @pytest.mark.long
-def test_clips_of_any_rate_are_calibrated_and_the_default_is_started_too(
+def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
     tmp_path: Path, engine_cache: Path
 ) -> None:
     media = tmp_path / "media"
