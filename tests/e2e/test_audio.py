@@ -1,4 +1,4 @@
-"""Clips, whose model has no option that shrinks them, and whose default can be started here."""
+"""Clips, whose model has no option that shrinks them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 @pytest.mark.long
-def test_clips_of_any_rate_are_calibrated_and_the_default_is_started_too(
+def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
     tmp_path: Path, engine_cache: Path
 ) -> None:
     media = tmp_path / "media"
@@ -26,7 +26,7 @@ def test_clips_of_any_rate_are_calibrated_and_the_default_is_started_too(
         [("audio", "media/music.wav")],
     )
     words = ("run", "--model", "Qwen/Qwen2-Audio-7B-Instruct", "--requests", asked)
-    # Time enough also on a busy machine for the default's profile, which is there to compare.
+    # Time enough for the profile, also on a busy machine.
     budget = ("--startup-budget", "400")
     done = mmcalib(engine_cache, *words, *budget, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
