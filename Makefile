@@ -4,8 +4,6 @@ PYTHON ?= python3
 VLLM ?= auto
 MODEL ?= Qwen/Qwen2.5-VL-3B-Instruct
 GPU ?= L4
-# Seconds after which no more tests begin.
-WITHIN ?=
 # The newest Python of this machine: on PATH, or installed by pyenv.
 NEWEST ?= $(shell for python in python3.15 python3.14 python3.13 python3.12 \
 	$$(ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[2-9]*/bin/python 2>/dev/null | sort -rV); do \
@@ -15,7 +13,7 @@ SUITES ?= --tests
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest test-slow test-long models figures test-all bench conformance compat lint format docs site dist clean
+.PHONY: help setup demo test test-newest test-core nightly test-slow test-long models figures test-all bench conformance compat lint format docs site dist clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -43,7 +41,7 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 	exit $$status
 
 test: setup ## Run the tests, those with vLLM's processors included: a quarter of an hour
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not models" $(WITHIN:%=--within %)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not models"
 
 test-newest: ## Lint and run the tests without vLLM on the newest Python here, with the newest of all packages
 	@test -n "$(NEWEST)" || { echo "test-newest: no Python newer than 3.11 found; name one: make test-newest NEWEST=python3.13" >&2; exit 1; }
@@ -54,13 +52,22 @@ test-newest: ## Lint and run the tests without vLLM on the newest Python here, w
 	.venv-newest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not models"
 
 test-slow: setup ## Run the tests that take more than ten seconds each: engine starts, rehearsals, servers
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not long and not models" $(WITHIN:%=--within %)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not long and not models"
+
+# The main job, a config of one's own, a real server, an installed wheel, traffic and conformance.
+CORE := tests/e2e/test_run.py tests/e2e/test_serve.py tests/e2e/test_mistakes.py tests/e2e/test_check.py \
+	tests/e2e/test_plan.py tests/packaging tests/rehearsal/test_traffic.py tests/conformance/test_sounds.py
+
+test-core: setup ## Run the slow tests that CI runs, in ten minutes
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not long and not models" $(CORE)
+
+nightly: lint site test test-newest test-slow test-long models compat demo ## Run all that takes hours: every test, model and release
 
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
-	$(BIN)/pytest -m "long and not models" $(WITHIN:%=--within %)
+	$(BIN)/pytest -m "long and not models"
 
 models: setup ## Try every bundled model: its items, dummies, knobs, limits, and startup on three GPUs
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not long" $(WITHIN:%=--within %) tests/bundled
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not long" tests/bundled
 
 figures: setup ## Find anew what `mmcalib models` shows of each bundled model
 	$(BIN)/python benchmarks/model_figures.py

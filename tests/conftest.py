@@ -8,7 +8,6 @@ import contextlib
 import importlib.util
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,19 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_STARTED = time.monotonic()
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--within", type=float, metavar="SECONDS", help="begin no test later than this; it skips"
-    )
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    within = item.config.getoption("within")
-    if within is not None and time.monotonic() - _STARTED > within:
-        pytest.skip("no time left of --within")
     if item.get_closest_marker("engine") and importlib.util.find_spec("vllm") is None:
         pytest.skip("needs vLLM: make setup")
 
