@@ -17,8 +17,10 @@ _MEANT = {"run": "--data", "plan": "--log"}
 
 
 def _flags(context: typer.Context, words: list[str] | None) -> list[str] | None:
-    if words and not words[0].startswith("-"):
-        option = _MEANT.get(context.info_name or "", "--config")
+    # A pasted command begins with the program.
+    if words and words[0] != "vllm" and not words[0].startswith("-"):
+        is_file = words[0].endswith((".yaml", ".yml"))
+        option = "--config" if is_file else _MEANT.get(context.info_name or "", "--config")
         raise UsageError(
             f"unexpected argument: {words[0]}",
             hint=f"did you mean {option} {words[0]}? vLLM's flags go after --",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from mmcalib.errors import UsageError
@@ -30,15 +30,6 @@ TAKEN: Final = (
 )
 # What `--pin-kv-cache` writes.
 _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capture_sizes")
-
-
-def refuse_stray(flags: Sequence[str]) -> None:
-    """Raises UsageError for a word that begins neither flags nor a command."""
-    if flags and not flags[0].startswith("-") and flags[0] != "vllm":
-        hint = "--data names the media, each folder or file with a --data of its own; vLLM's flags "
-        if flags[0].endswith((".yaml", ".yml")):
-            hint = f"--config {flags[0]}; vLLM's flags "
-        raise UsageError(f"unexpected extra argument: {flags[0]}", hint=f"{hint}go after --")
 
 
 def refuse_own(engine_args: Mapping[str, Any], *, pinned: bool) -> None:

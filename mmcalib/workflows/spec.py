@@ -14,7 +14,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.options.given import refuse_own, refuse_stray
+from mmcalib.options.given import refuse_own
 from mmcalib.options.policy import policy_of
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
@@ -70,7 +70,6 @@ class Job:
 
         Raises UsageError where the configuration cannot be read, or nothing names a model.
         """
-        refuse_stray(flags)
         config = read_configuration(options.config, flags, options.model)
         if config.named_model is None:
             raise UsageError("no model is named", hint="--model MODEL, or --config FILE with one")

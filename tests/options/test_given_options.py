@@ -46,15 +46,7 @@ def test_the_model_may_come_from_the_configuration(tmp_path: Path) -> None:
     assert job("vllm", "serve", "e/f", "--max-model-len", "8192").model == "e/f"
 
 
-@pytest.mark.parametrize(
-    ("flags", "said", "hint"),
-    [
-        ((), "no model is named", "--config FILE with one"),
-        (("more",), "unexpected extra argument: more", "--data names the media"),
-        (("e.yaml",), "unexpected extra argument: e.yaml", "--config e.yaml"),
-    ],
-)
-def test_what_names_nothing_is_said(flags: tuple[str, ...], said: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=said) as refused:
-        job(*flags)
-    assert hint in refused.value.hint
+def test_a_configuration_that_names_no_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="no model is named") as refused:
+        job()
+    assert "--config FILE with one" in refused.value.hint

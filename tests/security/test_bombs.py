@@ -57,6 +57,7 @@ def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:
     (found,) = source.items()
     assert isinstance(found, Skipped)
     assert found.path == str(path)
+    apart.end_readers()
 
 
 def test_a_table_that_takes_for_ever_costs_its_silence(tmp_path: Path) -> None:
