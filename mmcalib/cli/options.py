@@ -34,6 +34,11 @@ VllmFlags = Annotated[
         metavar="[-- VLLM FLAGS]", callback=_flags, help="Flags of `vllm serve`, after --."
     ),
 ]
+# The model is the first word of these.
+ServeWords = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
+]
 FileAndFlags = Annotated[
     list[str] | None,
     typer.Argument(

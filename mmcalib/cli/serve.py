@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.options import VllmFlags
+from mmcalib.cli.options import ServeWords
 
 
 def serve(
     config: Annotated[
         Path, typer.Option(metavar="FILE", help="What `vllm serve --config` reads.")
     ] = Path("out/engine.yaml"),
-    flags: VllmFlags = None,
+    flags: ServeWords = None,
 ) -> None:
     """Be `vllm serve`: for installations where its own script does not start.
 
