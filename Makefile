@@ -43,12 +43,11 @@ demo: setup ## Fetch the sample corpus and calibrate a model for it (MODEL=..., 
 test: setup ## Run the tests, those with vLLM's processors included: a quarter of an hour
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not models"
 
-test-newest: ## Lint and run the tests without vLLM on the newest Python here, with the newest of all packages
+test-newest: ## Lint, and run the tests without vLLM, on the newest Python here with the newest of all packages
 	@test -n "$(NEWEST)" || { echo "test-newest: no Python newer than 3.11 found; name one: make test-newest NEWEST=python3.13" >&2; exit 1; }
 	$(NEWEST) -m venv --clear .venv-newest
 	.venv-newest/bin/pip install -qq --editable .[dev]
 	.venv-newest/bin/ruff check .
-	.venv-newest/bin/mypy
 	.venv-newest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not models"
 
 test-slow: setup ## Run the tests that take more than ten seconds each: engine starts, rehearsals, servers

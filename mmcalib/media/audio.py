@@ -64,7 +64,7 @@ def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> En
         trust_header = trust_header and container.format.name not in _BIT_RATE_GUESSED
         seconds = _header_s(container) if trust_header else 0
         # No codec keeps a second in less than a byte.
-        if not 0 < seconds <= container.size:
+        if not 0 < seconds <= (container.size or 0):
             seconds = _counted_s(container)
         held = Encoding(
             channels=codec.channels, sample_format=codec.format.name if codec.format else ""

@@ -99,7 +99,7 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
     frames = stream.frames or (round(seconds * fps) if seconds and fps else 0)
     # A negative number, or more frames than the file has bytes: the header is damaged.
     promised, unpromised = 0, not frames
-    if not 0 < frames <= container.size:
+    if not 0 < frames <= (container.size or 0):
         frames, seconds = _count(container, stream)
     elif fps and not stream.frames and (pace := irregular_pace(container, stream, fps)):
         found = found_frames(pace, frames, fps)
