@@ -31,7 +31,7 @@ from empty_media import write_image  # noqa: E402
 
 from mmcalib.releases.constants import VLLM_SLACK_BYTES  # noqa: E402
 
-# A clip of 20 seconds takes 27,000 tokens.
+# A clip of 12 seconds takes 16,000 tokens.
 CONTEXT_TOKENS, CLIPS_CONTEXT_TOKENS = 8_192, 32_768
 GPUS = ("L4", "L40S", "A100-80G", "H100-80G")
 SEED = 11
@@ -49,7 +49,7 @@ def pictures(folder: Path, chance: random.Random) -> None:
 def pictures_and_clips(folder: Path, chance: random.Random) -> None:
     pictures(folder, chance)
     for number in range(6):
-        seconds = chance.choice((4, 10, 20))
+        seconds = chance.choice((4, 8, 12))
         write_clip(folder / f"v{number}.mp4", seconds, *chance.choice(((1920, 1080), (1280, 720))))
 
 
@@ -112,6 +112,7 @@ class Side:
     batch: int | None
     margin_bytes: int | None
     preemptions: int | None
+    served: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,7 @@ def _side(page: dict[str, Any], side: str) -> Side:
         page["budget"][side]["max_num_batched_tokens"],
         traffic.get("margin_bytes"),
         traffic.get("preemptions"),
+        traffic.get("served"),
     )
 
 
@@ -198,7 +200,8 @@ def losses(row: Row) -> Iterator[str]:
     for name, had, has in pairs:
         if had is not None and (has is None or has < had):
             yield f"{name} {had:,g} → {'none' if has is None else f'{has:,g}'}"
-    if before.preemptions is not None and (after.preemptions or 0) > before.preemptions:
+    same = before.preemptions is not None and before.served == after.served
+    if before.preemptions is not None and same and (after.preemptions or 0) > before.preemptions:
         yield f"preemptions {before.preemptions} → {after.preemptions}"
 
 

@@ -105,7 +105,8 @@ def decide(
         default_error=default_error,
         texts=texts,
     )
-    first = _roomiest(there.candidates(), judge)
+    default_step = budgets.opened.serve_defaults["max_num_batched_tokens"]
+    first = _roomiest(there.candidates(), judge, default_step)
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
@@ -113,7 +114,7 @@ def decide(
     settled: dict[int, Decision] = {}
 
     def does(at_most: int) -> bool:
-        settled[at_most] = _roomiest(there.candidates(at_most), judge)
+        settled[at_most] = _roomiest(there.candidates(at_most), judge, default_step)
         return not (_too_long(settled[at_most]) or judge.rejects(settled[at_most]))
 
     # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
@@ -125,10 +126,16 @@ def decide(
     return replace(settled[most], forced=reason, forced_by="context" if too_long else "memory")
 
 
-def _roomiest(candidates: Iterable[Decision], judge: MemoryJudge) -> Decision:
-    """The first whose KV cache is nearly the largest of all and no smaller than that of vLLM's
-    defaults; the first of all where nothing is known of them, and the last, which has vLLM's own
-    items and step, where none has more KV cache than vLLM's defaults.
+def _step(decision: Decision) -> int:
+    tokens: int = decision.engine_args["max_num_batched_tokens"]
+    return tokens
+
+
+def _roomiest(candidates: Iterable[Decision], judge: MemoryJudge, default_step: int) -> Decision:
+    """The one whose step is nearest to vLLM's own, of those whose KV cache is nearly the largest of
+    all and no smaller than that of vLLM's defaults; the first of all where nothing is known of
+    them, and the last, which has vLLM's own items and step, where none has more KV cache than
+    vLLM's defaults.
     """
     rated: list[tuple[Decision, int]] = []
     for decision in candidates:
@@ -138,10 +145,13 @@ def _roomiest(candidates: Iterable[Decision], judge: MemoryJudge) -> Decision:
         rated.append((decision, tokens))
     most, usual = max(tokens for _, tokens in rated), judge.default_kv_tokens()
     last = rated[-1][0]
-    if 0 < most <= usual and last.rounding == "none":
+    plain = last.rounding == "none" and last.setting == last.default_table.setting
+    if 0 < most <= usual and plain:
         return last
     least = min(most, max(most * _NEARLY_AS_LARGE, usual))
-    return next(decision for decision, tokens in rated if tokens >= least)
+    enough = [decision for decision, tokens in rated if tokens >= least]
+    capped = [decision for decision in enough if decision is not last or not plain]
+    return min(capped or enough, key=lambda one: abs(_step(one) - default_step))
 
 
 def _too_long(decision: Decision) -> str:

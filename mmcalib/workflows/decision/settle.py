@@ -54,15 +54,21 @@ class DecisionBuilder:
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
         """Configurations of equal quality, those that cost least by vLLM's budget first: the
-        smallest caps that take nothing off an item, with steps of whole items, rounded either way;
-        and vLLM's own largest items and step. With `at_most` items have at most so many tokens.
+        smallest caps that take nothing off an item, with steps of whole items, rounded either way,
+        or as large as the corpus' largest item where vLLM's own is smaller; and vLLM's own largest
+        items and step. With `at_most` items have at most so many tokens.
         """
         budgets = self.budgets
         # A model that cannot chunk its input has prompts of a few tokens beside it.
         ways: tuple[Rounding, Rounding] = ("up", "down")
+        first: Rounding
+        second: Rounding
         first, second = ways if budgets.opened.chunks_mm_input else ways[::-1]
         capped = self.settle(at_most, first)
         yield capped
+        most = max(capped.budget.max_tokens_per_item.values(), default=0)
+        if capped.table.largest_embeds > most:
+            second = "none"
         other = replace(budgets, rounding=second)
         step = other.batched(capped.engine_args, capped.table.largest_embeds)
         if step != capped.engine_args["max_num_batched_tokens"]:

@@ -132,6 +132,8 @@ def _compared(
         left[1] < min(0, left[0]) - VLLM_SLACK_BYTES,
     )
     preempted = plain.preemptions, tuned.preemptions
+    if plain.served != tuned.served:  # the defaults refuse some
+        return
     yield "preemptions", f"{preempted[0]:,} → {preempted[1]:,}", preempted[1] > preempted[0]
 
 
