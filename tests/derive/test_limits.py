@@ -135,6 +135,27 @@ def test_wanting_more_never_gives_less(
     assert two >= one
 
 
+@given(TOKENS, st.integers(1, 200_000), TOKENS, st.sampled_from(["down", "none"]))
+def test_less_than_rounded_up_still_holds_every_item(
+    wanted: int, largest: int, real: int, rounding: limits.Rounding
+) -> None:
+    up = limits.max_num_batched_tokens(wanted, largest, real, chunks_mm_input=True)
+    found = limits.max_num_batched_tokens(
+        wanted, largest, real, chunks_mm_input=True, rounding=rounding
+    )
+    assert max(found, largest) >= real
+    assert found <= up
+    assert found >= wanted if rounding == "none" else found > wanted - largest
+
+
+def test_a_step_for_whisper_is_one_item_or_two() -> None:
+    found = [
+        limits.max_num_batched_tokens(2048, 1500, 1500, chunks_mm_input=False, rounding=rounding)
+        for rounding in ("down", "none", "up")
+    ]
+    assert found == [1500, 2048, 3000]
+
+
 def test_without_items_it_is_what_was_wanted() -> None:
     assert limits.max_num_batched_tokens(2048, 0, 0, chunks_mm_input=False) == 2048
 
