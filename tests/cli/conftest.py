@@ -22,13 +22,19 @@ class Ended:
 
 
 Cli = Callable[..., Ended]
+_NO_VLLM = "error: vLLM is not installed"
 
 
 @pytest.fixture
 def cli(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> Iterator[Cli]:
-    """Run `mmcalib` with these words, offline and with a cache of its own."""
+    """Run `mmcalib` with these words, offline and with a cache of its own. A command that wants
+    vLLM before anything else skips the test where there is none.
+    """
     for name, value in {
         "NO_COLOR": "1",
         "COLUMNS": "80",
@@ -49,6 +55,8 @@ def cli(
             code = left.code or 0
         assert isinstance(code, int), code
         said = capsys.readouterr()
+        if _NO_VLLM in said.err and "without_vllm" not in request.node.name:
+            pytest.skip("needs vLLM: make setup")
         return Ended(code, said.out, said.err)
 
     handler = signal.getsignal(signal.SIGTERM)

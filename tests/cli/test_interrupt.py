@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SLOW_HUB = "import pathlib, time; pathlib.Path({mark!r}).touch(); time.sleep(60)"
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_ends_it_at_once_and_keeps_earlier_results(
     sign: signal.Signals, code: int, media: Path, tmp_path: Path

@@ -74,6 +74,7 @@ def test_logs_that_errors_point_to_do_not_pile_up(
     assert [path.exists() for path in kept[-2:]] == [True, False], "a day later it goes"
 
 
+@pytest.mark.engine
 def test_a_refusal_keeps_its_log_only_if_it_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def test_steps_are_logged_with_their_seconds(caplog: pytest.LogCaptureFixture) -
     assert said[2:] == [("INFO", "a note"), ("DEBUG", "a line of vLLM")]
 
 
+@pytest.mark.engine
 def test_calibrate_is_not_silent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

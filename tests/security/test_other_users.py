@@ -76,7 +76,7 @@ def test_what_may_not_be_read_is_skipped_until_it_may(name: str, home: Path) -> 
         ("report locked", "locked"),
         (f"run --model {MODEL} --data media --out frozen/out", "--out frozen/out"),
         (f"run --model {MODEL} --data media --policy locked.yaml", "locked.yaml"),
-        ("run --model ./locked --data media", "locked"),
+        pytest.param("run --model ./locked --data media", "locked", marks=pytest.mark.engine),
     ],
 )
 def test_what_may_not_be_had_is_one_error(words: str, says: str, home: Path) -> None:
