@@ -181,10 +181,10 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
     if not policy.keeps_quality:
         return
     if decision.forced:
-        kept = {m: one for m, one in decision.retention().items() if one.items_smaller}
+        kept = decision.retention()
         items = sum(one.items_smaller for one in kept.values())
-        total = sum(one.items for one in decision.retention().values())
-        parts = "; ".join(one.describe(m) for m, one in kept.items())
+        total = sum(one.items for one in kept.values())
+        parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
         detail = f"{items:,} of {several(total, 'item')} made smaller: {parts}. Otherwise "
         yield Check(KEPT_WHOLE, "warn", detail + decision.forced, _ROOM[decision.forced_by])
         return

@@ -61,18 +61,14 @@ class DecisionBuilder:
         budgets = self.budgets
         # A model that cannot chunk its input has prompts of a few tokens beside it.
         ways: tuple[Rounding, Rounding] = ("up", "down")
-        first: Rounding
-        second: Rounding
         first, second = ways if budgets.opened.chunks_mm_input else ways[::-1]
         capped = self.settle(at_most, first)
         yield capped
-        most = max(capped.budget.max_tokens_per_item.values(), default=0)
-        if capped.table.largest_embeds > most:
-            second = "none"
-        other = replace(budgets, rounding=second)
-        step = other.batched(capped.engine_args, capped.table.largest_embeds)
+        most, largest = capped.budget.max_tokens_per_item, capped.table.largest_embeds
+        other: Rounding = "none" if largest > max(most.values(), default=0) else second
+        step = replace(budgets, rounding=other).batched(capped.engine_args, largest)
         if step != capped.engine_args["max_num_batched_tokens"]:
-            yield self.settle(at_most, second)
+            yield self.settle(at_most, other)
         if at_most is None and budgets.policy.keeps_quality:
             yield self.settle(None, "none", capped=False)
 
