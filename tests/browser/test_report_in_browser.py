@@ -91,7 +91,6 @@ def test_the_copy_buttons_copy(open_page: Open, demo: str, allowed: bool) -> Non
     for name, what in (
         ("Copy command", "#serve"),
         ("Copy YAML", "#yaml"),
-        ("Copy this YAML", "#trial-yaml"),
         ("Copy for an issue", "#issue"),
     ):
         page.get_by_role("button", name=name).press("Enter")
