@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.howto.copy_of import ROOT
+from tests.conftest import ROOT
 from tests.packaging.built import build, contents, package_files
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 
 from mmcalib.models import bundled
-from tests.howto.copy_of import ROOT
+from tests.conftest import ROOT
 from tests.packaging.built import package_files
 
 PAGE = ROOT / "THIRD_PARTY.md"
