@@ -218,5 +218,4 @@ def test_the_repository_has_one_address() -> None:
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
     home = urls["Homepage"]
     assert {url for url in urls.values() if not url.startswith(home)} == set()
-    assert f"\nrepo_url: {home}\n" in (ROOT / "mkdocs.yml").read_text("utf-8")
     assert f"repo: {home}\n" in TEXTS["docs/recipes/ci-gate.md"]
