@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -212,10 +211,3 @@ def test_make_targets_exist() -> None:
     asked |= {(p, t) for p, text in TEXTS.items() for m in prose.findall(text) for t in m.split()}
     assert asked
     assert {(page, target) for page, target in asked if target not in targets} == set()
-
-
-def test_the_repository_has_one_address() -> None:
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
-    home = urls["Homepage"]
-    assert {url for url in urls.values() if not url.startswith(home)} == set()
-    assert f"repo: {home}\n" in TEXTS["docs/recipes/ci-gate.md"]
