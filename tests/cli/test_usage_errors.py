@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmcalib.cli.choices import none_of
 from mmcalib.errors import unexpected
-from mmcalib.report.registry import REPORTS
+from mmcalib.report.formats import REPORT_NAMES
 from tests.report.example import calibration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -95,7 +95,7 @@ MISTAKES = [
     ("merge a.txt", 2, "not a census: a.txt", "mmcalib scan --data DIR"),
     ("report --calibration kept", 2, "--calibration", "mmcalib report out/calibration.json"),
     ("report nowhere", 2, "cannot read nowhere", "mmcalib run --model MODEL"),
-    ("report kept --format pdf", 2, none_of(REPORTS.names), "--format html"),
+    ("report kept --format pdf", 2, none_of(REPORT_NAMES), "--format html"),
     (f"rehearse --model {MODEL} --gpu H1000", 2, "no GPU called 'H1000'", "--gpu-memory"),
     (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X has no CUDA", "--gpu H100-80G"),
     (f"rehearse {ON_L4} --max-num-seqs 4", 2, "--max-num-seqs", "rehearse ... -- --max-num-seqs"),
