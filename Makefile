@@ -13,7 +13,7 @@ SUITES ?= --tests
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest test-core nightly test-slow test-long models figures test-all bench conformance compat lint format docs dist clean
+.PHONY: help setup demo test test-newest test-core nightly test-slow test-long models test-all bench conformance compat lint format docs dist clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -65,11 +65,8 @@ nightly: lint test test-newest test-slow test-long models compat demo ## Run all
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
 	$(BIN)/pytest -m "long and not models"
 
-models: setup ## Try every bundled model: its items, dummies, knobs, limits, and startup on three GPUs
+models: setup ## Try every bundled model: its items, dummies, knobs, limits, and startup on two GPUs
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not long" tests/bundled
-
-figures: setup ## Find anew what `mmcalib models` shows of each bundled model
-	$(BIN)/python benchmarks/model_figures.py
 
 test-all: lint test test-newest test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
 

@@ -16,7 +16,7 @@ from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
-from mmcalib.report.report import REPORTS, Report
+from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
 from mmcalib.result.check_result import first_failed
 from mmcalib.result.engine_yaml import engine_yaml
@@ -25,7 +25,7 @@ from mmcalib.result_files import skipped_jsonl
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.spec import RunSoFar
 
-_REPORTS = tuple(f"report.{form}" for form in REPORTS)
+_REPORTS = ("report.html", "report.md")
 # As far as it is known before anything is proven; gone once the run is at its end.
 PROVISIONAL = "engine.provisional.yaml"
 # From the configuration that the user gave to the tuned one.
@@ -138,7 +138,7 @@ def finish(
         texts[config] = engine_yaml(calibration, serving(calibration.server, serve))
         written.insert(0, "engine.yaml")
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
-    texts |= {out / f"report.{form}": render(report) for form, render in REPORTS.items()}
+    texts |= {out / "report.html": html(report), out / "report.md": md(report)}
     write_texts(texts)
     if calibration.verdict == "pass" and calibration.yours and calibration.yours.diff:
         write_text(out / DIFF, calibration.yours.diff)

@@ -37,7 +37,8 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Default: report.html beside the calibration; - is standard output.",
+            help="Default: report.html or report.md beside the calibration, of the others standard "
+            "output, which is -.",
         ),
     ] = None,
     format_: Annotated[
@@ -74,15 +75,20 @@ def report(
 
     Example: mmcalib report out --data ./media --out report.html
 
+    Example: mmcalib report out --format text
+
     Example: mmcalib report out --emit args
     """
     import shlex
+
+    from rich.console import Console
 
     from mmcalib.errors import UsageError
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
     from mmcalib.report.html.roots import Roots
     from mmcalib.report.report import REPORTS, Report
+    from mmcalib.report.terminal import summary
     from mmcalib.report.written import WrittenReport
     from mmcalib.result_files import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
@@ -94,7 +100,7 @@ def report(
     found = calibration_in(source)
     to = out or found.with_name(f"report.{format_}")
     # The report that `mmcalib run` wrote is made anew; nothing else is lost by accident.
-    printed = str(out) == "-"
+    printed = str(out) == "-" or (out is None and format_ in ("text", "issue"))
     if out is not None and not printed and out.exists() and not force:
         raise UsageError(f"--out {out} exists", hint="--force, or another --out")
     if to.is_dir():
@@ -119,7 +125,7 @@ def report(
         return
     calibration = Calibration.load(found)
     if printed and as_json:
-        raise UsageError("--out - and --json both want standard output", hint="one of them")
+        raise UsageError("the report and --json both want standard output", hint="--out FILE")
     made = Report(
         calibration,
         f"vllm serve --config {shlex.quote(str(found.with_name('engine.yaml')))}",
@@ -127,6 +133,9 @@ def report(
         redact_paths=redact_paths,
         roots=Roots.of(data or []),
     )
+    if printed and format_ == "text":
+        summary(made.shown, Console(highlight=False))
+        return
     if printed:
         sys.stdout.write(REPORTS[format_](made))
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-ReportName = Literal["html", "md"]
+ReportName = Literal["html", "md", "text", "issue"]
 ConfigurationName = Literal["yaml", "args", "docker", "env", "k8s", "python"]
 
 REPORT_NAMES: Final[tuple[str, ...]] = get_args(ReportName)

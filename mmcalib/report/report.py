@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
+
+from rich.console import Console
 
 from mmcalib.report.html.before_after import BeforeAfter, before_after
 from mmcalib.report.html.costly import CostlyItem, costly
 from mmcalib.report.html.page import page
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.roots import Roots
+from mmcalib.report.issue import issue
 from mmcalib.report.markdown import markdown
+from mmcalib.report.terminal import summary
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.server import SERVE, serving
 
@@ -85,5 +90,17 @@ def md(report: Report) -> str:
     return markdown(report.shown, report.command)
 
 
-# By the names and in the order of `formats.REPORT_NAMES`, which are also the ends of the files'.
-REPORTS: Final[Mapping[str, Callable[[Report], str]]] = {"html": html, "md": md}
+def text(report: Report) -> str:
+    """The summary that `mmcalib run` ends with, without colours."""
+    page = io.StringIO()
+    summary(report.shown, Console(file=page, highlight=False))
+    return page.getvalue()
+
+
+# By the names and in the order of `formats.REPORT_NAMES`.
+REPORTS: Final[Mapping[str, Callable[[Report], str]]] = {
+    "html": html,
+    "md": md,
+    "text": text,
+    "issue": lambda report: issue(report.calibration),
+}

@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 import mmcalib
 from mmcalib.cli.app import app
-from mmcalib.models import bundled
 from mmcalib.options.policy_file import read_policy
 from mmcalib.result.census import CensusDocument
 from mmcalib.workflows.gate.calibration import Calibration
@@ -190,13 +189,6 @@ def test_every_check_of_the_example_is_explained() -> None:
     page = TEXTS["docs/numbers.md"]
     names = [check.name for check in Calibration.load(EXAMPLE / "calibration.json").checks]
     assert [n for n in names if f"`{n}`" not in page and not n.endswith("size hint")] == []
-
-
-def test_their_page_lists_the_bundled_models() -> None:
-    page = TEXTS["docs/models.md"]
-    table = page.partition("<!-- models -->")[2].partition("\n\nA bundled")[0]
-    rows = dict(re.findall(r"^\| `(\S+)` \| (.*) \|$", table, re.M))
-    assert rows == {geometry.id: ", ".join(geometry.modalities) for geometry in bundled()}
 
 
 def test_make_targets_exist() -> None:
