@@ -13,7 +13,7 @@ SUITES ?= --tests
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest test-core nightly test-slow test-long models figures test-all bench conformance compat lint format docs site dist clean
+.PHONY: help setup demo test test-newest test-core nightly test-slow test-long models test-all bench conformance compat lint format docs dist clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -60,18 +60,15 @@ CORE := tests/e2e/test_run.py tests/e2e/test_serve.py tests/e2e/test_mistakes.py
 test-core: setup ## Run the slow tests that CI runs, in ten minutes
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not long and not models" $(CORE)
 
-nightly: lint site test test-newest test-slow test-long models compat demo ## Run all that takes hours: every test, model and release
+nightly: lint test test-newest test-slow test-long models compat demo ## Run all that takes hours: every test, model and release
 
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
 	$(BIN)/pytest -m "long and not models"
 
-models: setup ## Try every bundled model: its items, dummies, knobs, limits, and startup on three GPUs
+models: setup ## Try every bundled model: its items, dummies, knobs, limits, and startup on two GPUs
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not long" tests/bundled
 
-figures: setup ## Find anew what `mmcalib models` shows of each bundled model
-	$(BIN)/python benchmarks/model_figures.py
-
-test-all: lint site test test-newest test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
+test-all: lint test test-newest test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
 
 bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
@@ -103,9 +100,6 @@ format: setup ## Rewrite the code in the project's format
 
 docs: setup ## Check README and docs: links, help texts, commands
 	$(BIN)/pytest tests/docs
-
-site: setup ## Make the docs a site in build/site; every warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: setup ## Make sdist and wheel in dist/, their version from git's tags
 	rm -rf dist

@@ -1,12 +1,12 @@
-"""A corpus through Ray Data LLM with the `engine.ray-data.py` that mmcalib emits for it.
+"""A corpus through Ray Data LLM as docs/recipes/deploy.md has it.
 
     python benchmarks/ray_data_llm.py sample [--out reports/ray-data.md]
 
-The model is calibrated for CORPUS/requests.jsonl, and the emitted module processes these requests
-on this machine's CPU, with what that needs laid over its `CONFIG`: a checkpoint of one narrow layer
-of each stack with dummy weights, which takes and refuses what the whole one does. Once as emitted,
-and once with a limit that is too low: that run has to show errors. Exits 1 where it shows none, or
-where the first lost an item.
+The model is calibrated for CORPUS/requests.jsonl, and the page's snippet processes these requests
+on this machine's CPU, with what that needs laid over its `config`: a checkpoint of one narrow layer
+of each stack with dummy weights, which takes and refuses what the whole one does. Once as
+calibrated, and once with a limit that is too low: that run has to show errors. Exits 1 where it
+shows none, or where the first lost an item.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,9 +34,10 @@ from judging.subject import subject  # noqa: E402
 
 from mmcalib.engine.environment import child_environment  # noqa: E402
 from mmcalib.errors import MmcalibError  # noqa: E402
-from mmcalib.report.registry import CONFIGURATIONS  # noqa: E402
 
-SUBJECT, FORM, REQUESTS = subject("qwen2.5-vl"), "ray-data", "requests.jsonl"
+SUBJECT, REQUESTS = subject("qwen2.5-vl"), "requests.jsonl"
+PAGE = ROOT / "docs" / "recipes" / "deploy.md"
+_SNIPPET = re.compile(r"<!-- ray-data -->\n```python\n(.*?)```", re.S)
 # One item in a request, where requests of the corpus have several.
 TOO_LOW = {"limit_mm_per_prompt": {"image": 1, "video": 1}}
 _PROGRAM = Path(__file__).with_name("ray_data_process.py")
@@ -95,19 +97,21 @@ class Processed:
 
 
 def calibrated(python: Path, corpus: Path, out: Path) -> Path:
-    """The module that `mmcalib run` emits for the requests of the corpus. Raises MmcalibError where
-    there is none.
+    """The snippet of the page as a module, with a calibration for the requests of the corpus in
+    `out`. Raises MmcalibError where there is none.
     """
     corpus = corpus.resolve()
     words = [
         *("run", "--model", SUBJECT.model, "--requests", str(corpus / REQUESTS)),
-        *("--out", str(out), "--emit", FORM, "--validate", "budget", "--quiet"),
+        *("--out", str(out), "--validate", "budget", "--quiet"),
         *("--", "--allowed-local-media-path", str(corpus)),
     ]
     done = _run(python, ["-m", "mmcalib", *words])
-    module = out / CONFIGURATIONS[FORM].file
-    if not module.exists():
-        raise MmcalibError(f"no {module.name}: {done.stderr[-_LAST_CHARS:]}")
+    if not (out / "engine.yaml").exists():
+        raise MmcalibError(f"no engine.yaml: {done.stderr[-_LAST_CHARS:]}")
+    (snippet,) = _SNIPPET.findall(PAGE.read_text("utf-8"))
+    module = out / "ray_engine.py"
+    module.write_text(snippet.replace('"out"', repr(str(out))), "utf-8")
     return module
 
 
@@ -205,7 +209,7 @@ def _page(python: Path, runs: Mapping[str, Processed]) -> str:
         "",
         f"Made by `benchmarks/ray_data_llm.py` with {versions}, on the CPU: {SUBJECT.model} with "
         "one narrow layer of each stack and dummy weights. The requests of the corpus went through "
-        f"the emitted `{CONFIGURATIONS[FORM].file}`, and again with a limit that is too low.",
+        "the snippet of `docs/recipes/deploy.md`, and again with a limit that is too low.",
         "",
         "```",
         *(f"{name}: {run}" for name, run in runs.items()),
@@ -234,16 +238,15 @@ def main() -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         module = calibrated(given.python, given.corpus, folder / "out")
-        print(f"emitted: {module.name}", file=sys.stderr, flush=True)
-        emitted = processed(given.python, module, requests, folder)
-        print(f"as emitted: {emitted}", file=sys.stderr, flush=True)
+        whole = processed(given.python, module, requests, folder)
+        print(f"as calibrated: {whole}", file=sys.stderr, flush=True)
         lowered = processed(given.python, module, requests, folder, **TOO_LOW)
-    text = _page(given.python, {"as emitted": emitted, json.dumps(TOO_LOW): lowered})
+    text = _page(given.python, {"as calibrated": whole, json.dumps(TOO_LOW): lowered})
     print(text, end="")
     if given.out is not None:
         given.out.write_text(text, encoding="utf-8")
-    if not emitted.whole or not lowered.errors:
-        sys.exit("items were lost with what was emitted, or none with a limit that is too low")
+    if not whole.whole or not lowered.errors:
+        sys.exit("items were lost as calibrated, or none with a limit that is too low")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A dataset through an emitted `engine.ray-data.py`, as a program of a user's would have it.
+"""A dataset through a module with the `config` of Ray Data LLM, as a program of a user's has it.
 
     python ray_data_process.py MODULE REQUESTS ANSWERS HERE
 
-`HERE` is JSON that is laid over `CONFIG`; of REQUESTS each line is a row; ANSWERS gets a line of
+`HERE` is JSON that is laid over `config`; of REQUESTS each line is a row; ANSWERS gets a line of
 JSON for each row that came out.
 """
 
@@ -31,7 +31,7 @@ def main(module: Path, requests: Path, answers: Path, here: dict[str, Any]) -> N
         object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
     )
-    config = _laid_over(_imported(module).CONFIG, here)
+    config = _laid_over(_imported(module).config, here)
     processor = build_processor(
         config,
         preprocess=lambda _: {"sampling_params": {"max_tokens": ANSWER_TOKENS, "ignore_eos": True}},

@@ -102,7 +102,7 @@ def commands(models: Sequence[str]) -> Iterator[Command]:
             )
         yield Command(f"plan {model}", ("plan", "--model", model, "--gpu", GPU))
     yield Command("scan", ("scan", "--data", "media", "--out", "census", "--no-cache"))
-    yield Command("models", ("models", "--json"))
+    yield Command("list", ("list", "models", "--json"))
     yield Command("run --help", ("run", "--help"))
 
 

@@ -179,12 +179,6 @@ def test_the_maps_name_every_package(page: str) -> None:
     assert packages - named == set()
 
 
-def test_the_picture_of_packages_is_true() -> None:
-    from tests.docs.packages import PAGE, page
-
-    assert PAGE.read_text("utf-8") == page(), "python tests/docs/packages.py"
-
-
 def test_only_the_child_imports_torch_vllm_or_transformers() -> None:
     found = [
         f"{name}:{line} imports {target}"

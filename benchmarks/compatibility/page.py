@@ -10,7 +10,7 @@ from compatibility.rows import Cell, Row
 
 _HEAD = f"""# vLLM, release by release
 
-Written by `make compat`: in an environment per release, what `mmcalib doctor --engine` finds,
+Written by `make compat`: in an environment per release, what vLLM can be asked for,
 each command over the sample corpus with {MODEL} and `--gpu {GPU}`
 (`run` for a context of 32,768 tokens), and the project's own tests of what faces vLLM.
 No GPU was there: an engine starts where the release has a CPU build.

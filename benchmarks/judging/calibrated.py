@@ -97,7 +97,7 @@ def narrowed(subject: Subject, folder: Path) -> Path:
     """Its checkpoint of one narrow block of each stack, without weights, in `folder`."""
     geometry = find(subject.model)
     if geometry is None:
-        raise MmcalibError(f"{subject.model} is not bundled: mmcalib models")
+        raise MmcalibError(f"{subject.model} is not bundled: mmcalib list models")
     whole = materialise(geometry, folder / "whole")
     cut = cut_checkpoint(whole, folder / "cut", text_layers=LAYERS, encoder_layers=LAYERS)
     config = read_config(cut.path)

@@ -17,9 +17,8 @@ from mmcalib.cli.diff import diff
 from mmcalib.cli.doctor import doctor
 from mmcalib.cli.document import begin, print_error
 from mmcalib.cli.drift import drift
-from mmcalib.cli.gpus import gpus
+from mmcalib.cli.list import list_known
 from mmcalib.cli.merge import merge
-from mmcalib.cli.models import models
 from mmcalib.cli.panels import RunHelp
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
@@ -28,7 +27,6 @@ from mmcalib.cli.requests import requests
 from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
-from mmcalib.cli.show import show
 from mmcalib.cli.usage_errors import (
     Unparsed,
     during_interrupt,
@@ -54,8 +52,7 @@ app = typer.Typer(
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "run": (run, "Calibrate vLLM for a corpus, write a config and prove it."),
     "doctor": (doctor, "Check the installation and print a fix for each problem."),
-    "models": (models, "The models that calibrate offline and without weights."),
-    "gpus": (gpus, "The GPUs that are known by name, with their memory."),
+    "list": (list_known, "The models and GPUs that are known by name."),
     "rehearse": (rehearse, "Predict the memory of any engine config on a GPU without having it."),
     "plan": (plan, "Find the cheapest changes that make a model fit."),
     "validate": (validate, "Judge a vLLM config that somebody wrote."),
@@ -66,7 +63,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "merge": (merge, "Add up the scans of several machines."),
     "serve": (serve, "vllm serve, also where its own script does not start."),
     "report": (report, "Render the report of a calibration again."),
-    "show": (show, "The summary of a calibration again, on the terminal."),
     "diff": (diff, "What two calibrations do not have in common."),
 }
 for _name, (_command, _purpose) in COMMANDS.items():

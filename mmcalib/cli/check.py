@@ -43,14 +43,6 @@ def check(
         bool,
         typer.Option("--allow-unknown", help="Treat unknown items as fitting."),
     ] = False,
-    junit: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write what does not fit as JUnit's XML, too."),
-    ] = None,
-    sarif: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write what does not fit as SARIF 2.1.0, too."),
-    ] = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="One JSON object per line: what does not fit, then a summary."),
@@ -64,7 +56,6 @@ def check(
     from rich.console import Console
     from rich.text import Text
 
-    from mmcalib.cli.check_files import CheckFiles
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
@@ -85,7 +76,6 @@ def check(
     reads = stdin or len(paths) < len(data or [])
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
-    files = CheckFiles(junit, sarif, requests or [])
     console = Console(stderr=True, highlight=False)
     tally, reasons = Tally(), ReasonCounts()
     known = Calibration.load(calibration_in(calibration))
@@ -110,14 +100,12 @@ def check(
             if checked.admission.fits:
                 continue
             reasons.add(checked.kind, checked.admission, checked)
-            files.add(checked)
             if as_json:
                 _print(Offender.of(checked))
     if not tally.checked:
         raise CorpusError("nothing was checked: no media", hint="NEW_DATA is a folder of media")
     offenders = tally.offenders(allow_unknown=allow_unknown)
     summary = Summary.of(tally, all_fit=not offenders)
-    files.write(summary, allow_unknown=allow_unknown)
     if as_json:
         _print(summary)
     found = reasons.largest_first()

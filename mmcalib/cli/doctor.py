@@ -11,9 +11,6 @@ from mmcalib.cli.options import Quiet
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
-    engine: Annotated[
-        bool, typer.Option("--engine", help="Also try all that vLLM is asked for: a minute.")
-    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Look at the installation and the machine: what works, and what to type where not.
@@ -31,7 +28,7 @@ def doctor(
     from mmcalib.workflows.doctor.examine import examine
 
     console = Console(stderr=True, highlight=False)
-    found = examine(engine=engine, progress=Silent() if quiet else Terminal(console))
+    found = examine(progress=Silent() if quiet else Terminal(console))
     if as_json:
         print_json(found)
     if not quiet:

@@ -13,20 +13,20 @@ from mmcalib.cli.choices import either, none_of
 from mmcalib.cli.document import print_document
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.completion import one_of
-from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.formats import CONFIGURATION_NAMES
 
 if TYPE_CHECKING:
     from mmcalib.result.calibration import CalibrationDocument
     from mmcalib.workflows.gate.calibration import Calibration
 
 # `mmcalib run` writes the first in any case.
-_TOO = CONFIGURATIONS.names[1:]
+_TOO = CONFIGURATION_NAMES[1:]
 
 
 def _known(value: str | None) -> str | None:
-    if value is not None and value not in CONFIGURATIONS:
+    if value is not None and value not in CONFIGURATION_NAMES:
         raise UsageError(
-            f"--emit {value} is {none_of(CONFIGURATIONS.names)}", hint=f"--emit {_TOO[0]}"
+            f"--emit {value} is {none_of(CONFIGURATION_NAMES)}", hint=f"--emit {_TOO[0]}"
         )
     return value
 
@@ -40,8 +40,8 @@ Emit = Annotated[
     typer.Option(
         metavar="FORMAT",
         callback=_known,
-        autocompletion=one_of(*CONFIGURATIONS),
-        help=f"Print the configuration instead: {either(CONFIGURATIONS.names)}.",
+        autocompletion=one_of(*CONFIGURATION_NAMES),
+        help=f"Print the configuration instead: {either(CONFIGURATION_NAMES)}.",
     ),
 ]
 EmitToo = Annotated[
@@ -58,6 +58,7 @@ EmitToo = Annotated[
 
 def text_of(calibration: CalibrationDocument, form: str, *, force: bool = False) -> str:
     """The configuration in this form. Raises VerdictError for one that failed, unless `force`."""
+    from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.result.check_result import first_failed
 
     if calibration.verdict == "fail" and not force:
@@ -81,6 +82,7 @@ def emit_again(
 ) -> None:
     """What a kept calibration says, in this form: into `out`, or to standard output."""
     from mmcalib.files import write_text
+    from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.report.html.redact import redacted
     from mmcalib.report.written import WrittenReport
     from mmcalib.workflows.gate.calibration import Calibration
@@ -114,6 +116,8 @@ def _show(text: str) -> None:
 def use(calibration: Calibration, form: str, file: Path | None) -> str:
     """How an engine is started from it, in a line."""
     from shlex import quote
+
+    from mmcalib.report.configurations import CONFIGURATIONS
 
     name = quote(str(file)) if file else CONFIGURATIONS[form].file
     return CONFIGURATIONS[form].used(calibration.server, name)

@@ -14,9 +14,9 @@ from mmcalib.cli.document import print_document
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
+from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
-from mmcalib.report.registry import CONFIGURATIONS, REPORTS
-from mmcalib.report.report import Report
+from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
 from mmcalib.result.check_result import first_failed
 from mmcalib.result.engine_yaml import engine_yaml
@@ -25,7 +25,7 @@ from mmcalib.result_files import skipped_jsonl
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.spec import RunSoFar
 
-_REPORTS = tuple(form.file for form in REPORTS.values())
+_REPORTS = ("report.html", "report.md")
 # As far as it is known before anything is proven; gone once the run is at its end.
 PROVISIONAL = "engine.provisional.yaml"
 # From the configuration that the user gave to the tuned one.
@@ -138,7 +138,7 @@ def finish(
         texts[config] = engine_yaml(calibration, serving(calibration.server, serve))
         written.insert(0, "engine.yaml")
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
-    texts |= {out / form.file: form.render(report) for form in REPORTS.values()}
+    texts |= {out / "report.html": html(report), out / "report.md": md(report)}
     write_texts(texts)
     if calibration.verdict == "pass" and calibration.yours and calibration.yours.diff:
         write_text(out / DIFF, calibration.yours.diff)

@@ -14,7 +14,7 @@ from mmcalib.cli.document import print_document
 from mmcalib.cli.emit import Emit, emit_again
 from mmcalib.cli.options import Quiet
 from mmcalib.options.completion import one_of
-from mmcalib.report.registry import REPORTS
+from mmcalib.report.formats import REPORT_NAMES
 
 NoThumbnails = Annotated[
     bool,
@@ -37,7 +37,8 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Default: report.html beside the calibration; - is standard output.",
+            help="Default: report.html or report.md beside the calibration, of the others standard "
+            "output, which is -.",
         ),
     ] = None,
     format_: Annotated[
@@ -45,10 +46,10 @@ def report(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help=f"{either(REPORTS.names)}.",
-            autocompletion=one_of(*REPORTS),
+            help=f"{either(REPORT_NAMES)}.",
+            autocompletion=one_of(*REPORT_NAMES),
         ),
-    ] = REPORTS.default,
+    ] = REPORT_NAMES[0],
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -74,32 +75,36 @@ def report(
 
     Example: mmcalib report out --data ./media --out report.html
 
+    Example: mmcalib report out --format text
+
     Example: mmcalib report out --emit args
     """
     import shlex
+
+    from rich.console import Console
 
     from mmcalib.errors import UsageError
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
     from mmcalib.report.html.roots import Roots
-    from mmcalib.report.report import Report
+    from mmcalib.report.report import REPORTS, Report
+    from mmcalib.report.terminal import summary
     from mmcalib.report.written import WrittenReport
     from mmcalib.result_files import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
 
-    if format_ not in REPORTS:
+    if format_ not in REPORT_NAMES:
         raise UsageError(
-            f"--format {format_} is {none_of(REPORTS.names)}", hint=f"--format {REPORTS.default}"
+            f"--format {format_} is {none_of(REPORT_NAMES)}", hint=f"--format {REPORT_NAMES[0]}"
         )
-    rendering = REPORTS[format_]
     found = calibration_in(source)
-    to = out or found.with_name(rendering.file)
+    to = out or found.with_name(f"report.{format_}")
     # The report that `mmcalib run` wrote is made anew; nothing else is lost by accident.
-    printed = str(out) == "-"
+    printed = str(out) == "-" or (out is None and format_ in ("text", "issue"))
     if out is not None and not printed and out.exists() and not force:
         raise UsageError(f"--out {out} exists", hint="--force, or another --out")
     if to.is_dir():
-        raise UsageError(f"--out {to} is a folder", hint=f"--out {to / rendering.file}")
+        raise UsageError(f"--out {to} is a folder", hint=f"--out {to}/report.{format_}")
     for path in data or []:
         if not path.exists():
             raise UsageError(
@@ -120,7 +125,7 @@ def report(
         return
     calibration = Calibration.load(found)
     if printed and as_json:
-        raise UsageError("--out - and --json both want standard output", hint="one of them")
+        raise UsageError("the report and --json both want standard output", hint="--out FILE")
     made = Report(
         calibration,
         f"vllm serve --config {shlex.quote(str(found.with_name('engine.yaml')))}",
@@ -128,17 +133,20 @@ def report(
         redact_paths=redact_paths,
         roots=Roots.of(data or []),
     )
-    if printed:
-        sys.stdout.write(rendering.render(made))
+    if printed and format_ == "text":
+        summary(made.shown, Console(highlight=False))
         return
-    write_text(to, rendering.render(made))
+    if printed:
+        sys.stdout.write(REPORTS[format_](made))
+        return
+    write_text(to, REPORTS[format_](made))
     if as_json:
         print_document(json.dumps(WrittenReport.of(to, format_).model_dump()))
     if not quiet:
         typer.echo(f"written to {to}", err=True)
-        if words := rendering.pictures and undrawn_words():
+        if words := format_ == "html" and undrawn_words():
             typer.echo(words, err=True)
-        left_out = rendering.pictures and sum(item.outside for item in made.items)
+        left_out = format_ == "html" and sum(item.outside for item in made.items)
         if left_out:
             shown = f"mmcalib report {shlex.quote(str(source))} --data DIR shows those below DIR"
             typer.echo(f"pictures left out: {left_out}; {shown}", err=True)

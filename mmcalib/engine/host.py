@@ -48,7 +48,7 @@ SILENCE_S = 900.0
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
 _TERM_GRACE_S = 2.0
-_WHAT_WORKS = "mmcalib doctor --engine tries what works with this release of vLLM"
+_WHAT_WORKS = "mmcalib doctor says whether mmcalib is tested with this release of vLLM"
 
 
 class EngineHost(Closing):

@@ -53,7 +53,7 @@ def find(name: str) -> Gpu:
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(
         f"no GPU called {name!r} is known" + (f"; close to it: {', '.join(near)}" if near else ""),
-        hint=f"mmcalib gpus lists {len(all())}; any other, instead of --gpu: {ANY}",
+        hint=f"mmcalib list gpus shows {len(all())}; any other, instead of --gpu: {ANY}",
     )
 
 

@@ -59,7 +59,7 @@ def resolve(
         raise ModelError(
             f"{model} is not a local folder, not in the hub cache, the hub cannot be reached "
             f"and no geometry is bundled for it ({why})",
-            hint="mmcalib models (lists what is bundled"
+            hint="mmcalib list models (what is bundled"
             + (f", such as {close}" if close else "")
             + "), or --model ./folder",
         )

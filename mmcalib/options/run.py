@@ -56,7 +56,7 @@ class RunOptions(Options):
         str | None,
         Option(
             metavar="MODEL[,MODEL]",
-            help="Checkpoint folder, or hub id such as `mmcalib models` lists; of several, a "
+            help="Checkpoint folder, or hub id such as `mmcalib list models` shows; of several, a "
             "comparison. Default: that of --config.",
             offers=model_ids,
         ),

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.report.terminal import checks_table
-from mmcalib.result.diagnosis import Capability, Diagnosis, Package
+from mmcalib.result.diagnosis import Diagnosis, Package
 
 
 def diagnosed(found: Diagnosis, console: Console) -> None:
@@ -22,11 +22,6 @@ def diagnosed(found: Diagnosis, console: Console) -> None:
     console.print(Text("Installed", style="bold"))
     console.print(_packages(found.packages))
     console.print()
-    if found.capabilities:
-        title = f"What vLLM {found.backend.vllm} can be asked for"
-        console.print(Text(wording.plain(title), style="bold"))
-        console.print(_capabilities(found.capabilities))
-        console.print()
     console.print(Text("Checks", style="bold"))
     bare = [check.model_copy(update={"remedy": ""}) for check in found.checks]
     console.print(checks_table(bare, in_full=True))
@@ -41,16 +36,6 @@ def _packages(packages: list[Package]) -> Table:
     table.add_column("", overflow="fold")
     for row in _rows(packages):
         table.add_row(*map(Text, row))
-    return table
-
-
-def _capabilities(capabilities: list[Capability]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for style in ({"no_wrap": True}, {"no_wrap": True}, {"overflow": "fold"}):
-        table.add_column("", **style)
-    for one in capabilities:
-        seconds = f"{one.seconds:.1f} s" if one.state == "works" else ""
-        table.add_row(*map(Text, (one.name, one.state, f"{wording.plain(one.detail)}  {seconds}")))
     return table
 
 

@@ -1,14 +1,23 @@
-"""What a report shows of one calibration, with or without names and pictures."""
+"""The report of a calibration in every form that people read, with or without names and pictures."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
+
+from rich.console import Console
 
 from mmcalib.report.html.before_after import BeforeAfter, before_after
 from mmcalib.report.html.costly import CostlyItem, costly
+from mmcalib.report.html.page import page
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.roots import Roots
+from mmcalib.report.issue import issue
+from mmcalib.report.markdown import markdown
+from mmcalib.report.terminal import summary
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.server import SERVE, serving
 
@@ -62,3 +71,36 @@ class Report:
             return self.calibration, serving(server, self.serve_with), None
         clean, names = redacted(self.calibration)
         return clean, serving(server, SERVE), names
+
+
+def html(report: Report) -> str:
+    """One page with figures, and pictures of the costliest items."""
+    return page(
+        report.shown,
+        report.command,
+        report.items,
+        report.before_after,
+        thumbnails=report.thumbnails,
+        redacted=report.redact_paths,
+    )
+
+
+def md(report: Report) -> str:
+    """The same as Markdown."""
+    return markdown(report.shown, report.command)
+
+
+def text(report: Report) -> str:
+    """The summary that `mmcalib run` ends with, without colours."""
+    page = io.StringIO()
+    summary(report.shown, Console(file=page, highlight=False))
+    return page.getvalue()
+
+
+# By the names and in the order of `formats.REPORT_NAMES`.
+REPORTS: Final[Mapping[str, Callable[[Report], str]]] = {
+    "html": html,
+    "md": md,
+    "text": text,
+    "issue": lambda report: issue(report.calibration),
+}

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, WithJsonSchema
+from pydantic import ConfigDict
 
-from mmcalib.report.registry import CONFIGURATIONS, REPORTS
+from mmcalib.report.formats import ConfigurationName, ReportName
 from mmcalib.result.part import DocumentPart
-
-_NAMES: Final = (*REPORTS, *CONFIGURATIONS)
-
-
-def _known(name: str) -> str:
-    if name not in _NAMES:
-        raise ValueError(f"none of {', '.join(_NAMES)}")
-    return name
-
-
-FormatName = Annotated[
-    str, AfterValidator(_known), WithJsonSchema({"enum": [*_NAMES], "type": "string"})
-]
 
 
 class WrittenReport(DocumentPart):
@@ -30,10 +17,11 @@ class WrittenReport(DocumentPart):
     model_config = ConfigDict(title="Written")
 
     written: str
-    format: FormatName
+    format: Literal[ReportName, ConfigurationName]
     bytes: int
 
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
         """Of a file that is there."""
-        return cls(written=str(path), format=name, bytes=path.stat().st_size)
+        found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
+        return cls.model_validate(found)

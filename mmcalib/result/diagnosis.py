@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.part import DocumentPart
 
@@ -71,25 +69,8 @@ class Folder(DocumentPart):
     free_bytes: int | None
 
 
-CapabilityState = Literal["works", "moved", "failed", "not tried"]
-
-
-class Capability(DocumentPart):
-    """Something that vLLM was asked for, and what came of it; `moved`: this release is not as
-    mmcalib knows it.
-    """
-
-    name: str
-    used_for: str
-    state: CapabilityState
-    detail: str
-    seconds: float
-
-
 class Diagnosis(DocumentPart):
-    """Everything that was looked at. `verdict` fail: `mmcalib run` cannot work here. `capabilities`
-    are those that were tried.
-    """
+    """Everything that was looked at. `verdict` fail: `mmcalib run` cannot work here."""
 
     mmcalib: str
     packages: list[Package]
@@ -99,5 +80,4 @@ class Diagnosis(DocumentPart):
     host: Host
     folders: list[Folder]
     checks: list[CheckResult]
-    capabilities: list[Capability] = Field(default_factory=list)
     verdict: Literal["pass", "fail"]

@@ -1,4 +1,4 @@
-"""What `mmcalib gpus --json` lists."""
+"""What `mmcalib list gpus --json` lists."""
 
 from __future__ import annotations
 

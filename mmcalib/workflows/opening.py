@@ -12,7 +12,7 @@ from mmcalib.errors import ModelError, NotMultimodal
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 
-LISTS_MODELS = "mmcalib models (lists multimodal ones)"
+LISTS_MODELS = "mmcalib list models (multimodal ones)"
 
 
 def context_of(engine_args: Mapping[str, Any]) -> int | None:

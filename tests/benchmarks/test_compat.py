@@ -66,7 +66,7 @@ def test_an_environment_that_is_there_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "state", "why"),
     [
-        (["models"], 0, ""),
+        (["list", "gpus"], 0, ""),
         (["check", "nowhere.jpg", "--calibration", "none.json"], 2, "error: "),
     ],
 )

@@ -47,7 +47,7 @@ def test_a_tree_is_equal_to_its_commit(tmp_path: Path) -> None:
     """Of commands without vLLM; what is not committed yet may print help differently."""
     (tmp_path / "requests.jsonl").touch()
     script = str(ROOT / "benchmarks" / "same_outputs.py")
-    words = ["HEAD", "--media", str(tmp_path), "--only", "models"]
+    words = ["HEAD", "--media", str(tmp_path), "--only", "list"]
     done = subprocess.run(
         [sys.executable, script, *words], capture_output=True, text=True, check=False
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mmcalib.report.issue import issue
-from mmcalib.report.pages.html import html
+from mmcalib.report.report import html
 from mmcalib.report.report import Report
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration

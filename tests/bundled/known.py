@@ -32,8 +32,7 @@ class Line(Enum):
     DUMMY = "has a dummy as large as its budget"
     KNOBS = "has knobs that move its items"
     ROUND_TRIP = "reads its configuration back"
-    FIGURES = "has the figures that are kept"
-    STARTS = "starts where it was found to"
+    STARTS = "starts where there is memory enough"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.messages import Blank
 from mmcalib.media.blank import write_blank
 from mmcalib.models import Geometry, bundled
-from mmcalib.models.figures import USUAL, kept
 from mmcalib.progress import Silent
 from mmcalib.result.engine_yaml import engine_yaml
 from mmcalib.workflows.calibration.assemble import assemble
@@ -167,14 +166,3 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     limits = made.engine_config["limit_mm_per_prompt"]
     assert set(limits) >= set(subject.modalities)
     assert {"max_model_len", "max_num_batched_tokens"} <= set(made.engine_config)
-
-
-@each(Line.FIGURES, whole)
-def test_its_kept_figures_hold(subject: Subject) -> None:
-    """`mmcalib models` shows them; `make figures` finds them anew."""
-    figures = kept().get(subject.geometry.id)
-    if figures is None:
-        pytest.skip("none are kept yet: make figures")
-    costs = {m: subject.lab.cost(Blank(USUAL[m])) for m in subject.modalities}
-    assert {modality: cost.tokens for modality, cost in costs.items()} == figures.tokens
-    assert tuple(knob.name for knob in subject.opened.knobs) == figures.knobs

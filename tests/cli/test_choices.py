@@ -1,7 +1,9 @@
 """Names that an option takes, in words."""
 
 from mmcalib.cli.choices import either, none_of
-from mmcalib.report.registry import CONFIGURATIONS, REPORTS
+from mmcalib.report.configurations import CONFIGURATIONS
+from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
+from mmcalib.report.report import REPORTS
 
 
 def test_what_may_be_chosen_is_listed() -> None:
@@ -15,7 +17,6 @@ def test_what_another_name_is_not() -> None:
     assert none_of(["yaml", "args", "env"]) == "none of yaml, args, env"
 
 
-def test_the_default_comes_first_and_another_name_is_none() -> None:
-    assert REPORTS.names[0] == "html"
-    assert CONFIGURATIONS.names[:2] == ("yaml", "args")
-    assert "registry" not in REPORTS
+def test_every_name_has_what_renders_it() -> None:
+    assert (*REPORTS,) == REPORT_NAMES
+    assert (*CONFIGURATIONS,) == CONFIGURATION_NAMES

@@ -64,7 +64,7 @@ def completed(typed: str, env: dict[str, str]) -> list[str]:
         ("mmcalib run --validate re", ["replay"]),
         ("mmcalib run --prefer q", ["quality"]),
         ("mmcalib scan --executor l", ["local"]),
-        ("mmcalib run --emit ks", ["kserve"]),
+        ("mmcalib run --emit k", ["k8s"]),
         ("mmcalib report --format m", ["md"]),
         ("mmcalib run --max-tok", ["--max-tokens-per-item"]),
     ],

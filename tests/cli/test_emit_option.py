@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mmcalib.cli.choices import none_of
 from mmcalib.cli.output import finish, save
-from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.server import ServerPart
 from mmcalib.workflows.spec import RunSoFar
@@ -100,7 +100,7 @@ def test_an_unknown_form_is_said_before_anything_else(cli, out: Path, words: lis
     said = cli(*words, "--emit", "toml")
     assert said.code == 2
     assert said.err.splitlines() == [
-        f"error: --emit toml is {none_of(CONFIGURATIONS.names)}",
+        f"error: --emit toml is {none_of([*CONFIGURATIONS])}",
         "  try: --emit args",
     ]
 

@@ -17,6 +17,7 @@ from mmcalib.cli.output import claim
 from mmcalib.cli.panels import RUN
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue
+from mmcalib.models import bundled
 from mmcalib.report.issue import issue
 from mmcalib.result.check_result import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration
@@ -44,7 +45,7 @@ def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:
     kept(tmp_path / "out")
     bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "mmcalib", "show", "out"],
+        [sys.executable, "-P", "-m", "mmcalib", "report", "out", "--format", "text"],
         cwd=tmp_path,
         env={**os.environ, **bare, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -65,39 +66,44 @@ def test_every_option_of_run_stands_in_one_group(cli) -> None:
 
 
 def test_gpus(cli) -> None:
-    said = cli("gpus")
+    said = cli("list", "gpus")
     assert [line.split()[0] for line in said.out.splitlines()] == list(catalogue.names())
-    (line,) = cli("gpus", "4090").out.splitlines()
+    (line,) = cli("list", "gpus", "4090").out.splitlines()
     assert line.split()[:4] == ["RTX-4090", *line.split()[1:3], "8.9"]
-    listed = json.loads(cli("gpus", "h100", "--json").out)
+    listed = json.loads(cli("list", "gpus", "h100", "--json").out)
     fits("gpus", listed)
     assert {gpu["capability"] for gpu in listed} == {"9.0"}
-    none = cli("gpus", "voodoo")
+    none = cli("list", "gpus", "voodoo")
     assert (none.out, none.code) == ("", 0)
     assert "--gpu-memory 24GiB --capability 8.9" in none.err
 
 
-def test_one_model_in_full_and_others_by_search(cli) -> None:
-    said = cli("models", QWEN.lower())
-    rows = dict(line.split("  ", 1) for line in said.out.splitlines())
-    assert rows["model"].strip() == QWEN
-    assert rows["weights"].strip() == "7.16 GiB [rehearsed]"
-    assert f"mmcalib run --model {QWEN} --data DIR" in said.err
-    assert cli("models", "--search", "ocr").out == cli("models", "ocr").out != ""
+def test_models(cli) -> None:
+    said = cli("list", "models", "qwen2.5-OMNI")
+    assert said.out.splitlines() == [
+        "Qwen/Qwen2.5-Omni-3B  image, video, audio",
+        "Qwen/Qwen2.5-Omni-7B  image, video, audio",
+    ]
+    every = cli("list", "models").out.splitlines()
+    assert [line.split()[0] for line in every] == [geometry.id for geometry in bundled()]
+    assert max(map(len, every)) <= 80
+    listed = json.loads(cli("list", "models", "glm", "ocr", "--json").out)
+    fits("models", listed)
+    assert [model["id"] for model in listed] == ["zai-org/GLM-OCR"]
+    none = cli("list", "models", "voodoo")
+    assert (none.out, none.code) == ("", 0)
 
 
-def test_show_is_the_summary_again(cli, tmp_path: Path) -> None:
+def test_the_summary_and_an_issue_are_printed_again(cli, tmp_path: Path) -> None:
     made = kept(tmp_path / "out")
-    said = cli("show", str(tmp_path / "out"))
+    said = cli("report", str(tmp_path / "out"), "--format", "text")
     assert (said.code, said.err) == (0, "")
     assert said.out.rstrip().endswith("verdict: pass · 1 warning")
-    whole = cli("show", str(tmp_path / "out" / "calibration.json"), "--json").out
-    assert json.loads(whole) == json.loads(made.to_json())
-    pasted = cli("show", str(tmp_path / "out"), "--issue")
+    pasted = cli("report", str(tmp_path / "out"), "--format", "issue")
     assert (pasted.code, pasted.out, pasted.err) == (0, issue(made), "")
-    missing = cli("show", str(tmp_path / "none"))
-    assert missing.code == 2
-    assert missing.err.startswith("error: cannot read ")
+    file = tmp_path / "summary.txt"
+    assert cli("report", str(tmp_path / "out"), "--format", "text", "--out", str(file)).code == 0
+    assert file.read_text("utf-8") == said.out
 
 
 def test_diff_names_what_is_not_the_same(cli, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 import typer.main
 
 from mmcalib.cli.app import app
-from mmcalib.models import bundled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -40,7 +39,7 @@ def test_the_root_shows_its_commands(cli) -> None:
     said = cli("--help")
     assert said.code == 0
     assert all(name in said.out for name in COMMANDS)
-    assert set(COMMANDS) >= {"run", "models"}
+    assert set(COMMANDS) >= {"run", "list"}
 
 
 def test_the_root_has_an_example(cli) -> None:
@@ -70,29 +69,6 @@ def test_version(cli) -> None:
 
     said = cli("--version")
     assert (said.code, said.out, said.err) == (0, f"mmcalib {__version__}\n", "")
-
-
-def test_models_lists_what_is_bundled(cli, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    lines = cli("models").out.splitlines()
-    assert [line.split()[0] for line in lines] == [geometry.id for geometry in bundled()]
-    ends = {found.end() for line in lines if (found := re.match(r"\S+ +\S+", line))}
-    assert len(ends) == 1, "columns are aligned"
-
-
-def test_models_as_json(cli) -> None:
-    listed = json.loads(cli("models", "--json").out)
-    assert [model["id"] for model in listed] == [geometry.id for geometry in bundled()]
-    for model in listed:
-        assert set(model) == {
-            "id",
-            "architecture",
-            "modalities",
-            "cannot_promise",
-            "facts",
-            "figures",
-        }
-        assert set(model["modalities"]) <= {"image", "video", "audio"}
 
 
 def test_python_m_mmcalib_is_the_same_program() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.cli.choices import none_of
-from mmcalib.report.registry import REPORTS
+from mmcalib.report.formats import REPORT_NAMES
 from tests.report.example import calibration
 
 
@@ -73,7 +73,7 @@ def test_json_says_what_was_written(cli, out: Path) -> None:
     ("words", "complaint"),
     [
         (["nowhere"], "cannot read nowhere"),
-        (["out", "--format", "pdf"], none_of(REPORTS.names)),
+        (["out", "--format", "pdf"], none_of(REPORT_NAMES)),
         (["out", "--out", "."], "is a folder"),
     ],
 )

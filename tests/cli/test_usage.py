@@ -256,7 +256,7 @@ def test_an_unknown_model_is_an_error_that_destroys_nothing(cli, media, tmp_path
     assert ended.code == 1
     assert is_one_error(ended.err)
     assert "no/such-model is not a local folder" in ended.err
-    assert "try: mmcalib models" in ended.err
+    assert "try: mmcalib list models" in ended.err
     assert held(tmp_path / "out") == old
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmcalib.cli.choices import none_of
 from mmcalib.errors import unexpected
-from mmcalib.report.registry import REPORTS
+from mmcalib.report.formats import REPORT_NAMES
 from tests.report.example import calibration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -23,8 +23,8 @@ ON_L4 = f"--model {MODEL} --gpu L4"
 
 # What is typed, the exit code, words of the error, words of the remedy.
 MISTAKES = [
-    ("gpus --size 24", 2, "no such option: --size", "mmcalib gpus --help"),
-    ("show nowhere", 2, "cannot read nowhere", "mmcalib run"),
+    ("list gpus --size 24", 2, "no such option: --size", "mmcalib list --help"),
+    ("list cards", 2, "cards is neither models nor gpus", "mmcalib list models"),
     ("diff nowhere", 2, "missing argument 'NEW'", "mmcalib diff --help"),
     ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
     ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
@@ -75,7 +75,7 @@ MISTAKES = [
     (f"{RUN} --requests none.jsonl", 1, "no such requests file", "--requests FILE"),
     (f"{RUN} --requests media", 1, "a folder", "--data names a folder"),
     (f"{RUN} --requests bad.jsonl", 1, "bad.jsonl:1: not JSON", '{"messages":'),
-    ("run --model gpt-4o --data media", 1, "no geometry is bundled", "mmcalib models"),
+    ("run --model gpt-4o --data media", 1, "no geometry is bundled", "mmcalib list models"),
     ("run --model Qwen/Qwen2.5-VL-3B --data media", 1, "not a local folder", f"such as {MODEL}"),
     ("run --model ./none --data media", 1, "./none is not a folder", "ls ."),
     ("run --model texts --data media", 1, "without config.json", "config.json, tokenizer"),
@@ -95,7 +95,7 @@ MISTAKES = [
     ("merge a.txt", 2, "not a census: a.txt", "mmcalib scan --data DIR"),
     ("report --calibration kept", 2, "--calibration", "mmcalib report out/calibration.json"),
     ("report nowhere", 2, "cannot read nowhere", "mmcalib run --model MODEL"),
-    ("report kept --format pdf", 2, none_of(REPORTS.names), "--format html"),
+    ("report kept --format pdf", 2, none_of(REPORT_NAMES), "--format html"),
     (f"rehearse --model {MODEL} --gpu H1000", 2, "no GPU called 'H1000'", "--gpu-memory"),
     (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X has no CUDA", "--gpu H100-80G"),
     (f"rehearse {ON_L4} --max-num-seqs 4", 2, "--max-num-seqs", "rehearse ... -- --max-num-seqs"),
@@ -203,7 +203,7 @@ def test_a_cache_that_cannot_be_written_names_its_variable(cli, desk: Path, monk
 
 
 def test_a_full_disk_behind_stdout_is_an_error() -> None:
-    shell = f"{sys.executable} -m mmcalib models --json > /dev/full"
+    shell = f"{sys.executable} -m mmcalib list models --json > /dev/full"
     done = subprocess.run(
         ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -212,9 +212,9 @@ def test_a_full_disk_behind_stdout_is_an_error() -> None:
     assert "No space left on device" in done.stderr
 
 
-@pytest.mark.parametrize("words", ["models --json", "models 2>/dev/null", "gpus 2>/dev/null"])
+@pytest.mark.parametrize("words", ["list models --json", "list models", "list gpus 2>/dev/null"])
 def test_a_reader_that_leaves_is_no_error(words: str) -> None:
-    """As in `mmcalib models | head -1`, at the end and between two lines."""
+    """As in `mmcalib list models | head -1`, at the end and between two lines."""
     shell = f"set -o pipefail; {sys.executable} -m mmcalib {words} | head -c 1"
     done = subprocess.run(
         ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False

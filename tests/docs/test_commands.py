@@ -36,12 +36,17 @@ def test_command_runs(page: str, line: str, workspace: Path) -> None:
     check(page, line, workspace)
 
 
+
+def marks(code: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] * ("ray" in code) + [pytest.mark.engine] * ("ray.data.llm" in code)
+
+
 BLOCKS = [block for block in fenced("python") if not CALLS_VLLM.search(block[1])]
 
 
 @pytest.mark.parametrize(
     ("page", "code"),
-    [pytest.param(*block, marks=[pytest.mark.slow] * ("ray" in block[1])) for block in BLOCKS],
+    [pytest.param(*block, marks=marks(block[1])) for block in BLOCKS],
 )
 def test_python_runs(page: str, code: str, workspace: Path) -> None:
     for package in re.findall(r"^(?:import|from) (\w+)", code, re.M):

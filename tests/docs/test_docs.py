@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from pydantic import BaseModel
 
 import mmcalib
 from mmcalib.cli.app import app
-from mmcalib.models import bundled
 from mmcalib.options.policy_file import read_policy
 from mmcalib.result.census import CensusDocument
 from mmcalib.workflows.gate.calibration import Calibration
@@ -193,13 +191,6 @@ def test_every_check_of_the_example_is_explained() -> None:
     assert [n for n in names if f"`{n}`" not in page and not n.endswith("size hint")] == []
 
 
-def test_their_page_lists_the_bundled_models() -> None:
-    page = TEXTS["docs/models.md"]
-    table = page.partition("<!-- models -->")[2].partition("\n\nA bundled")[0]
-    rows = dict(re.findall(r"^\| `(\S+)` \| (.*) \|$", table, re.M))
-    assert rows == {geometry.id: ", ".join(geometry.modalities) for geometry in bundled()}
-
-
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     asked = {
@@ -212,11 +203,3 @@ def test_make_targets_exist() -> None:
     asked |= {(p, t) for p, text in TEXTS.items() for m in prose.findall(text) for t in m.split()}
     assert asked
     assert {(page, target) for page, target in asked if target not in targets} == set()
-
-
-def test_the_repository_has_one_address() -> None:
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
-    home = urls["Homepage"]
-    assert {url for url in urls.values() if not url.startswith(home)} == set()
-    assert f"\nrepo_url: {home}\n" in (ROOT / "mkdocs.yml").read_text("utf-8")
-    assert f"repo: {home}\n" in TEXTS["docs/recipes/ci-gate.md"]

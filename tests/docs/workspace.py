@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.media.blank import write_blank
 from mmcalib.models import find, materialise
-from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.workflows.gate.calibration import Calibration
 
 from ..corpus.tars import png, tar

@@ -45,7 +45,7 @@ def test_a_text_only_model(media: Path, tmp_path: Path, engine_cache: Path) -> N
     )
     assert done.returncode == 1
     assert f"error: {folder} takes no images, video or audio" in done.stderr
-    assert "  try: mmcalib models" in done.stderr
+    assert "  try: mmcalib list models" in done.stderr
     assert "Traceback" not in done.stderr
 
 

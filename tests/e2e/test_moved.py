@@ -13,12 +13,15 @@ import pytest
 from mmcalib import calibrate
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError, VllmMoved
-from mmcalib.progress import Silent
-from mmcalib.workflows.doctor.capabilities import capabilities
 from mmcalib.workflows.memory.rehearse import Rehearsals, rehearse
+from tests.conftest import ROOT
 from tests.e2e import moved
 from tests.e2e.command import QWEN
 from tests.e2e.media import photo
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from compatibility.capabilities import capabilities
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -57,7 +60,7 @@ def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lacks:
 )
 def test_one_capability_is_lost(without: Lacks, missing: str, lost: dict[str, str]) -> None:
     without(missing)
-    found = capabilities(Silent())
+    found = capabilities()
     assert {one.name: one.state for one in found if one.state != "works"} == lost
     for one in found:
         if lost.get(one.name) == "moved":
@@ -82,4 +85,6 @@ def test_what_cannot_go_on_ends_with_one_line(without: Lacks) -> None:
         rehearse(QWEN, gpu="L4")
     assert isinstance(ended.value, VllmMoved)
     assert "get_kv_cache_configs" in ended.value.message
-    assert ended.value.hint == "mmcalib doctor --engine tries what works with this release of vLLM"
+    assert ended.value.hint == (
+        "mmcalib doctor says whether mmcalib is tested with this release of vLLM"
+    )

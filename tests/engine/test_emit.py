@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.models import find, materialise
-from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.programs import answer_of
 

@@ -115,7 +115,7 @@ def test_nobody_has_it(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no geometry is bundled for it") as caught:
         resolve("some/unknown", cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())
     assert "no network" in caught.value.message
-    assert "mmcalib models" in caught.value.hint
+    assert "mmcalib list models" in caught.value.hint
 
 
 def test_offline_asks_nobody(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,9 +12,20 @@ from typing import Literal
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from tests.howto.copy_of import ROOT
+from tests.conftest import ROOT
 
 Kind = Literal["sdist", "wheel"]
+# What git, `make` and tools leave in a checkout.
+NOT_COPIED = (
+    *(".git", ".venv", ".pytest_cache", ".ruff_cache", ".mypy_cache", ".hypothesis", "__pycache__"),
+    *(".compat", "out", "sample", "sample-archives", "build", "dist", "*.egg-info"),
+)
+
+
+def copy_of(folder: Path) -> Path:
+    """A copy of what the repository holds, in a new folder inside `folder`."""
+    ignore = shutil.ignore_patterns(*NOT_COPIED)
+    return Path(shutil.copytree(ROOT, folder / "copy", ignore=ignore, symlinks=True))
 
 
 def build(kind: Kind, source: Path, folder: Path) -> Path:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.howto.copy_of import copy_of
-from tests.packaging.built import build
+from tests.packaging.built import build, copy_of
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +21,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(
             "needs setuptools 77 and setuptools-scm, as pyproject.toml has them: make setup"
         )
-    return copy_of(tmp_path_factory.mktemp("checkout")).folder
+    return copy_of(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.howto.copy_of import ROOT
+from tests.conftest import ROOT
 from tests.packaging.built import build, contents, package_files
 
 pytestmark = pytest.mark.slow
@@ -54,11 +54,3 @@ def test_what_the_container_copies_builds_the_same_wheel(wheel: Path, tmp_path: 
                 shutil.copy(ROOT / name, folder)
     built = build("wheel", root / "opt" / "mmcalib", tmp_path / "wheel")
     assert contents(built) == contents(wheel)
-
-
-def test_the_page_shows_the_container_s_recipe() -> None:
-    page = (ROOT / "docs" / "recipes" / "container.md").read_text("utf-8")
-    shown = re.search(r"```dockerfile\n(.+?)```", page, re.S)
-    assert shown is not None
-    _, _, recipe = (ROOT / "Dockerfile").read_text("utf-8").partition("\n")
-    assert shown[1] == recipe

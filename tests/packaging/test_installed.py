@@ -65,7 +65,7 @@ def test_alone_it_brings_all_that_it_needs(wheel: Path, tmp_path: Path) -> None:
 
     assert mmcalib("--version").split() == ["mmcalib", str(version_of(wheel))]
     assert "calibrat" in mmcalib("--help")
-    assert "Qwen/Qwen2.5-VL-3B-Instruct" in mmcalib("models")
+    assert "Qwen/Qwen2.5-VL-3B-Instruct" in mmcalib("list", "models")
     census = json.loads(mmcalib("scan", "--data", "media", "--json", "--quiet"))
     assert census["corpus"]["modalities"] == {"image": {"items": 2, "unique_shapes": 2}}
     checked = mmcalib(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from tests.howto.copy_of import ROOT, copy_of
-from tests.packaging.built import build, version_of
+from tests.conftest import ROOT
+from tests.packaging.built import build, copy_of, version_of
 
 TAGGED = "7.8.9"
 IDENTITY = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
@@ -31,7 +31,7 @@ def fallback() -> Version:
 @pytest.fixture(scope="module")
 def repository(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkout as a repository of one commit, without tags."""
-    folder = copy_of(tmp_path_factory.mktemp("repository")).folder
+    folder = copy_of(tmp_path_factory.mktemp("repository"))
     git(folder, "init")
     git(folder, "add", "--all")
     git(folder, "commit", "--message", "all")

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 
 from mmcalib.models import bundled
-from tests.howto.copy_of import ROOT
+from tests.conftest import ROOT
 from tests.packaging.built import package_files
 
 PAGE = ROOT / "THIRD_PARTY.md"
@@ -21,7 +21,6 @@ DATA: Mapping[str, tuple[str, str]] = {
     "mmcalib/py.typed": ("marks the package as typed", "mmcalib"),
     "mmcalib/gpus/catalogue.json": ("sizes of GPUs, each with where it was read", "mmcalib"),
     FACTS: ("geometries of models, [below](#geometries-of-models)", "mmcalib"),
-    "mmcalib/models/figures.json": ("what mmcalib found of each of them", "mmcalib"),
     "mmcalib/report/html/templates/*.j2": ("page, style and script of the report", "mmcalib"),
     "mmcalib/report/templates/*.j2": ("the report as text", "mmcalib"),
 }

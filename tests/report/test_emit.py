@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError
-from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.serve_arguments import serve_arguments
 from mmcalib.result.server import ServerPart

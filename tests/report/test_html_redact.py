@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from mmcalib.report.html.redact import WITHHELD, redacted
-from mmcalib.report.pages.html import html
-from mmcalib.report.pages.md import md
+from mmcalib.report.report import html
+from mmcalib.report.report import md
 from mmcalib.report.report import Report
 from mmcalib.result.check_result import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration

@@ -11,8 +11,7 @@ from rich.console import Console
 from mmcalib.checks.check import Status
 from mmcalib.report.check_words import failure_line
 from mmcalib.report.markdown import markdown
-from mmcalib.report.pages.html import RENDERER
-from mmcalib.report.report import Report
+from mmcalib.report.report import Report, html
 from mmcalib.report.terminal import summary
 from mmcalib.result.check_result import CheckResult, verdict_words
 from mmcalib.workflows.gate.calibration import Calibration
@@ -52,7 +51,7 @@ def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
     assert page.getvalue().splitlines()[-1] == f"verdict: {words}"
     assert f"**Verdict: {words}.**" in markdown(shown, SERVE)
     pill = f'<p class="verdict warn">Verdict: <a href="#checks">{words}</a></p>'
-    assert pill in RENDERER.render(Report(shown, SERVE, thumbnails=False))
+    assert pill in html(Report(shown, SERVE, thumbnails=False))
     assert words in repr(shown)
 
 

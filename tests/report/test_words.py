@@ -11,8 +11,8 @@ from rich.console import Console
 from mmcalib import wording
 from mmcalib.cli.output import finish
 from mmcalib.report import words
-from mmcalib.report.pages.html import html
-from mmcalib.report.pages.md import md
+from mmcalib.report.report import html
+from mmcalib.report.report import md
 from mmcalib.report.report import Report
 from mmcalib.report.terminal import summary
 from mmcalib.result.calibration import YourConfiguration

@@ -24,8 +24,8 @@ from rich.console import Console
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.report.html.roots import Roots
-from mmcalib.report.registry import CONFIGURATIONS, REPORTS
-from mmcalib.report.report import Report
+from mmcalib.report.configurations import CONFIGURATIONS
+from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
 from mmcalib.result.census_reading import read_census
 from mmcalib.workflows.gate.calibration import Calibration
@@ -160,10 +160,10 @@ def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
     report = Report(found, "vllm serve", roots=Roots())
     shapes = (ImageShape(10, 10), VideoShape(10, 1.0, 10.0, 300, 300), AudioShape(100, 16000))
     tried: list[Callable[[], object]] = [
-        lambda: REPORTS["md"].render(report),
+        lambda: md(report),
         *(partial(found.admits, shape) for shape in shapes),
     ]
-    tried += [lambda: REPORTS["html"].render(report)] if page else []
+    tried += [lambda: html(report)] if page else []
     said = made(tried)
     forms = [partial(form.render, found) for form in CONFIGURATIONS.values()]
     plain = made([lambda: summary(found, console), *forms]) + terminal.getvalue()

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from mmcalib.cli.output import finish
 from mmcalib.errors import OutputError
-from mmcalib.report.pages.html import html
-from mmcalib.report.pages.md import md
-from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.report import html
+from mmcalib.report.report import md
+from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import Report
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.cli.conftest import Cli

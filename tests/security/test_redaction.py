@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mmcalib.errors import OutputError, UsageError
 from mmcalib.report.html.redact import _PATHS, redacted
-from mmcalib.report.pages.html import html
-from mmcalib.report.pages.md import md
-from mmcalib.report.registry import CONFIGURATIONS
+from mmcalib.report.report import html
+from mmcalib.report.report import md
+from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import Report
 from mmcalib.result.check_result import CheckResult
 from mmcalib.wording import one_line, plain

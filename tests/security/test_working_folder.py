@@ -79,7 +79,7 @@ def test_nothing_there_is_imported_without_an_engine(data_set: Path, entry: tupl
     out = data_set.parent / "out"
     shutil.copytree(CALIBRATION.parent, data_set.parent / "example")
     typed(data_set, entry, "--version")
-    typed(data_set, entry, "models")
+    typed(data_set, entry, "list", "models")
     assert '"items": 3' in typed(data_set, entry, "scan", "--data", ".", "--out", out, "--json")
     typed(data_set, entry, "merge", out, "--out", data_set.parent / "merged")
     typed(data_set, entry, "check", ".", "--calibration", CALIBRATION)

@@ -27,7 +27,7 @@ def moved_parts(opened: ModelInfo) -> Iterator[Check]:
     """A warning for what this release could not be asked for."""
     for part, why in opened.moved.items():
         detail = f"{part}: not known, and nothing is said of it: {why}"
-        yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor --engine")
+        yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor")
 
 
 def _moved(facts: CheckFacts) -> Iterator[Check]:

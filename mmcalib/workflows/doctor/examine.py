@@ -15,7 +15,6 @@ from mmcalib.result.check_result import CheckResult
 from mmcalib.result.diagnosis import Diagnosis, PresentGpu
 from mmcalib.sizes import GIB
 from mmcalib.version import __version__
-from mmcalib.workflows.doctor.capabilities import capabilities, capability_checks
 from mmcalib.workflows.doctor.engine import ENGINE, EngineProbe, ask, engine_checks
 from mmcalib.workflows.doctor.folders import folder_checks, folders
 from mmcalib.workflows.doctor.hub import ask_hub, hub_check
@@ -29,14 +28,9 @@ WANTED_DISK_BYTES = GIB
 
 
 def examine(
-    *,
-    env: Mapping[str, str] | None = None,
-    engine: bool = False,
-    progress: Progress | None = None,
+    *, env: Mapping[str, str] | None = None, progress: Progress | None = None
 ) -> Diagnosis:
-    """Ask vLLM, the hub and the machine; `env` (default: the process environment) is the hub's.
-    With `engine`, try everything that vLLM is asked for, which takes up to a minute.
-    """
+    """Ask vLLM, the hub and the machine; `env` (default: the process environment) is the hub's."""
     env = os.environ if env is None else env
     progress = progress or Silent()
     found = packages()
@@ -48,13 +42,11 @@ def examine(
         hub_answer = beside.submit(ask_hub, env)
         asked = EngineProbe(None, "", "", 0.0) if build.status == "fail" else ask()
         hub = hub_answer.result()
-    tried = capabilities(progress) if engine and asked.looked is not None else []
     machine, written = host(), folders()
     checks = [
         media_check(),
         build,
         *(engine_checks(asked, here, gpu) if build.status != "fail" else _unasked()),
-        *capability_checks(tried),
         hub_check(hub, env),
         *machine_checks(machine, wanted_bytes=WANTED_RAM_BYTES),
         *folder_checks(written, wanted_bytes=WANTED_DISK_BYTES),
@@ -68,7 +60,6 @@ def examine(
         host=machine,
         folders=written,
         checks=list(map(CheckResult.showing, checks)),
-        capabilities=tried,
         verdict=verdict(checks),
     )
 

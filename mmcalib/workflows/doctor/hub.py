@@ -26,7 +26,7 @@ def ask_hub(env: Mapping[str, str]) -> Hub:
 
 def hub_check(hub: Hub, env: Mapping[str, str]) -> Check:
     """Never a reason not to run: a folder, the hub's cache and the bundled models remain."""
-    left = f"a folder, {cache_folder(env)} and the {len(bundled())} of `mmcalib models` remain"
+    left = f"a folder, {cache_folder(env)} and the {len(bundled())} of `mmcalib list models` remain"
     if hub.state == "offline":
         return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {left}", "unset HF_HUB_OFFLINE")
     if hub.state == "unreachable":

@@ -1,16 +1,17 @@
-"""What the installed vLLM can be asked for: each capability tried on a small model."""
+"""What the installed vLLM can be asked for, each tried on a small model; prints them as JSON."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from PIL import Image
 
-from mmcalib.checks.check import Check, CheckId
 from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.model import ModelInfo
@@ -37,12 +38,23 @@ from mmcalib.errors import EngineError, VllmMoved
 from mmcalib.files import write_text
 from mmcalib.gpus import catalogue
 from mmcalib.models import find, materialise
-from mmcalib.progress import Progress
-from mmcalib.result.diagnosis import Capability, CapabilityState
 from mmcalib.scratch import Scratch
 from mmcalib.wording import gib
 
-CAPABILITY = CheckId("{} by vLLM")
+CapabilityState = Literal["works", "moved", "failed", "not tried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """Something that vLLM was asked for, and what came of it; `moved`: this release is not as
+    mmcalib knows it.
+    """
+
+    name: str
+    state: CapabilityState
+    detail: str
+    seconds: float
+
 
 # Images, video, knobs and a chat template; a single layer of each stack starts in seconds.
 _MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -58,23 +70,15 @@ START = "engine start"
 REPLAY = "replay"
 
 
-def capabilities(progress: Progress) -> list[Capability]:
+def capabilities() -> list[Capability]:
     """Every one that `run`, `validate`, `plan` and `rehearse` use, tried here; takes less than a
     minute. What ends a process ends the trials that need it, and no others.
     """
     with Scratch() as scratch, ThreadPoolExecutor(1) as beside:
         path = _model(scratch.path)
-        with progress.step("trying what vLLM can be asked for"):
-            rehearsal = beside.submit(_rehearsed, path)
-            found = list(_Trials(path, scratch.path).each())
-            return [*found, *rehearsal.result()]
-
-
-def capability_checks(found: list[Capability]) -> Iterator[Check]:
-    """A warning for each that does not work: the others do."""
-    for one in found:
-        if one.state in ("moved", "failed"):
-            yield Check(CAPABILITY.of(one.name), "warn", one.detail, f"not proven: {one.used_for}")
+        rehearsal = beside.submit(_rehearsed, path)
+        found = list(_Trials(path, scratch.path).each())
+        return [*found, *rehearsal.result()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,6 @@ class _Trial:
     """`ask` says in a few words what came of it."""
 
     name: str
-    used_for: str
     ask: Callable[[EngineHost], str]
 
 
@@ -99,7 +102,7 @@ class _Trials:
         with EngineHost() as host:
             for trial in self._trials():
                 if ended:
-                    yield _untried(trial.name, trial.used_for, ended)
+                    yield _untried(trial.name, ended)
                     continue
                 found = _tried(trial, host)
                 yield found
@@ -107,14 +110,14 @@ class _Trials:
                     ended = f"needs: {trial.name}"
 
     def _trials(self) -> Iterator[_Trial]:
-        yield _Trial("opening a model", "run, validate", self._open)
-        yield _Trial("items", "run, validate: tokens and bytes per item", self._measure)
-        yield _Trial("counting", "run: exact for every shape", self._count)
-        yield _Trial("encoder budget", "run, validate: what startup reserves", self._budget)
-        yield _Trial("text of requests", "run, check: what fits the context", self._texts)
-        yield _Trial("config file", "run, validate: the file read back", self._parse)
-        yield _Trial(START, "run, validate: the engine started", self._start)
-        yield _Trial(REPLAY, "run, validate: real items answered", self._replay)
+        yield _Trial("opening a model", self._open)
+        yield _Trial("items", self._measure)
+        yield _Trial("counting", self._count)
+        yield _Trial("encoder budget", self._budget)
+        yield _Trial("text of requests", self._texts)
+        yield _Trial("config file", self._parse)
+        yield _Trial(START, self._start)
+        yield _Trial(REPLAY, self._replay)
 
     def _open(self, host: EngineHost) -> str:
         opened = host.ask(OpenModel(str(self._path)), "opening the model").model
@@ -203,22 +206,16 @@ def _tried(trial: _Trial, host: EngineHost) -> Capability:
     try:
         detail = trial.ask(host)
     except _NotHereError as error:
-        return _untried(trial.name, trial.used_for, str(error))
+        return _untried(trial.name, str(error))
     except VllmMoved as error:
         state, detail = "moved", error.reason
     except EngineError as error:
         state, detail = "failed", error.message
-    return Capability(
-        name=trial.name,
-        used_for=trial.used_for,
-        state=state,
-        detail=detail,
-        seconds=round(time.monotonic() - started, 1),
-    )
+    return Capability(trial.name, state, detail, round(time.monotonic() - started, 1))
 
 
-def _untried(name: str, used_for: str, why: str) -> Capability:
-    return Capability(name=name, used_for=used_for, state="not tried", detail=why, seconds=0.0)
+def _untried(name: str, why: str) -> Capability:
+    return Capability(name, "not tried", why, 0.0)
 
 
 def _rehearsed(path: Path) -> list[Capability]:
@@ -246,11 +243,11 @@ def _rehearsed(path: Path) -> list[Capability]:
             raise EngineError("not every request had its answer")
         return f"{gpu.name}: {len(requests)} requests in {len(found.steps)} steps"
 
-    trial = _Trial(SERVING, "run --gpu, rehearse --requests", serve)
+    trial = _Trial(SERVING, serve)
     with EngineHost() as host:
-        started = _tried(_Trial(REHEARSAL, "run --gpu, rehearse, plan", rehearse), host)
+        started = _tried(_Trial(REHEARSAL, rehearse), host)
         if started.state != "works":
-            return [started, _untried(trial.name, trial.used_for, f"needs: {REHEARSAL}")]
+            return [started, _untried(trial.name, f"needs: {REHEARSAL}")]
         return [started, _tried(trial, host)]
 
 
@@ -258,3 +255,7 @@ def _model(folder: Path) -> Path:
     geometry = find(_MODEL)
     assert geometry is not None
     return materialise(geometry, folder / "model", text_layers=1, encoder_layers=1)
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(one) for one in capabilities()]))

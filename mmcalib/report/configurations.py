@@ -1,0 +1,368 @@
+"""The calibrated configuration in every form that `--emit` writes: `CONFIGURATIONS`.
+
+A calibration may come from somebody else, so a form refuses what mmcalib never writes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from pprint import pformat
+from typing import Any, Final
+
+import yaml
+
+from mmcalib import wording
+from mmcalib.derive.container import processor_caches_bytes, shm_bytes
+from mmcalib.engine.reaching import reaching
+from mmcalib.errors import OutputError
+from mmcalib.report import words
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.check_result import first_failed
+from mmcalib.result.engine_yaml import engine_yaml, visible_yaml
+from mmcalib.result.serve_arguments import serve_arguments, serve_words
+from mmcalib.result.server import ServerPart, serving
+from mmcalib.sizes import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationFormat:
+    """`use` has the place `{file}` for the file's name. `comments` is false where a comment would
+    be in the way; `variables`: it carries the environment of the server, too.
+    """
+
+    suffix: str
+    text: Callable[[CalibrationDocument], str]
+    use: str
+    comments: bool = True
+    variables: bool = False
+
+    @property
+    def file(self) -> str:
+        """The name of the file that it is kept in."""
+        return f"engine.{self.suffix}"
+
+    def used(self, server: ServerPart | None, name: str) -> str:
+        """How an engine is started from the file of that name, quoted for a shell."""
+        how = self.use.replace("{file}", name)
+        return how if self.variables else serving(server, how)
+
+    def render(self, calibration: CalibrationDocument) -> str:
+        """The file's content. One that was emitted against the verdict says so on top.
+
+        Raises OutputError where the form cannot carry a value, and for what is no configuration.
+        """
+        _check_sayable(calibration.engine_config, in_yaml=self.suffix.endswith("yaml"))
+        text = self.text(calibration)
+        if calibration.verdict == "fail" and self.comments:
+            failed = first_failed(calibration.checks)
+            text = f"# The verdict is fail: {words.check_line(failed)}\n{text}"
+        return text
+
+
+_SETTING = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def _check_sayable(config: Mapping[str, Any], *, in_yaml: bool) -> None:
+    """Raise OutputError for settings that mmcalib never writes, and for words that vLLM's parser
+    would take for options. Behind `--option=` it takes none for one, but there is no such thing
+    `in_yaml`.
+    """
+    odd = [name for name in config if not _SETTING.fullmatch(name) or name == "config"]
+    far = [*odd, *reaching(config, {}, tuple(config))]
+    if far:
+        raise OutputError(
+            f"not emitted: no calibration sets {', '.join(map(wording.plain, far))}",
+            hint="whoever gave you calibration.json wrote that; do not serve with it",
+        )
+    for name, word in _lone_words(config, in_yaml):
+        if word.startswith("-"):
+            raise OutputError(
+                f"not emitted: vLLM would take {name} {wording.plain(word)} for an option",
+                hint="a folder of that name is ./-NAME",
+            )
+
+
+def _lone_words(config: Mapping[str, Any], in_yaml: bool) -> Iterator[tuple[str, str]]:
+    """The strings that stand by themselves on vLLM's command line."""
+    for name, value in config.items():
+        if isinstance(value, list | tuple):
+            yield from ((name, one) for one in value if isinstance(one, str))
+        elif isinstance(value, str) and (in_yaml or name == "model"):
+            yield name, value
+
+
+def _check_visible(line: str, form: str) -> None:
+    """Raise OutputError where a form would hide a character, because it has no escape for it."""
+    hidden = next((c for c in line if not c.isprintable() and c != "\n"), None)
+    if hidden is not None:
+        raise OutputError(
+            f"--emit {form} has no escape for the character {wording.plain(hidden)} of a value",
+            hint="--emit yaml",
+        )
+
+
+def _variables(calibration: CalibrationDocument) -> dict[str, str]:
+    """Of the server's environment: the limits on media that were raised for the run."""
+    given = calibration.server.environment if calibration.server else {}
+    return {name: str(value) for name, value in given.items()}
+
+
+def _image(calibration: CalibrationDocument) -> str:
+    """vLLM's official image of the release that was calibrated with."""
+    release = re.match(r"\d+\.\d+\.\d+", calibration.tool.vllm)
+    return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
+
+
+def _title(calibration: CalibrationDocument) -> str:
+    return f"# vLLM configuration for {wording.plain(calibration.model.id)}, made by mmcalib.\n"
+
+
+def _head(calibration: CalibrationDocument, *lines: str) -> str:
+    """Comments on top: what it is, and what was left out."""
+    notes = [*(f"# {wording.plain(line)}" for line in lines), *_left_out_words(calibration.server)]
+    return _title(calibration) + "".join(f"{line}\n" for line in notes)
+
+
+def _left_out_words(server: ServerPart | None) -> list[str]:
+    """Comments on what was not calibrated for, as lines."""
+    if server is None or not server.wanting:
+        return []
+    return [
+        "# The server refuses items of the corpus. They were left out, and limits derived without",
+        "# them; so these are comments: set here alone they let in what no limit was derived for.",
+        "# With them in its environment, mmcalib run counts the items in, and sets them here:",
+        *(f"# {name}={value}" for name, value in server.wanting.items()),
+    ]
+
+
+def _yaml(calibration: CalibrationDocument) -> str:
+    """`engine.yaml`, with the reason of each value as a comment."""
+    return engine_yaml(calibration, serving(calibration.server, "vllm serve --config engine.yaml"))
+
+
+def _args(calibration: CalibrationDocument) -> str:
+    """One option per line, quoted for a shell; the lines are one command.
+
+    Raises OutputError where a value has a character that hides, which a shell has no escape for.
+    """
+    options = [shlex.join(option) for option in serve_arguments(calibration.engine_config)]
+    _check_visible("".join(options), "args")
+    return " \\\n    ".join(options) + "\n"
+
+
+_PORT = 8000
+_HUB = '--env HF_HOME=/hub --volume "${HF_HOME:-$HOME/.cache/huggingface}:/hub"'
+
+
+def _docker(calibration: CalibrationDocument) -> str:
+    """A script of one command, whose own arguments go to `vllm serve` behind ours.
+
+    Raises OutputError where a value has a character that hides, which a shell has no escape for.
+    """
+    command = " \\\n    ".join(_docker_words(calibration))
+    _check_visible(command, "docker")
+    held = processor_caches_bytes(calibration.engine_config)
+    memory = (
+        f"Of main memory the processor cache may take {wording.gib(held)} (computed), beside what "
+        "vLLM takes itself: leave room for both where --memory is set."
+    )
+    return f'{_head(calibration, memory)}exec {command} \\\n    "$@"\n'
+
+
+def _docker_words(calibration: CalibrationDocument) -> Iterator[str]:
+    """Each line of the command."""
+    config = calibration.engine_config
+    yield "docker run --rm --gpus all"
+    yield f"--shm-size {math.ceil(shm_bytes(config) / GIB)}g"
+    yield f"--publish {_PORT}:{_PORT}"
+    for name, value in _variables(calibration).items():
+        yield shlex.join(["--env", f"{name}={value}"])
+    model = str(config.get("model", ""))
+    if PurePosixPath(model).is_absolute():
+        yield shlex.join(["--mount", f"type=bind,source={model},target={model},readonly"])
+    else:
+        yield _HUB
+    yield f"--entrypoint vllm {_image(calibration)} serve"
+    for option in serve_arguments(config):
+        yield shlex.join(option)
+
+
+# Not VLLM_...: vLLM warns of such names that it does not know, or refuses them.
+_VARIABLE = "ENGINE_ARGS"
+# Names and words that `--option.name word` carries as they are.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
+
+
+def _env(calibration: CalibrationDocument) -> str:
+    """`ENGINE_ARGS=` and the arguments of `vllm serve`, on one line without quotes around it; and
+    the limits on media that vLLM itself reads from there. vLLM reads no such variable: a shell
+    hands it over.
+
+    Raises OutputError where a value has a line break, which no such file can carry, or another
+    character that hides.
+    """
+    line = f"{_VARIABLE}={shlex.join(_dotted_words(calibration.engine_config))}"
+    if "\n" in line:
+        raise OutputError("--emit env: no such file can carry a line break", hint="--emit yaml")
+    _check_visible(line, "env")
+    limits = [f"{name}={value}" for name, value in _variables(calibration).items()]
+    if limits:
+        limits.insert(0, "# vLLM reads these by itself: its limits when the corpus was read.")
+    lines = [
+        "# vLLM does not read this variable by itself. Start the server with",
+        f"#     sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'",
+        line,
+        *limits,
+        *_left_out_words(calibration.server),
+    ]
+    return _title(calibration) + "".join(f"{line}\n" for line in lines)
+
+
+def _dotted_words(config: Mapping[str, Any]) -> Iterator[str]:
+    """As `serve_arguments`, but mappings as `--option.name.name value`, which needs no quotes."""
+    for option in serve_arguments({k: v for k, v in config.items() if not _dottable(v)}):
+        yield from option
+    for name, value in config.items():
+        if _dottable(value):
+            yield from _dotted(wording.flag(name), value)
+
+
+def _dottable(value: Any) -> bool:
+    """Whether every name of a mapping can stand between dots."""
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(_NAME.fullmatch(str(name)) for name in value)
+        and all(_dottable(inner) for inner in value.values() if isinstance(inner, Mapping))
+    )
+
+
+def _dotted(flag: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _dotted(f"{flag}.{name}", inner)
+    else:
+        yield from (flag, _word(value))
+
+
+def _word(value: Any) -> str:
+    """What vLLM reads back as this value: JSON, or a word that is none."""
+    bare = isinstance(value, str) and _NAME.fullmatch(value) and value not in _NUMBERS_AND_SUCH
+    return str(value) if bare else json.dumps(value, separators=(",", ":"))
+
+
+_APP = "vllm"
+_MODELS = "/models"
+_RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+def _k8s(calibration: CalibrationDocument) -> str:
+    """A Deployment, complete as `kubectl apply` takes it. No path of this machine is in it: a model
+    that is a folder here is one of a volume there.
+    """
+    config, notes = dict(calibration.engine_config), list[str]()
+    shared = math.ceil(shm_bytes(config) / GIB)
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - of the container
+    volumes: list[dict[str, Any]] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared}Gi"}}
+    ]
+    if calibration.model.source == "local":
+        folder = PurePosixPath(str(config["model"])).name
+        config["model"] = f"{_MODELS}/{folder}"
+        mounts.append({"name": "models", "mountPath": _MODELS})
+        volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": "models"}})
+        notes.append(f"The claim `models` holds the checkpoint as {folder}.")
+    labels = {"app": _APP}
+    given = [{"name": n, "value": v} for n, v in _variables(calibration).items()]
+    container = {
+        "name": _APP,
+        "image": _image(calibration),
+        "command": ["vllm", "serve"],
+        # Kubernetes replaces `$(NAME)` in arguments, and reads `$$` as `$`.
+        "args": [word.replace("$", "$$") for word in serve_words(config)],
+        **({"env": given} if given else {}),
+        "ports": [{"containerPort": _PORT}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": _PORT}},
+        "resources": {"limits": {"nvidia.com/gpu": str(_gpus(config))}},
+        "volumeMounts": mounts,
+    }
+    pod = {"containers": [container], "volumes": volumes}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": _APP, "labels": dict(labels)},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": dict(labels)},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+    # Argument lists are read by people; no line of them is folded.
+    return _head(calibration, *notes) + visible_yaml(_Block, deployment, width=10_000)
+
+
+def _gpus(config: Mapping[str, Any]) -> int:
+    ranks = (config.get(name) for name in _RANKS)
+    return math.prod(n for n in ranks if isinstance(n, int) and n > 0)
+
+
+class _Block(yaml.SafeDumper):
+    """Text of several lines as a block, as people write it."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Block.add_representer(str, _text)
+
+_SCRIPT = """\
+from vllm import LLM
+
+{arguments}
+# vLLM may start processes that import this file again.
+if __name__ == "__main__":
+    llm = LLM(**ENGINE_ARGS)
+"""
+_PYTHON_COLUMNS = 88
+
+
+def _python(calibration: CalibrationDocument) -> str:
+    """A script that starts an engine, and a module that holds `ENGINE_ARGS`."""
+    lines = ["ENGINE_ARGS = {"]
+    for name, value in calibration.engine_args().items():
+        if value is not None:
+            start = f"    {name!r}: "
+            said = pformat(value, width=_PYTHON_COLUMNS - len(start), sort_dicts=False)
+            lines.append(start + said.replace("\n", f"\n{' ' * len(start)}") + ",")
+    arguments = "\n".join([*lines, "}\n"])
+    return _title(calibration) + _SCRIPT.format(arguments=arguments)
+
+
+# By the names and in the order of `formats.CONFIGURATION_NAMES`.
+CONFIGURATIONS: Final[Mapping[str, ConfigurationFormat]] = {
+    "yaml": ConfigurationFormat("yaml", _yaml, use="vllm serve --config {file}"),
+    "args": ConfigurationFormat(
+        "args", _args, use='eval "vllm serve $(cat {file})"', comments=False
+    ),
+    "docker": ConfigurationFormat("docker.sh", _docker, use="sh {file}", variables=True),
+    "env": ConfigurationFormat(
+        "env",
+        _env,
+        use="docker run --env-file {file} --entrypoint sh IMAGE "
+        f"-c 'eval \"exec vllm serve ${_VARIABLE}\"'",
+        variables=True,
+    ),
+    "k8s": ConfigurationFormat("k8s.yaml", _k8s, use="kubectl apply -f {file}", variables=True),
+    "python": ConfigurationFormat(
+        "py", _python, use="LLM(**ENGINE_ARGS), as at the end of {file}"
+    ),
+}

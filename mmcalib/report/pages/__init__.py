@@ -1,1 +1,0 @@
-"""The report of a calibration in every form that people read: a module each, by its name."""
