@@ -14,7 +14,6 @@ from mmcalib.result.check_lines import Offender, Summary
 from mmcalib.result.comparison import Comparison
 from mmcalib.result.converted import ConvertedRequests
 from mmcalib.result.diagnosis import Diagnosis
-from mmcalib.result.drift import Drift
 from mmcalib.result.known_gpu import KnownGpu
 from mmcalib.result.plan import Plan
 from mmcalib.result.rehearsal import Rehearsal
@@ -39,7 +38,6 @@ _DOCUMENTS: dict[str, Any] = {
     "models": list[BundledModel],
     "gpus": list[KnownGpu],
     "diff": dict[str, list[tuple[str, str, str]]],
-    "drift": Drift,
     "doctor": Diagnosis,
 }
 NAMES = tuple(_DOCUMENTS)

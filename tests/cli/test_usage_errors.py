@@ -85,8 +85,6 @@ MISTAKES = [
     ("check nowhere --calibration kept", 1, "no such folder", "NEW_DATA"),
     ("scan", 2, "nothing to scan", "--data DIR or --requests"),
     ("scan --data media --shard 5/4", 2, "no such shard: 5/4", "1/4 is the first"),
-    ("drift --calibration kept", 2, "from one place", "--requests FILE or --metrics URL"),
-    ("drift --metrics x --calibration none", 2, "cannot read none", "mmcalib run"),
     ("requests", 2, "missing argument", "mmcalib requests --help"),
     ("requests none.jsonl", 1, "cannot read none.jsonl", "JSON Lines"),
     ("requests bad.jsonl --from nginx", 2, "--from nginx is none of", "leave --from out"),
