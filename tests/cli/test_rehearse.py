@@ -28,7 +28,6 @@ MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
             "under one configuration",
             "--config",
         ),
-        (["--gpu", "L4", "--worst-order", "w"], "--worst-order needs --requests", "--requests"),
         (["--concurrency", "2", "--rate", "2"], "--timestamps are one or the other", "64"),
         (["--rate", "2", "--timestamps"], "--timestamps are one or the other", "64"),
         (["--gpu", "L4", "--timestamps"], "--timestamps need --requests", "--requests"),

@@ -12,10 +12,9 @@ from typing import Any
 from mmcalib.closing import Closing
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
-from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, WorstOrder
+from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine.answers import Answers
 from mmcalib.engine.messages import (
-    FindWorstOrder,
     Imagine,
     ListServeOptions,
     Rehearse,
@@ -113,23 +112,6 @@ class Rehearsals(Closing):
         """These requests served under these arguments. Raises EngineError where that ends early."""
         asked = ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
         return self._host.ask(asked, f"serving on {self.gpu.name}").traffic
-
-    def find_worst(
-        self,
-        engine_args: Mapping[str, Any],
-        items: Sequence[TrafficItem],
-        counts: Mapping[str, int],
-        *,
-        trials: int,
-        seed: int,
-    ) -> WorstOrder:
-        """The order of these items that takes most, at most `counts` of each modality in a request.
-        Raises EngineError where the search ends early.
-        """
-        asked = FindWorstOrder(
-            dict(engine_args), tuple(items), dict(counts), self.gpu, trials, seed
-        )
-        return self._host.ask(asked, f"looking for the worst order on {self.gpu.name}").worst
 
     def __exit__(self, *raised: object) -> None:
         self._host.__exit__(*raised)
