@@ -40,19 +40,11 @@ def rehearse(
         tuple[Path, Path] | None,
         typer.Option(metavar="FILE FILE", help="Two such files, side by side."),
     ] = None,
-    python: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Another environment's: what changes with its vLLM. Twice: from one to the other.",
-        ),
-    ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SOURCE",
-            help="With --requests: their media. With --python: items of these sizes. May be "
-            "repeated.",
+            help="Where the media of --requests are. May be repeated.",
         ),
     ] = None,
     requests: Annotated[
@@ -110,24 +102,15 @@ def rehearse(
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
     from mmcalib.report.memory import comparison
-    from mmcalib.report.release_comparison import release_comparison
     from mmcalib.report.traffic_terminal import served
     from mmcalib.workflows.memory.rehearse import AUTO
     from mmcalib.workflows.memory.rehearse import rehearse as rehearse_all
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
-    from mmcalib.workflows.upgrade.compare import compare_releases
 
-    if python and compare is not None:
-        raise UsageError("--python and --compare are one or the other", hint="--config FILE")
-    if data and not (python or requests):
-        raise UsageError(
-            "--data is for --requests and --python", hint="mmcalib run calibrates for a corpus"
-        )
-    if requests and (python or compare):
-        raise UsageError(
-            "--requests are served under one configuration, on one installation",
-            hint="--config FILE",
-        )
+    if data and not requests:
+        raise UsageError("--data needs --requests", hint="mmcalib run calibrates for a corpus")
+    if requests and compare:
+        raise UsageError("--requests are served under one configuration", hint="--config FILE")
     if (concurrency is not None) + (rate is not None) + timestamps > 1:
         raise UsageError(
             "--concurrency, --rate and --timestamps are one or the other", hint="--concurrency 64"
@@ -146,22 +129,7 @@ def rehearse(
     where = gpu_named(gpu, gpu_memory, capability) or AUTO
     console = Console(stderr=True, highlight=False)
     progress = Silent() if quiet else Terminal(console, verbose=verbose)
-    if python:
-        both = compare_releases(
-            model,
-            python,
-            gpu=where,
-            data=data or [],
-            config=config,
-            flags=flags or [],
-            progress=progress,
-        )
-        if as_json:
-            print_json(both)
-        if not quiet:
-            release_comparison(both, console)
-        found = [one.rehearsal for one in (both.before, both.after) if one.rehearsal is not None]
-    elif requests:
+    if requests:
         found = [
             rehearse_traffic(
                 model,

@@ -17,7 +17,6 @@ from mmcalib.result.diagnosis import Diagnosis
 from mmcalib.result.known_gpu import KnownGpu
 from mmcalib.result.plan import Plan
 from mmcalib.result.rehearsal import Rehearsal
-from mmcalib.result.release_comparison import ReleaseComparison
 from mmcalib.result.validation import Validation
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -31,7 +30,7 @@ _DOCUMENTS: dict[str, Any] = {
     "scan": Counts,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],
     "requests": ConvertedRequests,
-    "rehearse": Rehearsal | list[Rehearsal] | ReleaseComparison,
+    "rehearse": Rehearsal | list[Rehearsal],
     "validate": Validation,
     "plan": Plan,
     "report": WrittenReport,

@@ -16,15 +16,13 @@ MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
         (["--model", MODEL, "--capability", "8.9"], "go together", "--gpu-memory 24GiB"),
         (["--gpu", "L4", "--gpu-memory", "24GiB", "--capability", "8.9"], "one or the other", ""),
         (["--gpu", "L4", "--config", "a", "--compare", "a", "b"], "one or the other", ""),
-        (["--gpu", "L4", "--python", "p", "--compare", "a", "b"], "one or the other", "--config"),
-        (["--model", MODEL, "--gpu", "L4", "--python", "nowhere"], "no such interpreter", "bin/"),
         (
             ["--model", MODEL, "--gpu", "L4", "--data", "."],
-            "--data is for --requests and --python",
+            "--data needs --requests",
             "mmcalib run",
         ),
         (
-            ["--gpu", "L4", "--requests", "r", "--python", "p"],
+            ["--gpu", "L4", "--requests", "r", "--compare", "a", "b"],
             "under one configuration",
             "--config",
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,15 +43,14 @@ AUTO = "auto"
 
 
 class Rehearsals(Closing):
-    """A process that lives on one imaginary GPU; ask it for any number of configurations. `python`
-    is the interpreter whose vLLM is rehearsed; `answers` of earlier runs are of this one's.
+    """A process that lives on one imaginary GPU; ask it for any number of configurations.
+    `answers` are those of earlier runs.
     """
 
     def __init__(
         self,
         gpu: Gpu,
         *,
-        python: str = sys.executable,
         answers: Answers | None = None,
         on_said: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
@@ -60,7 +58,6 @@ class Rehearsals(Closing):
         self.gpu = gpu
         self._host = RememberingHost(
             answers,
-            python=python,
             on_said=on_said,
             on_log=lambda line: on_log(f"rehearsal: {line}"),
         )
