@@ -1,25 +1,40 @@
 """Serving rehearsed: three models, two corpora, by default, calibrated, and in the worst order.
 
-    python benchmarks/traffic.py --media sample [--model ID] [--trials N] [--out FILE]
+    python benchmarks/traffic.py --media sample [--model ID] [--out FILE]
 
 Each row is what vLLM's scheduler and model runner did on the imaginary GPU; nothing here needs one.
 The calibration is that of `mmcalib run --validate none` over the same corpus. With --model, other
 models' rows are kept as they are.
+
+The worst order is the worst of some that are made for it: rounds, in each of which a batch of new
+images fills a step, and the lightest image of every batch so far comes once more before the next.
+It keeps its whole batch in memory, as vLLM's encoder cache holds views.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from mmcalib import Calibration
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.shapes import Shape
+from mmcalib.domain.traffic import Arrivals, Trace, TrafficItem, TrafficRequest
+from mmcalib.models import resolve
+from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.result.traffic import TrafficFigures
+from mmcalib.workflows.memory.rehearse import Rehearsals, gpu_of
+from mmcalib.workflows.traffic.figures import traffic_figures
+from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = "L4"
@@ -36,6 +51,8 @@ HEAD = (
     *("held up", "preempted", "cache alive", "seconds", "steps/s"),
 )
 MIB = 1 << 20
+# Sizes of images, from the lightest to the heaviest, and requests of an order.
+SHAPES, MOST_REQUESTS = 4, 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +73,20 @@ class Row:
     seconds: float
 
     @classmethod
-    def of(cls, model: str, corpus: str, order: str, found: dict[str, Any]) -> Row:
+    def of(cls, model: str, corpus: str, order: str, found: TrafficFigures) -> Row:
         return cls(
             model,
             corpus,
             order,
-            found["requests"],
-            found["steps"],
-            found["peak_bytes"],
-            found["reserved_bytes"],
-            found["margin_bytes"],
-            found["encoder_waits"],
-            found["preemptions"],
-            found["encoder_cache"]["alive_bytes"],
-            found["seconds"],
+            found.requests,
+            found.steps,
+            found.peak_bytes,
+            found.reserved_bytes,
+            found.margin_bytes,
+            found.encoder_waits,
+            found.preemptions,
+            found.encoder_cache.alive_bytes,
+            found.seconds,
         )
 
     @property
@@ -100,22 +117,67 @@ def mmcalib(*words: str) -> str:
     return done.stdout
 
 
-def rows(model: str, media: Path, scratch: Path, trials: int) -> Iterator[Row]:
+def orders(shapes: Sequence[Shape], budget: Budget, embeds: Mapping[Shape, int]) -> Iterator[Trace]:
+    """Of one kind of image in each batch, or of one with many larger ones."""
+    room = min(budget.encoder_compute_budget, budget.encoder_cache_size)
+    pairs = [(one, one) for one in shapes] + list(itertools.combinations(shapes, 2))
+    for first, rest in pairs:
+        many = (room - embeds[first]) // embeds[rest]
+        batch = [first, *[rest] * min(many, budget.max_num_seqs - 1)]
+        requests: list[TrafficRequest] = []
+        lightest: list[TrafficItem] = []
+        for number in itertools.count():
+            new = [TrafficItem(shape, f"{number}.{n}") for n, shape in enumerate(batch)]
+            if len(requests) + len(lightest) + len(new) > MOST_REQUESTS:
+                break
+            for group in (*([one] for one in lightest), new):
+                # Each comes when all before it have their answers.
+                sent_s = requests[-1].sent_s + 1000 if requests else 0.0
+                requests += [TrafficRequest(i.content, 8, 1, (i,), sent_s=sent_s) for i in group]
+            lightest.append(new[0])
+        yield Trace(tuple(requests), len(requests), ())
+
+
+def worst_order(calibration: CalibrationDocument, scratch: Path) -> TrafficFigures:
+    """What the worst of these orders takes under the calibrated configuration."""
+    assert calibration.costs is not None
+    known = calibration.costs.modalities["image"].known
+    embeds = {one.shape: one.embeds for one in known}
+    sizes = sorted({size: shape for shape, size in embeds.items()}.items())
+    places = {round(n * (len(sizes) - 1) / (SHAPES - 1)) for n in range(SHAPES)}
+    model = Path(resolve(calibration.model.id).path)
+    with Rehearsals(gpu_of(GPU)) as rehearsals:
+        args = {**calibration.engine_config, "model": str(model)}
+        started = rehearsals.rehearse(args)
+        assert started.budget is not None
+        cut = cut_for_serving(model, scratch)
+        shapes = [sizes[place][1] for place in sorted(places)]
+        found = [
+            traffic_figures(
+                served_by(rehearsals, cut, args, started, asked, Arrivals(timed=True)),
+                asked,
+                started,
+            )
+            for asked in orders(shapes, started.budget, embeds)
+        ]
+    return max(found, key=lambda one: one.peak_bytes)
+
+
+def rows(model: str, media: Path, scratch: Path) -> Iterator[Row]:
     for corpus, (option, name) in CORPORA.items():
         out = scratch / f"{model.replace('/', '--')}-{corpus}"
         source = [option, str(media / name), *MODELS.get(model, ())]
-        worst = ["--worst-order", str(scratch / "worst.jsonl"), "--trials", str(trials)]
         written = ["--gpu", GPU, "--validate", "none", "--out", str(out)]
-        mmcalib("run", "--model", model, *source, *worst, *written, "--quiet")
-        traffic = json.loads((out / "calibration.json").read_text())["traffic"]
+        mmcalib("run", "--model", model, *source, *written, "--quiet")
+        calibration = Calibration.load(out / "calibration.json")
+        traffic = calibration.traffic
         if traffic is None:
             print(f"{model} would not start on {GPU} with its own context", file=sys.stderr)
             continue
-        for order in ("default", "calibrated"):
-            if traffic[order] is not None:
-                yield Row.of(model, corpus, order, traffic[order])
-        if traffic["worst_order"] is not None:
-            yield Row.of(model, corpus, "worst order", traffic["worst_order"]["served"])
+        if traffic.default is not None:
+            yield Row.of(model, corpus, "default", traffic.default)
+        yield Row.of(model, corpus, "calibrated", traffic.calibrated)
+        yield Row.of(model, corpus, "worst order", worst_order(calibration, out))
 
 
 def page(found: Sequence[Row], command: str) -> str:
@@ -145,7 +207,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--media", type=Path, required=True)
     parser.add_argument("--model", action="append")
-    parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "traffic.md")
     given = parser.parse_args()
     kept = given.out.with_suffix(".json")
@@ -153,7 +214,7 @@ def main() -> None:
     wanted = given.model or MODELS
     for model in wanted:
         with tempfile.TemporaryDirectory() as scratch:
-            new = list(rows(model, given.media.resolve(), Path(scratch), given.trials))
+            new = list(rows(model, given.media.resolve(), Path(scratch)))
         known = [row for row in known if row.model != model] + new
         known.sort(key=lambda row: (row.model, row.corpus))
         kept.write_text(json.dumps([asdict(row) for row in known], indent=1) + "\n")

@@ -12,6 +12,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.result.calibration import MADE_BY, CalibrationDocument
 from mmcalib.result.part import said_of
+from mmcalib.result.rehearsal import Rehearsal
 
 C = TypeVar("C", bound=CalibrationDocument)
 
@@ -33,6 +34,14 @@ def read_calibration(path: str | Path, kind: type[C]) -> C:
     except (ValueError, RecursionError) as error:
         said = f"{path} is not a calibration: {said_of(error)}"
         raise UsageError(said, hint=MADE_BY) from error
+
+
+def read_rehearsal(path: Path) -> Rehearsal | None:
+    """What `mmcalib rehearse --json` printed; None where the file is something else."""
+    try:
+        return Rehearsal.model_validate(read_json(path, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def skipped_jsonl(skipped: Iterable[Skipped]) -> str:

@@ -12,7 +12,7 @@ from mmcalib.engine import messages as m
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
     from mmcalib.child.rehearsal.install import Stage
-    from mmcalib.domain.traffic import Traffic, WorstOrder
+    from mmcalib.domain.traffic import Traffic
     from mmcalib.gpus.gpu import Gpu
 
 
@@ -40,7 +40,7 @@ class Service:
     def answer(self, request: m.Message) -> m.Reply:
         """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
         imagined = isinstance(request, m.ServeTraffic) and request.gpu is not None
-        own = m.Look | m.Imagine | m.Rehearse | m.FindWorstOrder
+        own = m.Look | m.Imagine | m.Rehearse
         if not imagined and not isinstance(request, own):
             from mmcalib.releases.platforms import borrow_cpu
 
@@ -120,15 +120,7 @@ class Service:
                 return m.RehearsalFound(rehearse(stage, request))
             case m.ServeTraffic():
                 return m.TrafficServed(self._serve(request))
-            case m.FindWorstOrder():
-                return m.WorstOrderFound(self._find_worst(request))
         raise TypeError(f"unknown request {type(request).__name__}")
-
-    def _find_worst(self, request: m.FindWorstOrder) -> WorstOrder:
-        stage = self._imagine(request.gpu)
-        from mmcalib.child.rehearsal.traffic import find_worst_imagined
-
-        return find_worst_imagined(stage, request, self._note)
 
     def _serve(self, request: m.ServeTraffic) -> Traffic:
         if request.gpu is not None:

@@ -16,7 +16,6 @@ from mmcalib.cli.command import OnceEach
 from mmcalib.cli.diff import diff
 from mmcalib.cli.doctor import doctor
 from mmcalib.cli.document import begin, print_error
-from mmcalib.cli.drift import drift
 from mmcalib.cli.list import list_known
 from mmcalib.cli.merge import merge
 from mmcalib.cli.panels import RunHelp
@@ -57,7 +56,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "plan": (plan, "Find the cheapest changes that make a model fit."),
     "validate": (validate, "Judge a vLLM config that somebody wrote."),
     "check": (check, "Does new data fit a calibration? A gate for pipelines."),
-    "drift": (drift, "Does today's traffic still fit a calibration?"),
     "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
     "requests": (requests, "The requests file, from logs of proxies and servers."),
     "merge": (merge, "Add up the scans of several machines."),

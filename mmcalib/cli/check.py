@@ -43,6 +43,10 @@ def check(
         bool,
         typer.Option("--allow-unknown", help="Treat unknown items as fitting."),
     ] = False,
+    tolerate: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Exit 3 only if more than this share does not fit."),
+    ] = 0.0,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="One JSON object per line: what does not fit, then a summary."),
@@ -65,6 +69,7 @@ def check(
         misfits,
         reason_lines,
         summary_line,
+        tolerated_words,
     )
     from mmcalib.result.check_lines import Offender, Summary
     from mmcalib.result.checked import ReasonCounts, Tally
@@ -76,6 +81,8 @@ def check(
     reads = stdin or len(paths) < len(data or [])
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
+    if not 0 <= tolerate < 1:
+        raise UsageError(f"--tolerate {tolerate} is not a share", hint="--tolerate 0.01")
     console = Console(stderr=True, highlight=False)
     tally, reasons = Tally(), ReasonCounts()
     known = Calibration.load(calibration_in(calibration))
@@ -105,24 +112,27 @@ def check(
     if not tally.checked:
         raise CorpusError("nothing was checked: no media", hint="NEW_DATA is a folder of media")
     offenders = tally.offenders(allow_unknown=allow_unknown)
-    summary = Summary.of(tally, all_fit=not offenders)
+    share = offenders / tally.checked
+    summary = Summary.of(tally, all_fit=not offenders, share=share)
     if as_json:
         _print(summary)
     found = reasons.largest_first()
     if not quiet:
         for one in found:
             console.print(Text(reason_lines(one)), soft_wrap=True)
-        console.print(Text(summary_line(tally)), soft_wrap=True)
+        within = tolerated_words(share, tolerate) if share <= tolerate else ""
+        console.print(Text(summary_line(tally) + within), soft_wrap=True)
         if known.counting and known.counting.why:
             words = f"texts were bounded, not counted: {known.counting.why}"
             console.print(Text(words, style="yellow"), soft_wrap=True)
-    if offenders:
+    if share > tolerate:
         shown = (as_json or not quiet) and any(one.remedy for one in found)
         above = "the remedies above, or " if shown else ""
         if not (as_json or quiet or all(one.count == len(one.examples) for one in found)):
             above = f"--json lists each; {above}"
         raise VerdictError(
-            f"{offenders} of {tally.checked} {misfits(tally, offenders)} {calibration}",
+            f"{offenders} of {tally.checked} {misfits(tally, offenders)} {calibration}"
+            f"{tolerated_words(share, tolerate)}",
             hint=f"{above}mmcalib run on a corpus that has such media",
         )
 

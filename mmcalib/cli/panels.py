@@ -24,8 +24,7 @@ RUN: Mapping[str, Sequence[str]] = {
         *("media_io_kwargs", "allow_under_reserve"),
     ),
     "The GPU that serves": (
-        *("gpu", "gpu_memory", "capability", "serve_choices", "worst_order", "trials"),
-        *("pin_kv_cache", "flags"),
+        *("gpu", "gpu_memory", "capability", "pin_kv_cache", "flags"),
     ),
     "Proof": ("validate", "startup_budget_s", "device", "encoder_sweep"),
     "Results": (

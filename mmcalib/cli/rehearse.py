@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.options import Capability, ConfigFile, FileAndFlags, GpuMemory, Quiet, Verbose
-from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S, TRIALS
+from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S
 from mmcalib.errors import UsageError
 from mmcalib.options.completion import gpu_names, model_ids
 
@@ -40,19 +40,11 @@ def rehearse(
         tuple[Path, Path] | None,
         typer.Option(metavar="FILE FILE", help="Two such files, side by side."),
     ] = None,
-    python: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Another environment's: what changes with its vLLM. Twice: from one to the other.",
-        ),
-    ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SOURCE",
-            help="With --requests: their media. With --python: items of these sizes. May be "
-            "repeated.",
+            help="Where the media of --requests are. May be repeated.",
         ),
     ] = None,
     requests: Annotated[
@@ -85,17 +77,6 @@ def rehearse(
             metavar="MS", min=0.001, help="What a step is assumed to take, for these two."
         ),
     ] = _STEP_MS,
-    worst_order: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Look for the order of the requests' items that takes most, and write it there.",
-        ),
-    ] = None,
-    trials: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Orders that the search for it judges.")
-    ] = TRIALS,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of that search.")] = 0,
     answer_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="Answers to requests that do not say.")
     ] = ANSWER_TOKENS,
@@ -121,27 +102,15 @@ def rehearse(
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
     from mmcalib.report.memory import comparison
-    from mmcalib.report.release_comparison import release_comparison
-    from mmcalib.report.traffic_terminal import served, worst
+    from mmcalib.report.traffic_terminal import served
     from mmcalib.workflows.memory.rehearse import AUTO
     from mmcalib.workflows.memory.rehearse import rehearse as rehearse_all
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
-    from mmcalib.workflows.traffic.search import WorstOrderSearch
-    from mmcalib.workflows.upgrade.compare import compare_releases
 
-    if python and compare is not None:
-        raise UsageError("--python and --compare are one or the other", hint="--config FILE")
-    if data and not (python or requests):
-        raise UsageError(
-            "--data is for --requests and --python", hint="mmcalib run calibrates for a corpus"
-        )
-    if requests and (python or compare):
-        raise UsageError(
-            "--requests are served under one configuration, on one installation",
-            hint="--config FILE",
-        )
-    if worst_order is not None and not requests:
-        raise UsageError("--worst-order needs --requests", hint="--requests requests.jsonl")
+    if data and not requests:
+        raise UsageError("--data needs --requests", hint="mmcalib run calibrates for a corpus")
+    if requests and compare:
+        raise UsageError("--requests are served under one configuration", hint="--config FILE")
     if (concurrency is not None) + (rate is not None) + timestamps > 1:
         raise UsageError(
             "--concurrency, --rate and --timestamps are one or the other", hint="--concurrency 64"
@@ -155,29 +124,12 @@ def rehearse(
         raise UsageError("--answer-tokens needs --requests", hint="--requests requests.jsonl")
     if step_ms != _STEP_MS and rate is None and not timestamps:
         raise UsageError("--step-ms needs --rate or --timestamps", hint="--rate 2")
-    if (trials != TRIALS or seed) and worst_order is None:
-        raise UsageError("--trials and --seed need --worst-order", hint="--worst-order worst.jsonl")
     if config is not None and compare is not None:
         raise UsageError("--config and --compare are one or the other", hint="--compare FILE FILE")
     where = gpu_named(gpu, gpu_memory, capability) or AUTO
     console = Console(stderr=True, highlight=False)
     progress = Silent() if quiet else Terminal(console, verbose=verbose)
-    if python:
-        both = compare_releases(
-            model,
-            python,
-            gpu=where,
-            data=data or [],
-            config=config,
-            flags=flags or [],
-            progress=progress,
-        )
-        if as_json:
-            print_json(both)
-        if not quiet:
-            release_comparison(both, console)
-        found = [one.rehearsal for one in (both.before, both.after) if one.rehearsal is not None]
-    elif requests:
+    if requests:
         found = [
             rehearse_traffic(
                 model,
@@ -188,9 +140,6 @@ def rehearse(
                 flags=flags or [],
                 arrivals=Arrivals(concurrency, rate, step_ms / 1000, timed=timestamps),
                 answer_tokens=answer_tokens,
-                worst_order=None
-                if worst_order is None
-                else WorstOrderSearch(worst_order, trials, seed),
                 progress=progress,
             )
         ]
@@ -200,8 +149,6 @@ def rehearse(
             comparison(found, console)
             if found[0].traffic is not None:
                 served(found[0].traffic, found[0].gpu, console)
-            if found[0].worst_order is not None:
-                worst(found[0].worst_order, found[0].gpu, console)
     else:
         found = rehearse_all(
             model,
@@ -221,9 +168,7 @@ def rehearse(
             f"vLLM would not start on {failed[0].gpu}: {why}",
             hint="mmcalib run --gpu NAME calibrates for a corpus of yours",
         )
-    taken = [one.traffic for one in found if one.traffic]
-    taken += [one.worst_order.served for one in found if one.worst_order]
-    if strict and any(one.status == "fail" for one in taken):
+    if strict and any(one.traffic and one.traffic.status == "fail" for one in found):
         raise VerdictError(
             "serving these requests takes more memory than there is",
             hint="mmcalib run --gpu NAME calibrates for them",

@@ -8,8 +8,6 @@ from typing import Final
 from mmcalib.domain.rehearsed import LiveTensor
 from mmcalib.domain.shapes import Shape
 
-# Orders that a search judges where nobody says how many: some thirty seconds.
-TRIALS: Final = 60
 # What stands for an answer of which nothing is said, and for the time of a step. Choices, not
 # measurements.
 ANSWER_TOKENS: Final = 256
@@ -29,8 +27,7 @@ class TrafficRequest:
     """One request: `text_tokens` beside its items' placeholders and `answer_tokens` to be made.
 
     Requests of equal `text` have the same text before their items; an empty one is like no other.
-    Where requests come in groups, it is of the one with number `group`; where they come as they
-    were sent, it comes `sent_s` seconds after the first.
+    Where requests come as they were sent, it comes `sent_s` seconds after the first.
     """
 
     origin: str
@@ -38,7 +35,6 @@ class TrafficRequest:
     answer_tokens: int
     items: tuple[TrafficItem, ...] = ()
     text: str = ""
-    group: int = 0
     sent_s: float = 0.0
 
 
@@ -57,14 +53,13 @@ class Trace:
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """When requests come: all at once; with `concurrency`, as many as are under way at a time; with
-    `rate`, so many a second; `timed`, when they were sent; `grouped`, each group once the one
-    before it has its answers. A step of the engine takes `step_s` seconds, which is assumed.
+    `rate`, so many a second; `timed`, when they were sent. A step of the engine takes `step_s`
+    seconds, which is assumed.
     """
 
     concurrency: int | None = None
     rate: float | None = None
     step_s: float = STEP_S
-    grouped: bool = False
     timed: bool = False
 
     @property
@@ -130,16 +125,3 @@ class Traffic:
     cached_tokens: int
     reserved_bytes: int | None
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorstOrder:
-    """The sequence of requests that took most among so many `trials` of a search by `seed`, in
-    groups that come one after the other; and what serving it took.
-    """
-
-    requests: tuple[TrafficRequest, ...]
-    groups: int
-    trials: int
-    seed: int
-    traffic: Traffic

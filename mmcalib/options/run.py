@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from mmcalib.derive.policy import Prefer
 from mmcalib.domain.shapes import Modality
-from mmcalib.domain.traffic import TRIALS
 from mmcalib.errors import UsageError
 from mmcalib.options import words
 from mmcalib.options.bounds import Bounds
@@ -248,30 +247,6 @@ class RunOptions(Options):
             in_policy=True,
         ),
     ] = None
-    worst_order: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="Look for the order of the corpus' items that takes most on --gpu, and write it "
-            "there.",
-        ),
-    ] = None
-    trials: Annotated[
-        Positive,
-        Option(
-            metavar="N",
-            help="Orders that the search for it judges.",
-            wrong="{option} must be at least 1, not {given}",
-            hint="--trials 60",
-        ),
-    ] = TRIALS
-    serve_choices: Annotated[
-        bool,
-        Option(
-            help="Serve the requests on --gpu with other batches and caps, too: steps, waits and "
-            "memory of each.",
-        ),
-    ] = False
     pin_kv_cache: Annotated[
         bool,
         Option(
@@ -280,7 +255,7 @@ class RunOptions(Options):
         ),
     ] = False
     seed: Annotated[
-        int, Option(metavar="N", help="Seed for choosing the sample, and of --worst-order.")
+        int, Option(metavar="N", help="Seed for choosing the sample.")
     ] = 0
 
     @classmethod
@@ -304,5 +279,3 @@ class RunOptions(Options):
             )
         if not self.data and not self.requests and not self.census:
             raise UsageError("nothing to calibrate for", hint="--data DIR or --requests FILE.jsonl")
-        if self.trials != TRIALS and self.worst_order is None:
-            raise UsageError("--trials needs --worst-order", hint="--worst-order worst.jsonl")

@@ -118,15 +118,3 @@ LOGIT_BYTES: Final = 2 + 4
 # By so many tokens the V2 runner goes through a chunk for prompt_logprobs. `CHUNK_SIZE`,
 # v1/worker/gpu/sample/prompt_logprob.py:20 of 0.32.
 V2_LOGPROBS_TOKENS: Final = 1024
-
-# What a server counts for Prometheus, as it is scraped: v1/metrics/loggers.py of 0.32, the counters
-# with the `_total` of the client; the last is of prometheus_fastapi_instrumentator.
-METRIC_PROMPT_TOKENS: Final = "vllm:request_prompt_tokens"
-METRIC_GENERATION_TOKENS: Final = "vllm:request_generation_tokens"
-METRIC_MM_QUERIES: Final = "vllm:mm_cache_queries_total"
-METRIC_MM_HITS: Final = "vllm:mm_cache_hits_total"
-METRIC_PREEMPTIONS: Final = "vllm:num_preemptions_total"
-METRIC_FINISHED: Final = "vllm:request_success_total"
-METRIC_FINISHED_REASON: Final = "finished_reason"
-METRIC_KV_USAGE: Final = "vllm:kv_cache_usage_perc"
-METRIC_HTTP: Final = "http_requests_total"

@@ -71,8 +71,6 @@ class SteppedCore:
         self._missed = Missed()
         self._added = 0
         self._items: dict[str, Sequence[PlacedItem]] = {}
-        # Steps are scheduled and not run, and the worker never hears of them.
-        self.dry = False
         self._run = run
         usual = config.model_config.get_diff_sampling_param()
         self._usual = {name: value for name, value in usual.items() if name != "max_tokens"}
@@ -129,15 +127,6 @@ class SteppedCore:
         return self.kv_blocks - int(pool.get_num_free_blocks())
 
     @property
-    def encoder_budget(self) -> int:
-        """Embeddings that one step may make."""
-        return int(self.core.scheduler.max_num_encoder_input_tokens)
-
-    @property
-    def max_num_seqs(self) -> int:
-        return int(self.config.scheduler_config.max_num_seqs)
-
-    @property
     def kv_tensors(self) -> list[Any]:
         """Of the whole KV cache, views of the same storages among them."""
         leaves: list[Any] = tree_leaves(self.worker.model_runner.kv_caches)
@@ -148,27 +137,9 @@ class SteppedCore:
         """Embeddings that the last step makes."""
         return sum(item.embeds for item in self._encoded())
 
-    def encoded_contents(self) -> dict[str, int]:
-        """Items that the last step encodes, by what makes each one with others, with its embeds."""
-        return {item.content: item.embeds for item in self._encoded()}
-
     def _encoded(self) -> Iterator[PlacedItem]:
         encoded = self.decided.scheduled_encoder_inputs if self.decided else {}
         return (self._items[name][index] for name, every in encoded.items() for index in every)
-
-    def freed_contents(self) -> list[str]:
-        """Items whose outputs the last step has freed."""
-        return list(self.decided.free_encoder_mm_hashes) if self.decided else []
-
-    def forget(self) -> None:
-        """Answer what is under way without the worker, and empty every cache."""
-        self.dry = True
-        while self.busy:
-            self.step()
-        self.dry = False
-        self._missed = Missed()
-        self.core.reset_prefix_cache()
-        self.core.reset_encoder_cache()
 
     def encoder_outputs(self) -> list[Any]:
         """The tensors that the runner's encoder cache holds."""
@@ -214,8 +185,6 @@ class SteppedCore:
     ) -> Any:
         """What the worker makes of a step, in a form that an engine core may wait for."""
         self.decided = decided
-        if self.dry:
-            return _done(self._answers(decided))
         ran = False
 
         def work() -> None:

@@ -10,6 +10,7 @@ from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import first_failed
 from mmcalib.result.checked import ReasonCount, Tally
 from mmcalib.wording import number, plain
+from mmcalib.wording import share as percent
 
 _MARKS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
 _NOUNS = {"item": "files", "prompt": "requests"}
@@ -54,3 +55,8 @@ def summary_line(tally: Tally) -> str:
     parts += [f"{number(tally.answers['unknown'])} unknown"] if tally.answers["unknown"] else []
     parts += [f"{number(tally.skipped)} are no media"] if tally.skipped else []
     return ", ".join(parts)
+
+
+def tolerated_words(share: float, tolerated: float) -> str:
+    """The share that does not fit, where one is tolerated; empty elsewhere."""
+    return f": {percent(share)}, {percent(tolerated)} tolerated" if tolerated else ""

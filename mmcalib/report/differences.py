@@ -1,4 +1,4 @@
-"""Two calibrations side by side: what differs in settings, figures and checks."""
+"""Two calibrations, or two rehearsals, side by side: what differs in settings and figures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmcalib.report import words
+from mmcalib.report.memory import memory_rows
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
+from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.wording import number, plain
 
 NOTHING = "—"
 Difference = tuple[str, str, str]
+# Of a rehearsal, besides its figures.
+_SUBJECT = (
+    *("starts", "model", "gpu", "vllm", "runner", "sampler", "attention", "encoder_attention"),
+    *("dtype", "tensor_parallel_size"),
+)
 
 
 def differences(
@@ -23,6 +30,16 @@ def differences(
         "Settings": _unlike(_settings(old), _settings(new)),
         "What vLLM reserves, calibrated": _unlike(_reserved(old), _reserved(new)),
         "Checks": _unlike(_checks(old), _checks(new)),
+    }
+    return {part: rows for part, rows in found.items() if rows}
+
+
+def rehearsal_differences(old: Rehearsal, new: Rehearsal) -> Mapping[str, list[Difference]]:
+    """The same of two rehearsals."""
+    found = {
+        "What was rehearsed": _unlike(_subject(old), _subject(new)),
+        "Memory": _unlike(_memory(old), _memory(new)),
+        "Encoder budget": _unlike(_budget(old), _budget(new)),
     }
     return {part: rows for part, rows in found.items() if rows}
 
@@ -70,3 +87,15 @@ def _reserved(shown: CalibrationDocument) -> dict[str, str]:
 
 def _checks(shown: CalibrationDocument) -> dict[str, str]:
     return {check.name: check.status for check in shown.checks}
+
+
+def _subject(shown: Rehearsal) -> dict[str, str]:
+    return {name: str(getattr(shown, name)) for name in _SUBJECT}
+
+
+def _memory(shown: Rehearsal) -> dict[str, str]:
+    return {row.what.strip(): row.size for row in memory_rows(shown.memory)}
+
+
+def _budget(shown: Rehearsal) -> dict[str, str]:
+    return dict(_flat(shown.budget.model_dump())) if shown.budget else {}

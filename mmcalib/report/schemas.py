@@ -14,11 +14,9 @@ from mmcalib.result.check_lines import Offender, Summary
 from mmcalib.result.comparison import Comparison
 from mmcalib.result.converted import ConvertedRequests
 from mmcalib.result.diagnosis import Diagnosis
-from mmcalib.result.drift import Drift
 from mmcalib.result.known_gpu import KnownGpu
 from mmcalib.result.plan import Plan
 from mmcalib.result.rehearsal import Rehearsal
-from mmcalib.result.release_comparison import ReleaseComparison
 from mmcalib.result.validation import Validation
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -32,14 +30,13 @@ _DOCUMENTS: dict[str, Any] = {
     "scan": Counts,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],
     "requests": ConvertedRequests,
-    "rehearse": Rehearsal | list[Rehearsal] | ReleaseComparison,
+    "rehearse": Rehearsal | list[Rehearsal],
     "validate": Validation,
     "plan": Plan,
     "report": WrittenReport,
     "models": list[BundledModel],
     "gpus": list[KnownGpu],
     "diff": dict[str, list[tuple[str, str, str]]],
-    "drift": Drift,
     "doctor": Diagnosis,
 }
 NAMES = tuple(_DOCUMENTS)

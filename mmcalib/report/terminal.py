@@ -10,7 +10,6 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.report import device_words, encoder_words, throughput_words, words
-from mmcalib.report.traffic_terminal import choices_table
 from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.result.check_result import CheckResult, verdict_words
 from mmcalib.result.corpus_counts import Corpus
@@ -28,16 +27,12 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
     title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
     console.print(Text(wording.plain(title), style="bold"))
     corpus, reserved = corpus_table(calibration.corpus), _reserved(calibration)
-    traffic = calibration.traffic
     tables = [
         (corpus_heading(calibration.corpus, "Your corpus"), corpus),
         ("What vLLM reserves", reserved),
         ("Settings, and why", settings_table(calibration)),
         ("Checks", checks_table(calibration.checks)),
     ]
-    if traffic is not None and traffic.choices:
-        heading = f"Serving with one option of another value, on {traffic.gpu}, rehearsed"
-        tables.insert(-1, (heading, choices_table(traffic)))
     for heading, table in tables:
         console.print()
         console.print(Text(wording.plain(heading), style="bold"))

@@ -9,51 +9,17 @@ from rich.text import Text
 from mmcalib import wording
 from mmcalib.report import words
 from mmcalib.report.memory import tensor_table
-from mmcalib.report.traffic_words import (
-    CHOICES,
-    choice_rows,
-    highest_line,
-    traffic_line,
-    traffic_rows,
-)
-from mmcalib.result.traffic import ServedTraffic, TrafficFigures, WorstOrderFigures
+from mmcalib.report.traffic_words import highest_line, traffic_line, traffic_rows
+from mmcalib.result.traffic import TrafficFigures
 
 # Refused requests that are shown.
 _REFUSED = 4
-
-
-def worst(found: WorstOrderFigures, gpu: str, console: Console) -> None:
-    """Print what the worst order took, and where it lies."""
-    title = (
-        f"The worst of {wording.number(found.tried)} orders on {gpu}: "
-        f"{wording.several(found.served.requests, 'request')} in "
-        f"{wording.several(found.groups, 'group')}, rehearsed (seed {found.seed})"
-    )
-    _figures(found.served, title, console)
-    said = f"written to {found.file}: each group comes when the one before it has its answers"
-    console.print(Text(wording.plain(said), style="dim"), soft_wrap=True)
 
 
 def served(found: TrafficFigures, gpu: str, console: Console) -> None:
     """Print what serving took."""
     title = f"{wording.several(found.requests, 'request')} served on {gpu}, rehearsed"
     _figures(found, title, console)
-
-
-def choices_table(served: ServedTraffic) -> Table:
-    """The calibrated configuration, and each other choice under it."""
-    table = Table(box=None, pad_edge=False)
-    for name in CHOICES:
-        words = name in (CHOICES[0], CHOICES[-1])
-        table.add_column(
-            name,
-            justify="left" if words else "right",
-            overflow="fold" if words else "ellipsis",
-            no_wrap=not words,
-        )
-    for row in choice_rows(served):
-        table.add_row(*(Text(wording.plain(cell)) for cell in row))
-    return table
 
 
 def _figures(found: TrafficFigures, title: str, console: Console) -> None:

@@ -6,18 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from mmcalib import wording
-from mmcalib.result.traffic import (
-    HighestTrafficStep,
-    ServedChoice,
-    ServedTraffic,
-    TrafficFigures,
-    WorstOrderFigures,
-)
+from mmcalib.result.traffic import HighestTrafficStep, ServedTraffic, TrafficFigures
 
 # Requests that are named of the highest step.
 _NAMED = 4
 # Of a timeline as a table.
-CHOICES: Final = ("", "steps", "held up", "preempted", "highest", "margin", "beside it")
 HEAD: Final = ("step", "highest", "held", "encoder cache alive", "tokens", "running", "waiting")
 _MOST_ROWS: Final = 60
 
@@ -72,44 +65,6 @@ def both(served: ServedTraffic) -> list[tuple[str, ...]]:
     ]
 
 
-def choice_rows(served: ServedTraffic) -> Iterator[tuple[str, ...]]:
-    """The calibrated configuration, and each other choice under it; see `CHOICES`."""
-    now = served.calibrated
-    counts = (now.steps, now.encoder_waits, now.preemptions)
-    sizes = (now.peak_bytes, now.margin_bytes)
-    yield ("as calibrated", *map(wording.number, counts), *map(wording.gib, sizes), "")
-    for one in served.choices:
-        name = f"{one.option} {wording.number(one.value)}"
-        if one.steps is None or one.peak_bytes is None or one.margin_bytes is None:
-            yield (name, *("",) * 5, one.problem)
-            continue
-        counts = (one.steps, one.encoder_waits or 0, one.preemptions or 0)
-        sizes = (one.peak_bytes, one.margin_bytes)
-        yield (
-            name,
-            *map(wording.number, counts),
-            *map(wording.gib, sizes),
-            _beside(one, one.steps, now),
-        )
-
-
-def _beside(one: ServedChoice, steps: int, now: TrafficFigures) -> str:
-    """What it changes, in words."""
-    said = []
-    if now.steps and steps != now.steps:
-        more = "more" if steps > now.steps else "fewer"
-        said.append(f"{abs(steps - now.steps) / now.steps:.0%} {more} steps")
-    if now.encoder_waits and not one.encoder_waits:
-        said.append("nothing waits for the encoder")
-    elif one.encoder_waits and not now.encoder_waits:
-        said.append("requests wait for the encoder")
-    if one.status == "fail":
-        said.append("out of memory")
-    elif one.status == "warn" and now.status == "pass":
-        said.append("beyond the reserve")
-    return ", ".join(said) or "no other steps"
-
-
 def highest_line(highest: HighestTrafficStep) -> str:
     """What the highest step did, and for whom."""
     said = f"Step {wording.number(highest.number)}: {wording.number(highest.tokens)} tokens"
@@ -118,17 +73,6 @@ def highest_line(highest: HighestTrafficStep) -> str:
     named = highest.encoding or highest.requests
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return f"{said}, for {', '.join(named[:_NAMED])}{more}"
-
-
-def worst_sentence(found: WorstOrderFigures) -> str:
-    """How the worst order was found, and the verdict under it."""
-    number = wording.number
-    return (
-        f"In the worst of {number(found.tried)} orders of the corpus' items (seed {found.seed}; "
-        f"{wording.several(found.served.requests, 'request')} in "
-        f"{wording.several(found.groups, 'group')}) "
-        f"{traffic_line(found.served)}."
-    )
 
 
 def traffic_sentence(found: TrafficFigures) -> str:

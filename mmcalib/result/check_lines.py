@@ -75,10 +75,11 @@ class Offender(DocumentPart):
 
 
 class Summary(DocumentPart):
-    """The last line of a check."""
+    """The last line of a check; `share` of what was checked does not fit."""
 
     kind: Literal["summary"]
     all_fit: bool
+    share: float
     checked: int
     skipped: int
     fits: int
@@ -86,11 +87,12 @@ class Summary(DocumentPart):
     unknown: int
 
     @classmethod
-    def of(cls, tally: Tally, *, all_fit: bool) -> Self:
-        """Counts, and whether the data fits as a whole."""
+    def of(cls, tally: Tally, *, all_fit: bool, share: float) -> Self:
+        """Counts, whether the data fits as a whole, and the share that does not."""
         return cls(
             kind="summary",
             all_fit=all_fit,
+            share=share,
             checked=tally.checked,
             skipped=tally.skipped,
             **tally.answers,

@@ -8,7 +8,7 @@ from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import DocumentPart
 from mmcalib.result.peak_tensor import PeakTensor
-from mmcalib.result.traffic import TrafficFigures, WorstOrderFigures
+from mmcalib.result.traffic import TrafficFigures
 
 
 class Phase(DocumentPart):
@@ -25,8 +25,7 @@ class Rehearsal(DocumentPart):
     """vLLM's startup on one imaginary GPU. `starts`: whether it would; `memory.note` says why not.
 
     True for the `vllm` version named, and for one rank of `tensor_parallel_size`.
-    `traffic` is what requests took that were served there, None where none were;
-    `worst_order` what their items took in the worst order that was found.
+    `traffic` is what requests took that were served there, None where none were.
     `encoder_estimate_bytes` is the encoder's peak by formula; `cross_check` says where it differs.
     """
 
@@ -52,7 +51,6 @@ class Rehearsal(DocumentPart):
     cross_check: str
     seconds: float
     traffic: TrafficFigures | None = None
-    worst_order: WorstOrderFigures | None = None
 
     def __repr__(self) -> str:
         """One line."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from mmcalib.domain.label import Label
 from mmcalib.result.part import DocumentPart
 from mmcalib.result.peak_tensor import PeakTensor
@@ -85,50 +83,15 @@ class TrafficFigures(DocumentPart):
     seconds: float
 
 
-class WorstOrderFigures(DocumentPart):
-    """The sequence that took most of those `tried` by a search with `seed`, in `groups` of requests
-    that come one after the other; `file` has it, to be fired at a server.
-    """
-
-    tried: int
-    seed: int
-    groups: int
-    file: str
-    served: TrafficFigures
-
-
-class ServedChoice(DocumentPart):
-    """The same requests under the calibrated configuration with `option` of another `value`.
-
-    Figures are those of `TrafficFigures`, `kv_cache_tokens` those that startup finds room for; None
-    where vLLM would not start so, or could not be rehearsed: `problem` says why.
-    """
-
-    option: str
-    value: int | float
-    steps: int | None = None
-    encoder_waits: int | None = None
-    preemptions: int | None = None
-    peak_bytes: int | None = None
-    reserved_bytes: int | None = None
-    margin_bytes: int | None = None
-    kv_cache_tokens: int | None = None
-    status: Literal["pass", "warn", "fail"] = "fail"
-    problem: str = ""
-
-
 class ServedTraffic(DocumentPart):
     """The corpus' requests served on a GPU under the calibrated configuration and, where that
-    starts there, under vLLM's defaults; else `default_problem` says why not. `worst_order` is what
-    their items took in the worst order that was found, if one was looked for, `choices` how else it
-    could go, if that was asked for; `assumptions` are what the requests do not say.
+    starts there, under vLLM's defaults; else `default_problem` says why not. `assumptions` are what
+    the requests do not say.
     """
 
     gpu: str
     calibrated: TrafficFigures
     default: TrafficFigures | None
     default_problem: str = ""
-    worst_order: WorstOrderFigures | None = None
-    choices: list[ServedChoice] = Field(default_factory=list)
     assumptions: list[str]
     label: Label = "rehearsed"

@@ -21,7 +21,6 @@ from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validat
 from mmcalib.options.validate import STARTUP_BUDGET_S
 from mmcalib.workflows.config_file import WrittenConfiguration, read_configuration
 from mmcalib.workflows.gate.calibration import Calibration
-from mmcalib.workflows.traffic.search import WorstOrderSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,6 @@ class Job:
     probe: ProbeOptions = PROBE
     encoder_sweep: bool = False
     device: Device = "auto"
-    worst_order: WorstOrderSearch | None = None
-    serve_choices: bool = False
     pin_kv_cache: bool = False
     config: WrittenConfiguration = field(default_factory=WrittenConfiguration)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
@@ -89,10 +86,6 @@ class Job:
             probe=probe,
             encoder_sweep=options.encoder_sweep,
             device=options.device,
-            worst_order=None
-            if options.worst_order is None
-            else WorstOrderSearch(options.worst_order, options.trials, options.seed),
-            serve_choices=options.serve_choices,
             pin_kv_cache=options.pin_kv_cache,
             config=config,
             engine_args=engine_args or {},
@@ -102,10 +95,6 @@ class Job:
         refuse_own(self.engine_args, pinned=self.pin_kv_cache)
         if self.policy.concurrency is not None and self.gpu is None:
             raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
-        if self.worst_order is not None and self.gpu is None:
-            raise UsageError("--worst-order needs --gpu", hint="--gpu L4")
-        if self.serve_choices and self.gpu is None:
-            raise UsageError("--serve-choices needs --gpu", hint="--gpu L4")
         if self.pin_kv_cache and self.gpu is None:
             raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
         if self.encoder_sweep and self.validate not in ("startup", "replay"):

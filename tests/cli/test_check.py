@@ -113,8 +113,32 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
     assert (strip["answer"], strip["basis"], strip["exact"]) == ("no", "refused", False)
     assert strip["shapes"] == [{"modality": "image", "width_px": 3, "height_px": 700}]
     counts = {"checked": 2, "skipped": 1, "fits": 1, "no": 1, "unknown": 0}
-    assert summary == {"kind": "summary", "all_fit": False, **counts}
+    assert summary == {"kind": "summary", "all_fit": False, "share": 0.5, **counts}
     assert len(ended.err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("tolerate", "code", "last"),
+    [
+        ("0", 3, "error: 1 of 4 do not fit {kept}"),
+        ("0.2", 3, "error: 1 of 4 do not fit {kept}: 25.0%, 20.0% tolerated"),
+        ("0.25", 0, "3 of 4 fit, 1 do not: 25.0%, 25.0% tolerated"),
+        ("1", 2, "error: --tolerate 1.0 is not a share"),
+        ("nan", 2, "error: --tolerate nan is not a share"),
+    ],
+)
+def test_a_share_that_does_not_fit_can_be_tolerated(
+    cli, kept: Path, new: Path, tolerate: str, code: int, last: str
+) -> None:
+    lines = [*[request("page.png")] * 3, request("strip.png"), ""]
+    (new / "today.jsonl").write_text("\n".join(lines))
+    args = ("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
+    ended = cli(*args, "--tolerate", tolerate)
+    assert ended.code == code
+    said = [line for line in ended.err.splitlines() if not line.startswith("  try:")]
+    assert said[-1] == last.format(kept=kept)
+    if code != 2:
+        assert objects(ended.out)[-1]["share"] == 0.25
 
 
 def test_a_named_file_that_is_no_media_does_not_fit(cli, kept: Path, new: Path) -> None:

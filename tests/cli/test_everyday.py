@@ -22,7 +22,9 @@ from mmcalib.report.issue import issue
 from mmcalib.result.check_result import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
+from tests.report.test_rehearsal_report import one as rehearsed_by
 from tests.schemas import fits
+from tests.workflows.rehearsals import GIB
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -124,6 +126,28 @@ def test_diff_names_what_is_not_the_same(cli, tmp_path: Path) -> None:
     assert "4096" in said.out
     same = cli("diff", str(tmp_path / "a"), str(tmp_path / "a"))
     assert same.out == "no difference in settings, what is reserved, or checks\n"
+
+
+def test_diff_takes_two_rehearsals(cli, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text(rehearsed_by(tmp_path).model_dump_json())
+    less = {"kv_cache_bytes": -GIB, "kv_cache_tokens": None, "max_concurrency": None}
+    new.write_text(rehearsed_by(tmp_path, vllm="0.33.0", **less).model_dump_json())
+    found = json.loads(cli("diff", str(old), str(new), "--json").out)
+    fits("diff", found)
+    assert found == {
+        "What was rehearsed": [["starts", "True", "False"], ["vllm", "0.32.0", "0.33.0"]],
+        "Memory": [
+            ["KV cache", "10.50 GiB", "-1.00 GiB"],
+            ["KV cache, tokens", "305,832", "—"],
+            ["requests of full length at once", "9.33", "—"],
+        ],
+    }
+    assert cli("diff", str(old), str(old)).out == "no difference in memory and encoder budget\n"
+    kept(tmp_path / "out")
+    mixed = cli("diff", str(old), str(tmp_path / "out"))
+    assert mixed.code == 2
+    assert "old.json is not a calibration" in mixed.err
 
 
 def test_a_report_to_standard_output(cli, tmp_path: Path, working_folder: Path) -> None:

@@ -43,8 +43,6 @@ OUTSIDE = {
     "s3://": "a bucket",
     "hf-dataset://lmms-lab": "the hub",
     "--ray-address": "a cluster",
-    "--metrics": "a server; tests/e2e/test_drift.py starts one",
-    "--python": "another environment; tests/e2e/test_compare_releases.py",
     "--install-completion": "changes a person's shell",
     "mmcalib serve": "a server ends when it is told to; tests/e2e/test_serve.py starts one",
 }

@@ -20,6 +20,7 @@ from mmcalib.workflows.gate.calibration import Calibration
 
 from ..corpus.tars import png, tar
 from ..e2e.media import clip, photo, requests
+from ..report.test_rehearsal_report import one
 from .refresh import EXAMPLE, ROOT
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -75,6 +76,9 @@ def _results(folder: Path) -> None:
     deployed = CONFIGURATIONS["k8s"].render(Calibration.load(EXAMPLE / "calibration.json"))
     (folder / "deployment.yaml").write_text(deployed)
     (folder / "server.log").write_text(LOG)
+    for name in ("old", "new"):
+        (folder / f"{name}.json").write_text(one(folder).model_dump_json())
+    shutil.rmtree(folder / "3b")
     scan = "mmcalib scan --data media --requests requests.jsonl --quiet"
     commands = [f"{scan} --shard {n}/{SHARDS} --out part-{n}" for n in range(1, SHARDS + 1)]
     for command in [*commands, f"{scan} --out old"]:

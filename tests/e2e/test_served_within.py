@@ -12,7 +12,6 @@ from mmcalib.result.rehearsal import Rehearsal
 from mmcalib.result.traffic import TrafficFigures
 from mmcalib.workflows.memory.rehearse import gpu_of
 from mmcalib.workflows.traffic.rehearse import rehearse_traffic
-from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.validate.spec import Media
 from tests.e2e.media import photo, sound
 from tests.e2e.test_validate import Judge, checks, judge
@@ -93,31 +92,3 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
         kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in cure else text
         after = served(tmp_path, AUDIO, kept + cure.replace(" and ", "\n") + "\n", **asked)
         assert after.status == "pass", (cure, after.margin_bytes, check.remedy)
-
-
-def test_the_worst_order_fits_beside_what_it_says(tmp_path: Path) -> None:
-    """Views that pin batches: there is not enough beside a share of 0.99, and there is beside the
-    share that is then named.
-    """
-    sides = (64, 576)
-    pictures = [photo(tmp_path / f"{side}.jpg", side, side) for side in sides]
-    requests = asking(tmp_path / "r.jsonl", *(("image_url", one, 2) for one in pictures))
-    text = (
-        "max-num-batched-tokens: 16384\nmax-model-len: 16384\nmax-num-seqs: 64\n"
-        "limit-mm-per-prompt: {image: 1, video: 0}\n"
-        "mm-processor-kwargs: {size: {longest_edge: 331776, shortest_edge: 4096}}\n"
-    )
-    asked: dict[str, Any] = {
-        "requests": [requests],
-        "gpu": gpu_of("L4"),
-        "worst_order": WorstOrderSearch(tmp_path / "worst.jsonl", trials=12),
-    }
-    share = 0.99
-    for wanted in ("fail", "warn"):
-        lines = f"{text}gpu-memory-utilization: {share}\n"
-        found = rehearsed(tmp_path, DEEPSTACK, lines, **asked)
-        assert found.worst_order is not None
-        of = found.worst_order.served
-        assert of.status == wanted, (of.peak_bytes, of.reserved_bytes, of.outside_bytes)
-        share = of.fitting_utilization or share
-    assert share < 0.99

@@ -13,7 +13,7 @@ import pytest
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, TrafficStep
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import FindWorstOrder, ServeTraffic
+from mmcalib.engine.messages import ServeTraffic
 from mmcalib.gpus.catalogue import find as find_gpu
 from mmcalib.models import cut_checkpoint
 from mmcalib.releases.release import VLLM_0_30
@@ -229,33 +229,42 @@ def test_equal_requests_share_a_prefix(imaginary: EngineHost, qwen_cut: Path) ->
     assert apart.reused == 3
 
 
-def test_the_search_finds_what_views_pin(imaginary: EngineHost, qwen_cut: Path) -> None:
+def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_cut: Path) -> None:
     """Finding §3 of the server conformance work: a small picture that is asked for again keeps the
     batch that it came with. With a cache of 2,400 tokens, one beside five large ones in a step:
     7.4 MB alive after the first round, 29.6 after the fourth, 74.1 after the tenth.
     """
-    args = {
-        **ARGS,
+    args: dict[str, Any] = {
         **SMALL_PIXELS,
-        "model": str(qwen_cut),
         "max_model_len": 8192,
         "max_num_batched_tokens": 2400,
         "max_num_seqs": 6,
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "num_gpu_blocks_override": 2000,
     }
-    items = tuple(TrafficItem(ImageShape(side, side), str(side)) for side in (56, 280, 532))
-    request = FindWorstOrder(args, items, {"image": 1}, find_gpu("L4"), 24, 0)
-    worst = imaginary.ask(request, "searching").worst
-    found = worst.traffic
+    rounds = 17
+    sent: list[tuple[str, int]] = []
+    batches = []
+    for number in range(rounds):
+        small = (f"small {number}", 56)
+        batches += [[old] for old in sent]
+        batches.append([small, *((f"large {number}.{n}", 532) for n in range(5))])
+        sent.append(small)
+    requests = tuple(
+        TrafficRequest(
+            name, 8, 1, (TrafficItem(ImageShape(side, side), name),), sent_s=100.0 * number
+        )
+        for number, batch in enumerate(batches)
+        for name, side in batch
+    )
+    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(timed=True), **args)
     assert not found.refused
     alive = [step.alive_bytes / 1e6 for step in found.steps if step.encoded > 1]
-    assert len(alive) >= 10
+    assert len(alive) == rounds
     assert [alive[0], alive[3], alive[9]] == pytest.approx([7.4, 29.6, 74.1], rel=0.05)
     assert max(step.logical_bytes for step in found.steps) <= 2400 * 4096
     assert found.reserved_bytes is not None
     assert max(step.peak_bytes or 0 for step in found.steps) > found.reserved_bytes
-    assert imaginary.ask(request, "searching").worst.requests == worst.requests
 
 
 def test_short_clips_take_more_than_startup_reserves(

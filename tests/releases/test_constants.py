@@ -73,7 +73,6 @@ print(json.dumps({
         "chat": text("renderers.hf"),
         "worker": text("v1.worker.gpu_worker"),
         "logprobs": text("v1.sample.sampler"),
-        "metrics": text("v1.metrics.loggers"),
         "prompt_logprobs": text("v1.worker.gpu.sample.prompt_logprob"),
     },
 }))
@@ -156,12 +155,6 @@ def test_bounds_of_its_loaders(vllm: dict[str, Any]) -> None:
         ("prompt_logprobs", f"CHUNK_SIZE = {constants.V2_LOGPROBS_TOKENS}\n"),
         ("chat", constants.NO_CHAT_TEMPLATE),
         ("no_room", "is less than desired GPU memory utilization "),
-        *(
-            ("metrics", f'name="{name.removesuffix("_total")}"')
-            for constant, name in vars(constants).items()
-            if constant.startswith("METRIC_") and name.startswith("vllm:")
-        ),
-        ("metrics", f'labelnames + ["{constants.METRIC_FINISHED_REASON}"]'),
     ],
 )
 def test_rules_stand_in_its_source(vllm: dict[str, Any], source: str, line: str) -> None:

@@ -5,4 +5,3 @@ from __future__ import annotations
 from mmcalib.checks.check import CheckId
 
 TRAFFIC_ON = CheckId("traffic on {}")
-WORST_ORDER_ON = CheckId("worst order on {}")

@@ -13,9 +13,8 @@ from mmcalib.child.rehearsal.rehearse import live_tensors
 from mmcalib.child.rehearsal.startup import emptied, named_modules
 from mmcalib.child.traffic.books import StepBooks
 from mmcalib.child.traffic.serve import Say, serve
-from mmcalib.child.traffic.worst import find_worst
-from mmcalib.domain.traffic import Traffic, TrafficStep, WorstOrder
-from mmcalib.engine.messages import FindWorstOrder, ServeTraffic
+from mmcalib.domain.traffic import Traffic, TrafficStep
+from mmcalib.engine.messages import ServeTraffic
 from mmcalib.releases import compilation
 from mmcalib.releases.engine_core import SteppedCore
 
@@ -27,12 +26,6 @@ def serve_imagined(stage: Stage, request: ServeTraffic, say: Say) -> Traffic:
     """The requests on the stage's GPU, which is empty again afterwards."""
     with emptied(stage):
         return serve(request, _Ledgered(stage), say)
-
-
-def find_worst_imagined(stage: Stage, request: FindWorstOrder, say: Say) -> WorstOrder:
-    """The order that takes most on the stage's GPU."""
-    with emptied(stage):
-        return find_worst(request, _Ledgered(stage), say)
 
 
 class _Ledgered(StepBooks):

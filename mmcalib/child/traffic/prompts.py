@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
 from mmcalib.domain.setting import Setting
@@ -63,15 +62,6 @@ class Prompts:
             if not apart:
                 ids += placeholders
         return PlacedPrompt(ids, items)
-
-    def embeds(self, shape: Shape) -> int | None:
-        """Of an item of this shape; None where vLLM refuses it."""
-        try:
-            _, _, position = self._item(shape)
-        except Exception as error:  # noqa: BLE001 - whatever it refuses it with
-            refusal_of(error)
-            return None
-        return int(position.get_num_embeds())
 
     def _text(self, request: TrafficRequest) -> list[int]:
         text = request.text or f" {next(self._alone)}"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.storages import storages
@@ -33,47 +31,31 @@ def serve(request: ServeTraffic, books: StepBooks, say: Say) -> Traffic:
 
     Raises whatever vLLM raises for arguments that it refuses.
     """
-    with engine_up(request.engine_args, books) as (core, prompts):
-        return serve_with(core, books, prompts, request.requests, request.arrivals, say)
-
-
-@contextmanager
-def engine_up(
-    engine_args: dict[str, Any], books: StepBooks
-) -> Iterator[tuple[SteppedCore, Prompts]]:
-    """While open, an engine core that is up, and what makes its prompts."""
-    config = stepped_config(engine_args)
+    config = stepped_config(request.engine_args)
     books.prepare(config)
     core = SteppedCore(config, run=books.run, profile=books.profile)
     try:
         books.began(core)
-        yield core, Prompts(config)
+        return _serve_with(core, books, Prompts(config), request, say)
     finally:
         books.end(core)
 
 
-def serve_with(
-    core: SteppedCore,
-    books: StepBooks,
-    prompts: Prompts,
-    requests: Sequence[TrafficRequest],
-    arrivals: Arrivals,
-    say: Say,
+def _serve_with(
+    core: SteppedCore, books: StepBooks, prompts: Prompts, request: ServeTraffic, say: Say
 ) -> Traffic:
-    """The same on an engine core that is up."""
     started = time.perf_counter()
-    served = _Served(core, books, prompts, deque(requests), arrivals)
-    reused = core.reused
+    served = _Served(core, books, prompts, deque(request.requests), request.arrivals)
     while served.step():
         if len(served.steps) % _EVERY_STEPS == 0:
-            say(f"{served.finished:,} of {len(requests):,} requests served")
+            say(f"{served.finished:,} of {len(request.requests):,} requests served")
     return Traffic(
         steps=tuple(served.steps),
         highest=served.highest,
         refused=tuple(served.refused),
         kv_blocks=core.kv_blocks,
         cache_tokens=core.cache_size,
-        reused=core.reused - reused,
+        reused=core.reused,
         cached_tokens=served.cached_tokens,
         reserved_bytes=books.reserved_bytes,
         seconds=time.perf_counter() - started,
@@ -93,7 +75,6 @@ class _Served:
     refused: list[tuple[str, str]] = field(default_factory=list)
     highest: HighestStep | None = None
     come: int = 0
-    group: int = 0
     finished: int = 0
     cached_tokens: int = 0
     now_s: float = 0.0
@@ -106,7 +87,6 @@ class _Served:
             # Nothing is done until the next one comes, and no step is taken.
             self.now_s = max(self.now_s, self._due_s(self.coming[0]))
         while self.coming and self._comes(self.coming[0]):
-            self.group = self.coming[0].group
             self._ask(self.coming.popleft())
             self.come += 1
         if not self.core.busy:
@@ -123,8 +103,6 @@ class _Served:
 
     def _comes(self, request: TrafficRequest) -> bool:
         arrivals = self.arrivals
-        if arrivals.grouped:
-            return request.group == self.group or not self.core.unfinished
         if arrivals.concurrency is not None:
             return self.core.unfinished < arrivals.concurrency
         return not arrivals.by_the_clock or self._due_s(request) <= self.now_s

@@ -43,10 +43,8 @@ from mmcalib.engine.messages.texts import (
     TextsCounted,
 )
 from mmcalib.engine.messages.traffic import (
-    FindWorstOrder,
     ServeTraffic,
     TrafficServed,
-    WorstOrderFound,
 )
 
 __all__ = [
@@ -69,7 +67,6 @@ __all__ = [
     "Failed",
     "File",
     "FindRecipe",
-    "FindWorstOrder",
     "Imagine",
     "Interim",
     "ListServeOptions",
@@ -98,7 +95,6 @@ __all__ = [
     "TextsCounted",
     "TrafficServed",
     "TryDevice",
-    "WorstOrderFound",
     "decode",
     "encode",
 ]

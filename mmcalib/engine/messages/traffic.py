@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, WorstOrder
+from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine.messages.message import Repeatable, Reply, Request
 from mmcalib.gpus.gpu import Gpu
 
@@ -29,24 +29,3 @@ class ServeTraffic(Repeatable, Request[TrafficServed]):
     requests: tuple[TrafficRequest, ...]
     arrivals: Arrivals
     gpu: Gpu | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorstOrderFound(Reply):
-    """What was found."""
-
-    worst: WorstOrder
-
-
-@dataclass(frozen=True, slots=True)
-class FindWorstOrder(Repeatable, Request[WorstOrderFound]):
-    """Search for the order, batching and repetition of these items that takes most, at most
-    `counts` of each modality in a request, and serve it.
-    """
-
-    engine_args: dict[str, Any]
-    items: tuple[TrafficItem, ...]
-    counts: dict[str, int]
-    gpu: Gpu
-    trials: int
-    seed: int

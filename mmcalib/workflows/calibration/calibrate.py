@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.traffic import TRIALS
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.options.checked import checked
 from mmcalib.options.policy import policy_from, said_by
@@ -38,9 +37,6 @@ def calibrate(
     gpu: str | Gpu | None = None,
     encoder_sweep: bool = False,
     device: Device = "auto",
-    worst_order: str | os.PathLike[str] | None = None,
-    trials: int = TRIALS,
-    serve_choices: bool = False,
     pin_kv_cache: bool = False,
     engine_args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -75,9 +71,6 @@ def calibrate(
             "seed": seed,
             "encoder_sweep": encoder_sweep,
             "device": device,
-            "worst_order": Path(worst_order) if worst_order else None,
-            "trials": trials,
-            "serve_choices": serve_choices,
             "pin_kv_cache": pin_kv_cache,
         },
     )

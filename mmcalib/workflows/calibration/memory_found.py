@@ -68,15 +68,8 @@ def begin_memory(session: Session, reviewed: Reviewed) -> ServedBeside | None:
     prediction, decided = session.prediction, reviewed.decided
     if prediction is None or decided.serving is None:
         return None
-    decision = decided.decision
-    begin(prediction, session.default_args, decision)
-    return begin_serving(
-        decided.serving,
-        session.default_args,
-        decision.engine_args,
-        session.job.worst_order,
-        decision if session.job.serve_choices else None,
-    )
+    begin(prediction, session.default_args, decided.decision)
+    return begin_serving(decided.serving, session.default_args, decided.decision.engine_args)
 
 
 def predict_memory(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 from mmcalib.closing import Closing
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
-from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, WorstOrder
+from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine.answers import Answers
 from mmcalib.engine.messages import (
-    FindWorstOrder,
     Imagine,
     ListServeOptions,
     Rehearse,
@@ -45,15 +43,14 @@ AUTO = "auto"
 
 
 class Rehearsals(Closing):
-    """A process that lives on one imaginary GPU; ask it for any number of configurations. `python`
-    is the interpreter whose vLLM is rehearsed; `answers` of earlier runs are of this one's.
+    """A process that lives on one imaginary GPU; ask it for any number of configurations.
+    `answers` are those of earlier runs.
     """
 
     def __init__(
         self,
         gpu: Gpu,
         *,
-        python: str = sys.executable,
         answers: Answers | None = None,
         on_said: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
@@ -61,7 +58,6 @@ class Rehearsals(Closing):
         self.gpu = gpu
         self._host = RememberingHost(
             answers,
-            python=python,
             on_said=on_said,
             on_log=lambda line: on_log(f"rehearsal: {line}"),
         )
@@ -113,23 +109,6 @@ class Rehearsals(Closing):
         """These requests served under these arguments. Raises EngineError where that ends early."""
         asked = ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
         return self._host.ask(asked, f"serving on {self.gpu.name}").traffic
-
-    def find_worst(
-        self,
-        engine_args: Mapping[str, Any],
-        items: Sequence[TrafficItem],
-        counts: Mapping[str, int],
-        *,
-        trials: int,
-        seed: int,
-    ) -> WorstOrder:
-        """The order of these items that takes most, at most `counts` of each modality in a request.
-        Raises EngineError where the search ends early.
-        """
-        asked = FindWorstOrder(
-            dict(engine_args), tuple(items), dict(counts), self.gpu, trials, seed
-        )
-        return self._host.ask(asked, f"looking for the worst order on {self.gpu.name}").worst
 
     def __exit__(self, *raised: object) -> None:
         self._host.__exit__(*raised)

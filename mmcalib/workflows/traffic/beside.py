@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from mmcalib.checks.catalogue.assumptions import served_answers
-from mmcalib.checks.catalogue.traffic import TRAFFIC_ON, WORST_ORDER_ON
-from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.catalogue.traffic import TRAFFIC_ON
+from mmcalib.checks.check import Check
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
-from mmcalib.result.traffic import (
-    ServedChoice,
-    ServedTraffic,
-    TrafficFigures,
-    WorstOrderFigures,
-)
+from mmcalib.result.traffic import ServedTraffic, TrafficFigures
 from mmcalib.wording import gib, number, several
-from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction, key_of
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.read import ReadCorpus
-from mmcalib.workflows.traffic.choices import OtherChoice, other_choices
-from mmcalib.workflows.traffic.figures import choice_figures, traffic_figures
-from mmcalib.workflows.traffic.search import WorstOrderSearch
+from mmcalib.workflows.traffic.figures import traffic_figures
 from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
 from mmcalib.workflows.traffic.trace import trace
-from mmcalib.workflows.traffic.worst import worst_of
 
 # A run waits for it: of more requests a sample is served.
 _MOST_REQUESTS: Final = 200
@@ -96,75 +87,27 @@ class Serving:
         return self._begun[key]
 
     def _under(self, args: EngineArgs) -> Traffic | None:
-        found = self._started(args)
-        return None if found is None else self._served(args, found)
-
-    def _served(self, args: EngineArgs, started: Rehearsed) -> Traffic:
-        rehearsals = self.process.rehearsals
-        return served_by(rehearsals, self.cut, args, started, self.asked, Arrivals())
-
-    def _started(self, args: EngineArgs) -> Rehearsed | None:
         found = self.prediction.known(args)
-        return found if isinstance(found, Rehearsed) and found.kv_blocks is not None else None
-
-    def worst(self, args: EngineArgs, search: WorstOrderSearch) -> WorstOrderFigures | None:
-        """None where vLLM would not start."""
-        found = self._started(args)
-        if found is None:
+        if not isinstance(found, Rehearsed) or found.kv_blocks is None:
             return None
-        return worst_of(self.process.rehearsals, self.cut, args, found, self.asked, search)
-
-    def choice(self, choice: OtherChoice) -> ServedChoice:
-        """What else could be set, or why nothing is known of it."""
-        args = choice.engine_args
-        found = self.prediction.known(args)
-        problem = f"not rehearsed: {found.message}" if isinstance(found, MmcalibError) else ""
-        if isinstance(found, Rehearsed) and found.kv_blocks is not None:
-            try:
-                return choice_figures(choice, self._served(args, found), self.asked, found)
-            except MmcalibError as error:
-                problem = f"not served: {error.message}"
-        elif isinstance(found, Rehearsed):
-            problem = f"would not start: {found.problem}"
-        return ServedChoice(option=choice.option, value=choice.value, problem=problem)
+        rehearsals = self.process.rehearsals
+        return served_by(rehearsals, self.cut, args, found, self.asked, Arrivals())
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBeside:
-    """Requests under way on the imaginary GPU, under vLLM's defaults and as calibrated, there the
-    worst order of their items, where one is looked for, and other choices, where asked for.
-    """
+    """Requests under way on the imaginary GPU, under vLLM's defaults and as calibrated."""
 
     asked: Trace
     default: Future[Traffic | None]
     calibrated: Future[Traffic | None]
-    worst: Future[WorstOrderFigures | None] | None
-    choices: Future[list[ServedChoice]] | None
 
 
-def begin_serving(
-    serving: Serving,
-    default: EngineArgs,
-    calibrated: EngineArgs,
-    search: WorstOrderSearch | None = None,
-    otherwise: Decision | None = None,
-) -> ServedBeside:
-    """Serve them under both, and as else could be decided than `otherwise`; returns at once."""
-    submit = serving.process.submit
-    # What was asked for first, and then what it is compared with.
-    begun = ServedBeside(
-        serving.asked,
-        calibrated=serving.begin(calibrated),
-        worst=submit(lambda: serving.worst(calibrated, search)) if search else None,
-        default=serving.begin(default),
-        choices=None,
+def begin_serving(serving: Serving, default: EngineArgs, calibrated: EngineArgs) -> ServedBeside:
+    """Serve them under both, what was asked for first; returns at once."""
+    return ServedBeside(
+        serving.asked, calibrated=serving.begin(calibrated), default=serving.begin(default)
     )
-    if otherwise is None:
-        return begun
-    choices = other_choices(otherwise, len(serving.asked.requests))
-    for choice in choices:
-        serving.prediction.begin(choice.engine_args)
-    return replace(begun, choices=submit(lambda: list(map(serving.choice, choices))))
 
 
 def finish_serving(
@@ -177,7 +120,8 @@ def finish_serving(
     try:
         served = beside.calibrated.result()
     except MmcalibError as error:
-        return None, [_not_rehearsed(TRAFFIC_ON.of(gpu), error)]
+        detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
+        return None, [Check(TRAFFIC_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
     if served is None:
         return None, []
     found = traffic_figures(served, beside.asked, after)
@@ -190,26 +134,10 @@ def finish_serving(
         assumptions=list(beside.asked.assumptions),
     )
     said = _said(found, default)
-    if beside.choices is not None:
-        shown = shown.model_copy(update={"choices": beside.choices.result()})
     checks = [Check(TRAFFIC_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
     if beside.asked.unsaid:
         checks.append(served_answers(beside.asked.unsaid, ANSWER_TOKENS))
-    try:
-        worst = beside.worst.result() if beside.worst is not None else None
-    except MmcalibError as error:
-        return shown, [*checks, _not_rehearsed(WORST_ORDER_ON.of(gpu), error)]
-    if worst is None:
-        return shown, checks
-    of = worst.served
-    said, remedy = _worst_said(worst), _remedy(of, starts_with)
-    checks.append(Check(WORST_ORDER_ON.of(gpu), of.status, said, remedy))
-    return shown.model_copy(update={"worst_order": worst}), checks
-
-
-def _not_rehearsed(name: CheckId, error: MmcalibError) -> Check:
-    detail = f"not rehearsed: {error.message}"
-    return Check(name, "skip", detail, "mmcalib rehearse --requests FILE --verbose")
+    return shown, checks
 
 
 def _default(beside: ServedBeside, started: Rehearsed | None) -> tuple[TrafficFigures | None, str]:
@@ -236,17 +164,6 @@ def _said(found: TrafficFigures, default: TrafficFigures | None) -> str:
     if found.refused:
         parts.append(f"{number(len(found.refused))} refused: {found.refused[0]}")
     return "; ".join(parts)
-
-
-def _worst_said(worst: WorstOrderFigures) -> str:
-    """The same of the worst order, and what the encoder cache keeps there."""
-    found, cache = worst.served, worst.served.encoder_cache
-    return (
-        f"the worst of {number(worst.tried)} orders: {several(found.requests, 'request')} in "
-        f"{several(worst.groups, 'group')}, {_highest(found)}; the encoder cache keeps "
-        f"{gib(cache.alive_bytes)} alive where it counts {gib(cache.logical_bytes)}; "
-        f"written to {worst.file}"
-    )
 
 
 def _highest(found: TrafficFigures) -> str:

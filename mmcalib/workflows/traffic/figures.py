@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final, Literal
 
 from mmcalib.derive.load import Margin, thinned
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.traffic import Trace, Traffic, TrafficStep, WorstOrder
+from mmcalib.domain.traffic import Trace, Traffic, TrafficStep
 from mmcalib.result.peak_tensor import peak_tensors
 from mmcalib.result.traffic import (
     EncoderCacheUse,
     HighestTrafficStep,
-    ServedChoice,
     TimelineStep,
     TrafficFigures,
-    WorstOrderFigures,
 )
-from mmcalib.workflows.traffic.choices import OtherChoice
 
 # Points of a timeline: more would not be told apart on a page.
 _POINTS: Final = 400
@@ -71,37 +67,6 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> Traf
         highest=_highest(served),
         timeline=[_point(number, step) for number, step in thinned(steps, _POINTS)],
         seconds=round(served.seconds, 2),
-    )
-
-
-def choice_figures(
-    choice: OtherChoice, served: Traffic, trace: Trace, rehearsed: Rehearsed
-) -> ServedChoice:
-    """What it would change."""
-    found = traffic_figures(served, trace, rehearsed)
-    return ServedChoice(
-        option=choice.option,
-        value=choice.value,
-        steps=found.steps,
-        encoder_waits=found.encoder_waits,
-        preemptions=found.preemptions,
-        peak_bytes=found.peak_bytes,
-        reserved_bytes=found.reserved_bytes,
-        margin_bytes=found.margin_bytes,
-        kv_cache_tokens=rehearsed.kv_cache_tokens,
-        status=found.status,
-    )
-
-
-def worst_figures(found: WorstOrder, rehearsed: Rehearsed, file: Path) -> WorstOrderFigures:
-    """The same of the worst order."""
-    asked = Trace(found.requests, len(found.requests), ())
-    return WorstOrderFigures(
-        tried=found.trials,
-        seed=found.seed,
-        groups=found.groups,
-        file=str(file),
-        served=traffic_figures(found.traffic, asked, rehearsed),
     )
 
 

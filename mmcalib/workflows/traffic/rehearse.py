@@ -26,10 +26,8 @@ from mmcalib.workflows.read import ReadCorpus, read
 from mmcalib.workflows.spec import cache_dir
 from mmcalib.workflows.traffic.figures import traffic_figures
 from mmcalib.workflows.traffic.sampling import MOST_REQUESTS
-from mmcalib.workflows.traffic.search import WorstOrderSearch
 from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
 from mmcalib.workflows.traffic.trace import trace
-from mmcalib.workflows.traffic.worst import worst_of
 
 
 def rehearse_traffic(
@@ -43,14 +41,12 @@ def rehearse_traffic(
     arrivals: Arrivals | None = None,
     answer_tokens: int = ANSWER_TOKENS,
     most: int = MOST_REQUESTS,
-    worst_order: WorstOrderSearch | None = None,
     allowed_root: Path | None = None,
     progress: Progress | None = None,
 ) -> Rehearsal:
     """vLLM's startup on `gpu`, then the requests served there by vLLM's own scheduler and model
     runner; `config` and `flags` are as for `rehearse`. Items of `data` that no request names are
-    not asked about, unless there are no requests at all. With `worst_order` the order of their
-    items that takes most is looked for, too. Raises `MmcalibError`.
+    not asked about, unless there are no requests at all. Raises `MmcalibError`.
     """
     progress = progress or Silent()
     found = gpu_of(gpu) if isinstance(gpu, str) else gpu
@@ -77,18 +73,13 @@ def rehearse_traffic(
             return document
         many = several(len(asked.requests), "request")
         serving = progress.step(f"serving {many} on {found.name}")
-        worst = None
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)
             with serving:
                 served = served_by(rehearsals, cut, args, started, asked, arrivals)
-            if worst_order is not None:
-                with progress.step(f"looking for the worst order on {found.name}"):
-                    worst = worst_of(rehearsals, cut, args, started, asked, worst_order)
     return document.model_copy(
         update={
             "traffic": traffic_figures(served, asked, started),
-            "worst_order": worst,
             "assumptions": [*document.assumptions, *asked.assumptions],
         }
     )

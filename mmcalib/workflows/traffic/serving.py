@@ -31,13 +31,8 @@ def served_by(
     arrivals: Arrivals,
 ) -> Traffic:
     """With as many KV blocks as startup found for the whole model."""
-    return rehearsals.serve(served_args(engine_args, cut, started), asked.requests, arrivals)
-
-
-def served_args(engine_args: Mapping[str, Any], cut: Path, started: Rehearsed) -> dict[str, Any]:
-    """Of the cut model, with the KV blocks of the whole one."""
     blocks = {"num_gpu_blocks_override": started.kv_blocks}
     args = {**engine_args, **blocks, "model": str(cut)}
     # It decides about blocks, which are decided.
     args.pop("kv_cache_memory_bytes", None)
-    return args
+    return rehearsals.serve(args, asked.requests, arrivals)

@@ -1,1 +1,0 @@
-"""What changes between two releases of vLLM, for their user."""

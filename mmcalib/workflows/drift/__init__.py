@@ -1,1 +1,0 @@
-"""Today's traffic against a calibration: from requests, or from what a server counts."""

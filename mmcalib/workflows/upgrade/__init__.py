@@ -1,1 +1,0 @@
-"""What changes with another release of vLLM."""
