@@ -22,7 +22,6 @@ from mmcalib.cli.panels import RunHelp
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.report import report
-from mmcalib.cli.requests import requests
 from mmcalib.cli.run import run
 from mmcalib.cli.scan import scan
 from mmcalib.cli.serve import serve
@@ -57,7 +56,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "validate": (validate, "Judge a vLLM config that somebody wrote."),
     "check": (check, "Does new data fit a calibration? A gate for pipelines."),
     "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
-    "requests": (requests, "The requests file, from logs of proxies and servers."),
     "merge": (merge, "Add up the scans of several machines."),
     "serve": (serve, "vllm serve, also where its own script does not start."),
     "report": (report, "Render the report of a calibration again."),

@@ -1,8 +1,8 @@
 """One line of a requests file as text, checked where it enters: OpenAI chat messages.
 
-Read are `{"messages": [...]}`, the line of a batch file, `{"custom_id": ..., "body": {"messages":
-[...]}}`, and a line of vLLM's custom benchmarks, `{"prompt": ..., "image_files": [...]}`. Fields
-that do not bear on media or text are ignored.
+Read are `{"messages": [...]}`, the same in the envelope of a batch file, a proxy or LiteLLM, and a
+line of vLLM's custom benchmarks, `{"prompt": ..., "image_files": [...]}`. Fields that do not bear
+on media or text are ignored.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from mmcalib.corpus.asking import fields_of
 from mmcalib.corpus.content_parts import UrlType, text_part
 from mmcalib.corpus.custom import is_custom, messages_of
-from mmcalib.corpus.sent import sent_at
+from mmcalib.corpus.sent import TIME_FIELDS, seconds_of
 
 # vLLM's spelling of the content parts that hold words (vllm/renderers/chat_utils.py, 0.32).
 TextType = Literal["text", "input_text", "output_text", "refusal", "thinking"]
@@ -25,6 +25,14 @@ TextType = Literal["text", "input_text", "output_text", "refusal", "thinking"]
 # Inline media of up to 36 MiB, because base64 makes four bytes of three. A line is held in memory
 # some five times over while it is read.
 LONGEST_LINE_BYTES = 48 << 20
+
+# Where batch files, proxies and LiteLLM put the body of a request; it may be JSON in a string.
+_ENVELOPES = (
+    *("body", "request", "request_body", "payload"),
+    *("standard_logging_object", "proxy_server_request"),
+)
+# LiteLLM keeps a request's other fields beside its messages.
+_PARAMETERS = "model_parameters"
 
 # Commas and brackets, of which base64 has none. Each may be a value of a hundred times its length.
 _MOST_VALUES = 200_000
@@ -128,10 +136,6 @@ class _Chat(BaseModel):
     messages: list[dict[str, object]] = Field(min_length=1)
 
 
-class _BatchLine(BaseModel):
-    body: _Chat
-
-
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One request: its messages checked, and the same as `written`; `fields` are those of its other
@@ -164,8 +168,9 @@ def parse_line(line: bytes) -> ChatRequest:
     try:
         # `json.loads` would take bytes of other encodings, too, and lone surrogates in all of them.
         data = json.loads(line.decode())
+        body, sent_s = _opened(data) if isinstance(data, dict) else (data, None)
         if b"\\" in line and (b"\\ud" in line or b"\\uD" in line):
-            json.dumps(data, ensure_ascii=False).encode()
+            json.dumps(body, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise BadRequest("not UTF-8") from error
     except UnicodeEncodeError as error:
@@ -173,14 +178,11 @@ def parse_line(line: bytes) -> ChatRequest:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"not JSON: {error}") from error
     try:
-        body = data
-        if isinstance(data, dict) and "messages" not in data and "body" in data:
-            written, body = _BatchLine.model_validate(data).body.messages, data["body"]
-        elif isinstance(data, dict) and is_custom(data):
-            written = messages_of(data)
+        if isinstance(body, dict) and is_custom(body):
+            written = messages_of(body)
         else:
-            written = _Chat.model_validate(data).messages
-        messages, sent_s = _MESSAGES.validate_python(written), sent_at(data)
+            written = _Chat.model_validate(body).messages
+        messages = _MESSAGES.validate_python(written)
         request = ChatRequest(messages, written, fields_of(body), sent_s)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -190,6 +192,41 @@ def parse_line(line: bytes) -> ChatRequest:
     if why := _refused(request.messages, body):
         raise BadRequest(why)
     return request
+
+
+def _opened(line: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
+    """The request in a line, and when it was sent: the outermost envelope that says so."""
+    found = _envelopes(line) or [line]
+    times = (seconds_of(one.get(name)) for one in found for name in TIME_FIELDS)
+    body = {**_mapping(found[-1].get(_PARAMETERS)), **found[-1]}
+    if "messages" in body:
+        body["messages"] = _unpacked(body["messages"])
+    return body, next((time for time in times if time is not None), None)
+
+
+def _envelopes(line: Mapping[str, Any], deep: int = 4) -> list[Mapping[str, Any]]:
+    """From the line to the request in it; empty where there is none."""
+    if _unpacked(line.get("messages")):
+        return [line]
+    for name in _ENVELOPES if deep else ():
+        if found := _envelopes(_mapping(line.get(name)), deep - 1):
+            return [line, *found]
+    return []
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    found = _unpacked(value)
+    return found if isinstance(found, dict) else {}
+
+
+def _unpacked(value: object) -> object:
+    """What a string holds that is JSON; all else as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
 
 
 def _refused(messages: list[ChatMessage], body: Mapping[str, object]) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 from mmcalib.corpus.asking import asked, bare
 from mmcalib.corpus.chat import LONGEST_LINE_BYTES, BadRequest, parse_line
 from mmcalib.corpus.content_parts import MODALITY_OF
-from mmcalib.corpus.packed import refuse_packed
 from mmcalib.corpus.request_line import RequestLines, exists
 from mmcalib.corpus.urls import Unresolved
 from mmcalib.domain.items import Item, Prompt, Skipped, Text
@@ -26,6 +25,8 @@ from mmcalib.wording import one_line
 _BLOCK_BYTES = 1 << 16
 # A list of objects, behind what some editors put before it.
 _LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
+# What packed files begin with, and the command of that name that unpacks them.
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 @dataclass(slots=True)
@@ -209,11 +210,17 @@ def _refuse_other_forms(path: Path) -> None:
             head = file.read(_BLOCK_BYTES)
     except OSError:
         return
-    refuse_packed(path, head)
+    name = shlex.quote(str(path))
+    for magic, command in _PACKED.items():
+        if head.startswith(magic):
+            raise CorpusError(
+                f"{one_line(str(path))} is packed by {command}: unpack it first",
+                hint=f"{command} -dc {name} > requests.jsonl",
+            )
     if _LIST.match(head):
         raise CorpusError(
             f"{one_line(str(path))} is a JSON list, not one request per line",
-            hint=f"mmcalib requests {shlex.quote(str(path))} --out requests.jsonl",
+            hint=f"jq -c '.[]' {name} > requests.jsonl",
         )
 
 

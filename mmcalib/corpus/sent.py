@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 # As the traces that vLLM's benchmarks replay name it, by default (`TimedTrace` in
-# vllm/benchmarks/datasets/datasets.py, 0.32).
-FIELD: Final = "timestamp"
-
-
-def sent_at(line: Mapping[str, object]) -> float | None:
-    """Seconds, from wherever the line counts them. None where it says none."""
-    return seconds_of(line.get(FIELD))
+# vllm/benchmarks/datasets/datasets.py, 0.32), and as LiteLLM does.
+TIME_FIELDS: Final = ("timestamp", "startTime")
 
 
 def seconds_of(given: object) -> float | None:

@@ -12,7 +12,6 @@ from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.census import CensusDocument, Counts
 from mmcalib.result.check_lines import Offender, Summary
 from mmcalib.result.comparison import Comparison
-from mmcalib.result.converted import ConvertedRequests
 from mmcalib.result.diagnosis import Diagnosis
 from mmcalib.result.known_gpu import KnownGpu
 from mmcalib.result.plan import Plan
@@ -29,7 +28,6 @@ _DOCUMENTS: dict[str, Any] = {
     "census": CensusDocument,
     "scan": Counts,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],
-    "requests": ConvertedRequests,
     "rehearse": Rehearsal | list[Rehearsal],
     "validate": Validation,
     "plan": Plan,

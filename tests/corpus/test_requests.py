@@ -98,6 +98,44 @@ def test_batch_lines_blank_lines_and_a_byte_order_mark(folder: Path) -> None:
     assert origins == ["requests.jsonl:1", "requests.jsonl:3"]
 
 
+# As their own exports have them: OpenAI's batch file, two proxies, LiteLLM's callbacks and its rows
+# of spend logs. (line, tokens of the answer, seconds)
+ENVELOPES = [
+    ({"custom_id": "1", "body": {**user("hello"), "max_tokens": 7}}, 7, None),
+    ({"timestamp": 3, "request": {"method": "POST", "body": user("hello")}}, None, 3.0),
+    ({"ts": 1, "request_body": json.dumps({**user("hello"), "max_tokens": 7})}, 7, None),
+    (
+        {
+            "standard_logging_object": {
+                **user("hello"),
+                "call_type": "acompletion",
+                "model_parameters": {"max_tokens": 7},
+                "startTime": 3.5,
+            }
+        },
+        7,
+        3.5,
+    ),
+    (
+        {
+            "messages": "{}",
+            "proxy_server_request": json.dumps({"max_tokens": 7, **user("hello")}),
+            "startTime": "1970-01-01T00:01:00Z",
+        },
+        7,
+        60.0,
+    ),
+    ({"messages": json.dumps(user("hello")["messages"]), "model_parameters": "{}"}, None, None),
+]
+
+
+@pytest.mark.parametrize(("line", "answer", "sent_s"), ENVELOPES)
+def test_envelopes(folder: Path, line: object, answer: int | None, sent_s: float | None) -> None:
+    (text,) = source(folder, line).texts()
+    assert (text.asked.answer_tokens, text.sent_s) == (answer, sent_s)
+    assert only(source(folder, line)).text == "hello"
+
+
 @pytest.mark.parametrize("name", ["new\nline.jpg", "quo\"t'e.jpg", "50%41 #?.jpg", "ü.jpg", "a:b"])
 def test_names_as_paths_and_as_percent_encoded_urls(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"x")
@@ -162,7 +200,9 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         ("{}", "not a chat request: messages: Field required"),
         ('{"messages": []}', "not a chat request: messages: "),
         ('{"messages": "hello"}', "not a chat request: messages: "),
-        ('{"body": {"input": "x"}}', "not a chat request: body.messages: Field required"),
+        ('{"body": {"input": "x"}}', "not a chat request: messages: Field required"),
+        (json.dumps({"request": json.dumps(user("\ud800"))}), "not Unicode: "),
+        (json.dumps({"request": "[" * 100_000}), "not a chat request: messages: "),
         ('{"messages": [{"role": "user", "content": 3}]}', "not a chat request: 0.content: "),
         (user({"type": "image_url"}), "not a chat request: 0.content.0.image_url.image_url: "),
         (user({"type": "image_url", "image_url": {"url": 3}}), "not a chat request: 0.content.0"),
@@ -241,12 +281,16 @@ def test_without_a_usable_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says", "next_command"),
     [
-        (gzip.compress(b"{}\n"), "is packed by gzip: unpack it first", "gzip -dc {} > a b.jsonl"),
-        (lzma.compress(b"{}\n"), "is packed by xz: unpack it first", "xz -dc {} > a b.jsonl"),
+        (
+            gzip.compress(b"{}\n"),
+            "is packed by gzip: unpack it first",
+            "gzip -dc {} > requests.jsonl",
+        ),
+        (lzma.compress(b"{}\n"), "is packed by xz: unpack it first", "xz -dc {} > requests.jsonl"),
         (
             b'\xef\xbb\xbf\n[\n  {"messages": []}\n]\n',
             "is a JSON list, not one request per line",
-            "mmcalib requests {} --out requests.jsonl",
+            "jq -c .[] {} > requests.jsonl",
         ),
     ],
     ids=["gzip", "xz", "list"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.corpus.requests import RequestsSource
-from mmcalib.corpus.sent import sent_at
+from mmcalib.corpus.sent import seconds_of
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from mmcalib.corpus.sent import sent_at
     ],
 )
 def test_a_timestamp(written: object, seconds: float | None) -> None:
-    assert sent_at({"timestamp": written}) == seconds
+    assert seconds_of(written) == seconds
 
 
 def test_every_kind_of_line_may_have_one(tmp_path: Path) -> None:

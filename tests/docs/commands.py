@@ -24,6 +24,7 @@ MAY_SAY_NO = {"doctor", "plan"}
 # Programs that other tests answer for, or nobody can run here.
 ELSEWHERE = {
     "make": "its targets: test_docs.py; what they do: a release runs them",
+    "jq": "another program, on exports that others make",
     "pip": "installs; its extras: below",
     "vllm": "tests/e2e/test_serve.py starts it",
     "git": "changes a checkout",

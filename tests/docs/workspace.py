@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -53,9 +52,6 @@ def prepare(folder: Path) -> None:
         ("sample/requests.jsonl", "image"),
     ):
         requests(folder / file, [("image", f"{at}/0.jpg"), ("image", f"{at}/1.jpg")])
-    log = (folder / "requests.jsonl").read_text().splitlines()
-    entries = [{"timestamp": n, "request": json.loads(line)} for n, line in enumerate(log)]
-    (folder / "proxy.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     (folder / "shards").mkdir()
     for number in range(TARS):
         tar(folder / "shards" / f"train-{number:04}.tar", ("a.png", png()))
