@@ -18,7 +18,6 @@ from mmcalib.cli.doctor import doctor
 from mmcalib.cli.document import begin, print_error
 from mmcalib.cli.drift import drift
 from mmcalib.cli.gpus import gpus
-from mmcalib.cli.merge import merge
 from mmcalib.cli.models import models
 from mmcalib.cli.panels import RunHelp
 from mmcalib.cli.plan import plan
@@ -63,7 +62,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "drift": (drift, "Does today's traffic still fit a calibration?"),
     "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
     "requests": (requests, "The requests file, from logs of proxies and servers."),
-    "merge": (merge, "Add up the scans of several machines."),
     "serve": (serve, "vllm serve, also where its own script does not start."),
     "report": (report, "Render the report of a calibration again."),
     "show": (show, "The summary of a calibration again, on the terminal."),

@@ -10,8 +10,7 @@ from mmcalib.cli.command import OnceEach
 # Of `run`, in the order of its help; every option stands in one of them.
 RUN: Mapping[str, Sequence[str]] = {
     "What to calibrate for": (
-        *("model", "config", "data", "requests", "census", "allowed_local_media_path"),
-        "allow_url",
+        *("model", "config", "data", "requests", "allowed_local_media_path", "allow_url"),
     ),
     "Reading it": (
         *("sample", "seed", "executor", "workers", "item_timeout_s", "no_cache", "ray_address"),

@@ -13,7 +13,7 @@ from mmcalib.errors import UsageError
 from mmcalib.options import words
 from mmcalib.options.bounds import Bounds
 from mmcalib.options.completion import gpu_names, model_ids
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, CensusFiles, Data, Out, Requests
+from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
 from mmcalib.options.option import Option, Options, Words, options_of
 from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
 
@@ -71,7 +71,6 @@ class RunOptions(Options):
     ] = None
     data: Data = None
     requests: Requests = None
-    census: CensusFiles = None
     out: Out = Path("out")
     allowed_local_media_path: Annotated[AllowedRoot, Bounds(holds=_is_folder)] = None
     allow_url: AllowUrl = False
@@ -297,12 +296,7 @@ class RunOptions(Options):
         return checked(cls, merged)
 
     def __post_init__(self) -> None:
-        if self.census and (self.data or self.requests):
-            raise UsageError(
-                "--census is a corpus that was read before, --data and --requests are read now",
-                hint="scan those, too: mmcalib scan --data DIR --out MORE, then --census MORE",
-            )
-        if not self.data and not self.requests and not self.census:
+        if not self.data and not self.requests:
             raise UsageError("nothing to calibrate for", hint="--data DIR or --requests FILE.jsonl")
         if self.trials != TRIALS and self.worst_order is None:
             raise UsageError("--trials needs --worst-order", hint="--worst-order worst.jsonl")

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 from mmcalib.report.written import WrittenReport
 from mmcalib.result.bundled_model import BundledModel
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.census import CensusDocument, Counts
+from mmcalib.result.census import ScanDocument
 from mmcalib.result.check_lines import Offender, Summary
 from mmcalib.result.comparison import Comparison
 from mmcalib.result.converted import ConvertedRequests
@@ -28,8 +28,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DOCUMENTS: dict[str, Any] = {
     "calibration": CalibrationDocument,
     "comparison": Comparison,
-    "census": CensusDocument,
-    "scan": Counts,
+    "scan": ScanDocument,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],
     "requests": ConvertedRequests,
     "rehearse": Rehearsal | list[Rehearsal] | ReleaseComparison,

@@ -152,7 +152,7 @@ def session_of(
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
             refuse_unknown(job.engine_args, listed.engine)
-        counted = bool(job.requests or job.census)
+        counted = bool(job.requests)
         yours = read_yours(job.config, parse, progress, pinned=job.pin_kv_cache, counted=counted)
         given = {**job.engine_args, **(yours.given if yours else {})}
         if yours is not None:
