@@ -13,7 +13,7 @@ from mmcalib.closing import Closing
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, WorstOrder
-from mmcalib.engine.answers import Answers
+from mmcalib.engine.crew import OnceHost
 from mmcalib.engine.messages import (
     FindWorstOrder,
     Imagine,
@@ -23,7 +23,6 @@ from mmcalib.engine.messages import (
     ServeOptions,
     ServeTraffic,
 )
-from mmcalib.engine.remembering import RememberingHost
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
@@ -46,7 +45,7 @@ AUTO = "auto"
 
 class Rehearsals(Closing):
     """A process that lives on one imaginary GPU; ask it for any number of configurations. `python`
-    is the interpreter whose vLLM is rehearsed; `answers` of earlier runs are of this one's.
+    is the interpreter whose vLLM is rehearsed.
     """
 
     def __init__(
@@ -54,13 +53,11 @@ class Rehearsals(Closing):
         gpu: Gpu,
         *,
         python: str = sys.executable,
-        answers: Answers | None = None,
         on_said: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.gpu = gpu
-        self._host = RememberingHost(
-            answers,
+        self._host = OnceHost(
             python=python,
             on_said=on_said,
             on_log=lambda line: on_log(f"rehearsal: {line}"),
