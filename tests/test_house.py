@@ -31,7 +31,6 @@ ORDER = (
     {"census"},
     {"gpus"},
     {"models"},
-    {"texts"},
     {"engine"},
     {"child"},
     {"derive"},

@@ -16,8 +16,8 @@ from mmcalib.options.library_words import in_library_words, library_words
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
 from mmcalib.result_files import calibration_in, read_calibration
-from mmcalib.texts.counting import Counting
 from mmcalib.wording import several
+from mmcalib.workflows.gate.counting import Counting
 from mmcalib.workflows.gate.presented import admitted
 
 
@@ -28,11 +28,11 @@ class Calibration(CalibrationDocument):
 
     @property
     def counting(self) -> Counting | None:
-        """What counts texts without vLLM, by the checkpoint's files; None without a recipe."""
+        """What counts texts without vLLM, by the checkpoint's files; None where nothing does."""
         if self._counting is None or self._counting[0] is not self.costs:
-            recipe = self.costs.recipe if self.costs else None
+            how = self.costs.counting if self.costs else None
             model = str(self.engine_config.get("model", self.model.id))
-            self._counting = self.costs, Counting(model, recipe) if recipe else None
+            self._counting = self.costs, Counting(model, how) if how else None
         return self._counting[1]
 
     @in_library_words

@@ -27,8 +27,8 @@ from mmcalib.derive.request import Between
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Prompt, Skipped
 from mmcalib.scratch import Scratch
-from mmcalib.texts.counting import Counting
 from mmcalib.wording import without_particulars
+from mmcalib.workflows.gate.counting import Counting
 from mmcalib.workflows.gate.held import is_cell, not_taken, presented
 
 Root = str | os.PathLike[str] | None
