@@ -101,7 +101,7 @@ def commands(models: Sequence[str]) -> Iterator[Command]:
                 ("rehearse", "--model", model, "--gpu", GPU, *form_),
             )
         yield Command(f"plan {model}", ("plan", "--model", model, "--gpu", GPU))
-    yield Command("scan", ("scan", "--data", "media", "--out", "census", "--no-cache"))
+    yield Command("scan", ("scan", "--data", "media", "--json", "--no-cache"))
     yield Command("list", ("list", "models", "--json"))
     yield Command("run --help", ("run", "--help"))
 

@@ -73,7 +73,6 @@ class RequestsRow:
     wall_s: float
     cpu_s: float
     parent_bytes: int
-    census_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +153,10 @@ def _calibrated(folder: Path, model: str, asked: argparse.Namespace) -> Row:
 
 
 def _scanned(folder: Path, requests: int) -> RequestsRow:
-    log, out = make_requests(folder, requests), folder / "out"
-    words = ["scan", "--requests", str(log), "--out", str(out)]
-    took = measured(words, folder / "cache")
-    census_bytes = (out / "census.json").stat().st_size
-    row = RequestsRow(
-        requests, log.stat().st_size, took.wall_s, took.cpu_s, took.parent_bytes, census_bytes
-    )
+    log = make_requests(folder, requests)
+    took = measured(["scan", "--requests", str(log)], folder / "cache")
+    size = log.stat().st_size
+    row = RequestsRow(requests, size, took.wall_s, took.cpu_s, took.parent_bytes)
     shutil.rmtree(folder)
     return row
 
@@ -269,12 +265,12 @@ def _logs(logs: Sequence[RequestsRow]) -> Iterator[str]:
     yield from ("## Requests", "")
     yield f"`mmcalib scan --requests FILE`, chat requests that name {PICTURES:,} pictures:"
     yield ""
-    yield "| requests | kB each | wall s | CPU s | parent's peak MB | census.json MB |"
-    yield "|--:|--:|--:|--:|--:|--:|"
+    yield "| requests | kB each | wall s | CPU s | parent's peak MB |"
+    yield "|--:|--:|--:|--:|--:|"
     for log in logs:
         yield (
             f"| {log.requests:,} | {log.log_bytes / log.requests / 1e3:.1f} | {log.wall_s:.0f} "
-            f"| {log.cpu_s:.0f} | {log.parent_bytes / 1e6:.0f} | {log.census_bytes / 1e6:.0f} |"
+            f"| {log.cpu_s:.0f} | {log.parent_bytes / 1e6:.0f} |"
         )
     yield ""
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 from mmcalib.sizes import MIB
 
 # A million shapes have two million; each takes a hundred bytes and more.
-MOST_CONTAINERS: Final = 8_000_000
+_MOST_CONTAINERS: Final = 8_000_000
 _MOST_DEPTH: Final = 40
 _MOST_ENTRIES: Final = 20_000
-MOST_KEYS: Final = 2_000
+_MOST_KEYS: Final = 2_000
 # Bytes of memory and items of a corpus are far below; so are the digits of either.
 _NUMBER_BELOW: Final = 2.0**62
 _DIGITS: Final = 18
@@ -58,21 +58,16 @@ def read_json(path: str | Path, most_bytes: int, long: Collection[str] = ()) -> 
     Raises OSError, and ValueError or RecursionError for any other file.
     """
     text = read_document(path, most_bytes).decode()
-    check_containers(text)
-    found = DECODER.decode(text)
-    check_size(found, long)
-    return found
-
-
-def check_containers(text: str) -> None:
-    """Raises ValueError where its values would fill the memory."""
-    if text.count("[") + text.count("{") > MOST_CONTAINERS:
+    if text.count("[") + text.count("{") > _MOST_CONTAINERS:
         raise ValueError("it holds too many lists and objects")
+    found = _DECODER.decode(text)
+    _check_size(found, long)
+    return found
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(pairs) > MOST_KEYS:
+    if len(pairs) > _MOST_KEYS:
         raise ValueError(f"an object has {len(pairs):,} keys")
     if len(found) < len(pairs):
         raise ValueError("an object has a key twice")
@@ -94,13 +89,12 @@ def _float(digits: str) -> float:
     return number
 
 
-DECODER: Final = json.JSONDecoder(
+_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_no_number, parse_int=_int, parse_float=_float
 )
-"""Raises ValueError where an object has a key twice, and for numbers that no count can be."""
 
 
-def check_size(found: Any, long: Collection[str] = ()) -> None:
+def _check_size(found: Any, long: Collection[str]) -> None:
     """Raises ValueError for deep nesting, and for long lists that are not among `long`.
 
     Level by level. What is wrong with every entry of a list would be found of each of them.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from mmcalib.documents import read_document, read_json
+from mmcalib.documents import read_json
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import UsageError
 from mmcalib.result.calibration import MADE_BY, CalibrationDocument
@@ -49,22 +49,3 @@ def skipped_jsonl(skipped: Iterable[Skipped]) -> str:
     return "".join(
         json.dumps({"path": entry.path, "reason": entry.reason}) + "\n" for entry in skipped
     )
-
-
-def read_skipped_jsonl(path: Path) -> list[Skipped]:
-    """What `skipped_jsonl` wrote. Raises UsageError."""
-    hint = "it is written beside the census; keep the two together"
-    try:
-        lines = read_document(path, _MOST_BYTES).splitlines()
-        return [_entry(json.loads(line.decode())) for line in lines]
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"not a list of what was skipped: {path}: {error}", hint=hint) from error
-
-
-def _entry(line: object) -> Skipped:
-    match line:
-        case {"path": str(path), "reason": str(reason)}:
-            return Skipped(path, reason)
-    raise ValueError("a line has no path and reason")

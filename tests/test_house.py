@@ -22,7 +22,7 @@ PACKAGE = ROOT / "mmcalib"
 # Lowest first: a module imports from its own group and from those before it.
 ORDER = (
     {"closing", "documents", "errors", "files", "processes", "progress", "scratch", "sizes"}
-    | {"long_document", "version", "wording"},
+    | {"version", "wording"},
     {"domain"},
     {"releases"},
     {"locations"},
@@ -31,7 +31,6 @@ ORDER = (
     {"census"},
     {"gpus"},
     {"models"},
-    {"texts"},
     {"engine"},
     {"child"},
     {"derive"},

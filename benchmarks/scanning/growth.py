@@ -38,7 +38,6 @@ class Scan:
     items: int
     seconds: float
     peak_bytes: int
-    census_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +69,19 @@ def growth(folder: Path, files: Sequence[str], most: int, rounds: int) -> Iterat
 
 def _twice(data: Path, items: int) -> tuple[Scan, Scan]:
     with tempfile.TemporaryDirectory(prefix="mmcalib-bench-") as scratch:
-        return _once(data, items, scratch, "cold"), _once(data, items, scratch, "warm")
+        return _once(data, items, scratch), _once(data, items, scratch)
 
 
-def _once(data: Path, items: int, scratch: str, name: str) -> Scan:
-    out = Path(scratch, name)
+def _once(data: Path, items: int, scratch: str) -> Scan:
     ran = subprocess.run(
-        [sys.executable, "-c", _SCAN, "scan", "--data", str(data), "--out", str(out), "--quiet"],
+        [sys.executable, "-c", _SCAN, "scan", "--data", str(data), "--json", "--quiet"],
         env={**os.environ, "MMCALIB_CACHE_DIR": scratch, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         check=True,
         text=True,
     )
-    census = out / "census.json"
-    if (counted := json.loads(census.read_text())["corpus"]["items"]) != items:
+    *document, last = ran.stdout.splitlines()
+    if (counted := json.loads("\n".join(document))["corpus"]["items"]) != items:
         raise ValueError(f"{counted} of {items} items were measured")
-    _, seconds, peak = ran.stdout.splitlines()[-1].split()
-    return Scan(items, float(seconds), int(peak), census.stat().st_size)
+    _, seconds, peak = last.split()
+    return Scan(items, float(seconds), int(peak))

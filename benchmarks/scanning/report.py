@@ -196,13 +196,12 @@ def growth_table(grown: Sequence[Grown]) -> str:
             _mb(one.cold.peak_bytes),
             f"{one.warm.seconds:.2f}",
             _mb(one.warm.peak_bytes),
-            f"{one.cold.census_bytes / 1000:.1f}",
         ]
         for one, cost in zip(grown, [None, *further(grown)], strict=True)
     ]
     heads = [
         *("items", "cold, s", "µs per item", "µs per further item", "parent's peak, MB"),
-        *("warm, s", "parent's peak, MB", "census.json, kB"),
+        *("warm, s", "parent's peak, MB"),
     ]
     return _table(heads, rows, left=0)
 

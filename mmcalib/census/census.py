@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 
@@ -47,7 +46,7 @@ Refuses = Callable[[Encoded], object]
 
 
 class Census:
-    """The exact histogram of shapes. Adding and merging give the same in any order.
+    """The exact histogram of shapes. Adding gives the same in any order.
 
     Files of one shape are counted apart by how they hold it, for `encoded` and `without` alone.
     What came last is counted in a dict, all else in columns: some 80 bytes for each shape.
@@ -64,7 +63,7 @@ class Census:
 
     @classmethod
     def of_encoded(cls, counts: Iterable[tuple[Encoded, ShapeCount]]) -> Census:
-        """From what `encoded` gives, in any order and of several censuses."""
+        """From what `encoded` gives, in any order."""
         census = cls()
         for file, found in counts:
             census._take((file.shape, file.encoding), found.count, found.exemplars)
@@ -79,10 +78,6 @@ class Census:
         tally.count += count
         if len(tally.exemplars) < EXEMPLARS or path < tally.exemplars[-1]:
             tally.offer([path])
-
-    def merge(self, other: Census) -> Census:
-        """census(A) and census(B) give census(A∪B); neither is changed."""
-        return Census.of_encoded(chain(self.encoded(), other.encoded()))
 
     def encoded(self) -> Iterator[tuple[Encoded, ShapeCount]]:
         """The distinct ways in which files hold their shapes, in a fixed order."""

@@ -11,7 +11,6 @@ from mmcalib.census.contents import Contents
 from mmcalib.census.counter import CorpusCounter
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.shard import ShardPart
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
@@ -55,7 +54,6 @@ def count_corpus(
     prober: Prober,
     *,
     progress: Progress | None = None,
-    part: ShardPart | None = None,
     in_order: bool = True,
     repeats: bool = False,
 ) -> CorpusCount:
@@ -68,17 +66,12 @@ def count_corpus(
     of the sources, prompts first. Memory grows by some 100 bytes with each distinct path, less for
     a single folder, and by a few bytes for each mention.
 
-    With `part` only its prompts and files are counted and listed, so that the censuses and counts
-    of all parts add up to those of the whole. The other prompts are still read, because files that
-    they mention do not count; they are looked into where they mention a file of this part, and
-    remembered: memory grows with their number.
-
     `accesses` stay empty unless `in_order`; they and `repeats` may read whole files. Raises
-    CorpusError when nothing at all could be counted, unless only a part was asked for.
+    CorpusError when nothing at all could be counted.
     """
     sources = list(sources)
     contents = Contents() if repeats else None
-    counter = CorpusCounter(prober, part, AccessLog() if in_order else None, contents)
+    counter = CorpusCounter(prober, AccessLog() if in_order else None, contents)
     with (progress or Silent()).step("reading the corpus") as task:
         for source in sources:
             for prompts, lines in prober.each(_wanted(counter, source)):
@@ -89,7 +82,7 @@ def count_corpus(
                 counter.items_seen(items, lines)
                 task.advance(len(lines))
     _refuse_broken_libraries(counter)
-    if part is None and not counter.census.items():
+    if not counter.census.items():
         raise _nothing(counter)
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())

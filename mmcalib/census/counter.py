@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mmcalib.census.accesses import AccessLog
@@ -11,7 +11,6 @@ from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.shard import ShardPart
 from mmcalib.domain.encoding import Encoded, encoded
 from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes, without_data
 from mmcalib.domain.seen import decode
@@ -35,7 +34,6 @@ class CorpusCounter:
     """
 
     prober: Prober
-    part: ShardPart | None
     log: AccessLog | None
     contents: Contents | None = None
     census: Census = field(default_factory=Census)
@@ -50,8 +48,6 @@ class CorpusCounter:
     # Counted, or mentioned by a usable prompt.
     settled: set[int] = field(default_factory=set)
     mentioned: set[_Identity] = field(default_factory=set)
-    # Per file the prompts of other parts that mention it, until it is known whether one is usable.
-    elsewhere: dict[_Identity, list[tuple[Item, ...]]] = field(default_factory=dict)
 
     @property
     def files(self) -> int:
@@ -59,8 +55,8 @@ class CorpusCounter:
         return len(self.paths)
 
     def unseen(self, prompt: Prompt | Skipped) -> list[Item]:
-        """Items of a prompt of this part that were not asked for before."""
-        if isinstance(prompt, Skipped) or not self.owns_prompt(prompt.origin):
+        """Items of a prompt that were not asked for before."""
+        if isinstance(prompt, Skipped):
             return []
         new = [item for item in dict.fromkeys(prompt.items) if item not in self.known]
         self.known.update(dict.fromkeys(map(without_data, new)))
@@ -78,20 +74,15 @@ class CorpusCounter:
 
     def listed(self, skipped: Skipped) -> None:
         """A path that cannot be an item."""
-        if self._owns(skipped.path):
-            self.paths.add(hash(skipped.path))
-            self._skip(skipped)
+        self.paths.add(hash(skipped.path))
+        self._skip(skipped)
 
     def is_new(self, item: Item) -> bool:
-        """Whether it must be looked at: it is of this part, and what it is was not asked yet."""
-        if self.part is not None and not self._owns(item.path):
-            return False
+        """Whether it must be looked at: what it is was not asked yet."""
         path = hash(item.path)
         first = path not in self.paths
         self.paths.add(path)
-        if (self.known or self.elsewhere) and (
-            path in self.settled or self._is_mentioned(item.path)
-        ):
+        if self.known and (path in self.settled or self._is_mentioned(item.path)):
             self._settle(item.path)
             return False
         if item.declared is None:
@@ -118,24 +109,20 @@ class CorpusCounter:
         self.census.add(seen.shape, item.path, encoding=seen.encoding)
         if self.contents:
             self.contents.add(item)
-        if self.known or self.elsewhere:  # else no path comes twice
+        if self.known:  # else no path comes twice
             self.settled.add(path)
             self.skipped.pop(item.path, None)
 
     def _prompt(self, prompt: Prompt | Skipped) -> None:
         if isinstance(prompt, Skipped):
-            if self.owns_prompt(prompt.path):
-                self._skip(prompt)
+            self._skip(prompt)
             return
         if any(map(carried_bytes, prompt.items)):
             prompt = replace(prompt, items=tuple(map(without_data, prompt.items)))
-        if not self.owns_prompt(prompt.origin):
-            for item in prompt.items:
-                self.elsewhere.setdefault(_identity(item), []).append(prompt.items)
-            return
         found: list[Encoded] = []
         for item in prompt.items:
-            seen = self._seen(item)
+            seen = self.known[item]
+            assert seen is not None
             if isinstance(seen, Skipped):
                 reason = f"names an unreadable item: {seen.path}: {seen.reason}"
                 self._skip(Skipped(prompt.origin, one_line(reason)))
@@ -152,14 +139,8 @@ class CorpusCounter:
             if hash(item.path) not in self.settled:
                 self._settle(item.path)
                 self.mentioned.add(_identity(item))
-                if self._owns(item.path):  # an archive may have lost it before its items come
-                    self.paths.add(hash(item.path))
-
-    def _seen(self, item: Item) -> _Known:
-        seen = self.known.get(item)
-        if seen is None:
-            seen = self.known[item] = self._noted(item, *self.prober.now([item]))
-        return seen
+                # An archive may have lost it before its items come.
+                self.paths.add(hash(item.path))
 
     def _noted(self, item: Item, line: str) -> _Known:
         if found := self.encoded.get(line):
@@ -170,7 +151,7 @@ class CorpusCounter:
                 self.encoded.clear()
             found = self.encoded[line] = encoded(seen)
             return found
-        if self._owns(item.path) and hash(item.path) not in self.settled:
+        if hash(item.path) not in self.settled:
             self._skip(seen)
         return seen
 
@@ -185,26 +166,9 @@ class CorpusCounter:
         if skipped.reason < known.reason:
             self.skipped[skipped.path] = skipped
 
-    def _owns(self, path: str) -> bool:
-        return self.part is None or self.part.owns(path)
-
-    def owns_prompt(self, origin: str) -> bool:
-        """Whether the request is for this part to count."""
-        return self.part is None or self.part.owns_prompt(origin)
-
     def _is_mentioned(self, path: str) -> bool:
-        """Whether a usable prompt, of whatever part, has this file by any of its names."""
-        if not self.mentioned and not self.elsewhere:
-            return False
-        identity = _identity(Item(path))
-        if identity not in self.mentioned and self._is_used(self.elsewhere.pop(identity, [])):
-            self.mentioned.add(identity)
-        return identity in self.mentioned
-
-    def _is_used(self, prompts: Iterable[tuple[Item, ...]]) -> bool:
-        return any(
-            not any(isinstance(self._seen(item), Skipped) for item in items) for items in prompts
-        )
+        """Whether a usable prompt has this file by any of its names."""
+        return bool(self.mentioned) and _identity(Item(path)) in self.mentioned
 
 
 def _identity(item: Item) -> _Identity:

@@ -50,10 +50,6 @@ class Prober:
         for given, batch in under_way:
             yield given, self._end(batch)
 
-    def now(self, items: Sequence[Item]) -> list[str]:
-        """A line per item, waited for."""
-        return self._end(self._begin(items))
-
     def close(self) -> None:
         """Write what was seen, and end what was started."""
         self.executor.close()

@@ -32,7 +32,7 @@ class PromptCount:
 
 
 class PromptCensus:
-    """The exact histogram of prompts. Adding and merging give the same in any order.
+    """The exact histogram of prompts. Adding gives the same in any order.
 
     Some whole prompts are kept, for replay: of the heaviest signatures, and of some by chance. Of
     the others only an origin is: memory grows by some 250 bytes with the number of signatures.
@@ -48,10 +48,6 @@ class PromptCensus:
         self._whole = Foremost()
         # Prompts by their items of each modality.
         self._carrying: Counter[tuple[int, ...]] = Counter()
-        self.update(counts)
-
-    def update(self, counts: Iterable[PromptCount]) -> None:
-        """Count these too."""
         for entry in counts:
             one = entry.signature
             code = encode(one.shapes, one.text_chars, one.asked)
@@ -61,15 +57,6 @@ class PromptCensus:
         """Count `prompt`, whose items have `shapes`."""
         listed = list(shapes)
         self._take(listed, encode(listed, len(prompt.text), asked_by(prompt)), 1, prompt)
-
-    def merge(self, other: PromptCensus) -> PromptCensus:
-        """The census of both corpora's prompts; neither is changed."""
-        merged = PromptCensus()
-        for one in (self, other):
-            for code, place in one._places.items():
-                shapes = decode(code).shapes
-                merged._take(shapes, code, one._counts[place], one._exemplar(code))
-        return merged
 
     def prompts(self) -> int:
         """The number of prompts."""

@@ -73,10 +73,10 @@ class Service:
                 from mmcalib.child.text_bound import text_bound
 
                 return m.TextsBound(text_bound(self.model.texts(), request.modalities))
-            case m.FindRecipe():
-                from mmcalib.child.text_recipe import find_recipe
+            case m.FindCounting():
+                from mmcalib.child.texts import find_counting
 
-                return find_recipe(self.model.texts(), request.modalities)
+                return find_counting(self.model.texts(), request.modalities)
             case m.TryDevice():
                 from mmcalib.child.devices import try_device
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmcalib.child import trials
 from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
+from mmcalib.child.text_counter import TextCounter, Uncounted
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.engine.messages import BareRequest, Blank, CountTexts, TextsCounted
+from mmcalib.domain.text_bound import TextCounting
+from mmcalib.engine.messages import BareRequest, Blank, CountingFound, CountTexts, TextsCounted
 from mmcalib.releases import chat, processors
-from mmcalib.texts.recipe import Uncounted
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
-    from mmcalib.texts.counter import TextCounter
 
 # Small enough to cost nothing, and taken by every processor.
 _SMALL: dict[Modality, Shape] = {
@@ -32,8 +35,6 @@ class TextRenderer:
         self._model = model
         self.renderer = chat.renderer(model.engine_config())
         self._media: dict[Modality, Any] = {}
-        # Once the recipe was found, what counts by it.
-        self.counter: TextCounter | None = None
 
     @property
     def tokenizer(self) -> Any:
@@ -79,29 +80,62 @@ def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
     """Every request in order; one that vLLM refuses is answered with its words."""
     tokens: list[int | None] = []
     refusals = []
-    compared, differs = 0, ""
     for one in request.requests:
-        # Before vLLM, which changes messages that it is given.
-        ours = recount(texts, one)
         try:
             tokens.append(texts.count(one))
             refusals.append("")
         except Exception as error:  # noqa: BLE001 - the refusal is the answer
             tokens.append(None)
             refusals.append(refusal_of(error))
-            continue
-        if ours is not None:
-            compared += 1
-            if ours != tokens[-1]:
-                differs = differs or f"{ours} tokens for a text of which vLLM makes {tokens[-1]}"
-    return TextsCounted(tuple(tokens), tuple(refusals), compared, differs)
+    return TextsCounted(tuple(tokens), tuple(refusals))
 
 
-def recount(texts: TextRenderer, one: BareRequest) -> int | None:
-    """What the recipe makes of it, None where it does not count it."""
-    if texts.counter is None:
-        return None
+def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> CountingFound:
+    """What agrees with vLLM on all that is tried; without a modality where that alone does not."""
+    left_out = []
     try:
-        return texts.counter.count(one.messages, one.fields, one.items)
-    except Uncounted:
-        return None
+        counter = TextCounter(str(texts.folder))
+        plain = (trials.ONE, *trials.conversations(), *trials.worded())
+        found = _agreeing(texts, counter, TextCounting(chat.content_format(texts.renderer)), plain)
+    except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
+        return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
+    for modality in modalities:
+        one = trials.with_items(modality, 1)
+        try:
+            around = {**found.around, modality: texts.grown(texts.rendered(one)[1], one.items)}
+            found = _agreeing(
+                texts, counter, replace(found, around=around), trials.around_items(modality)
+            )
+        except Exception as error:  # noqa: BLE001 - it is not as vLLM's: it is left out
+            left_out.append(f"{modality} items: {error}")
+    if len(found.around) > 1:
+        try:
+            found = _agreeing(texts, counter, found, trials.mixed(tuple(found.around)))
+        except ValueError as error:
+            found = replace(found, around={})
+            left_out.append(f"items: {error}")
+    return CountingFound(found, " ".join("; ".join(left_out).split())[:200])
+
+
+def _agreeing(
+    texts: TextRenderer, counter: TextCounter, found: TextCounting, tried: Iterable[BareRequest]
+) -> TextCounting:
+    """With what was compared. Raises ValueError where one is counted otherwise, or none is."""
+    compared, why = 0, ""
+    for one in tried:
+        try:
+            # Before vLLM, which changes messages that it is given.
+            ours = counter.count(found, one.messages, one.fields, one.items)
+        except Uncounted as error:
+            why = why or str(error)
+            continue
+        try:
+            theirs = texts.count(one)
+        except Exception:  # noqa: BLE001, S112 - templates refuse some orders of turns
+            continue
+        if ours != theirs:
+            raise ValueError(f"{ours} tokens for a text of which vLLM makes {theirs}")
+        compared += 1
+    if not compared:
+        raise ValueError(why or "vLLM refuses all that was tried")
+    return replace(found, compared=found.compared + compared)

@@ -17,7 +17,6 @@ from mmcalib.cli.diff import diff
 from mmcalib.cli.doctor import doctor
 from mmcalib.cli.document import begin, print_error
 from mmcalib.cli.list import list_known
-from mmcalib.cli.merge import merge
 from mmcalib.cli.panels import RunHelp
 from mmcalib.cli.plan import plan
 from mmcalib.cli.rehearse import rehearse
@@ -56,7 +55,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "validate": (validate, "Judge a vLLM config that somebody wrote."),
     "check": (check, "Does new data fit a calibration? A gate for pipelines."),
     "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
-    "merge": (merge, "Add up the scans of several machines."),
     "serve": (serve, "vllm serve, also where its own script does not start."),
     "report": (report, "Render the report of a calibration again."),
     "diff": (diff, "What two calibrations do not have in common."),

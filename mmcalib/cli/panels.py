@@ -10,8 +10,7 @@ from mmcalib.cli.command import OnceEach
 # Of `run`, in the order of its help; every option stands in one of them.
 RUN: Mapping[str, Sequence[str]] = {
     "What to calibrate for": (
-        *("model", "config", "data", "requests", "census", "allowed_local_media_path"),
-        "allow_url",
+        *("model", "config", "data", "requests", "allowed_local_media_path", "allow_url"),
     ),
     "Reading it": (
         *("sample", "seed", "executor", "workers", "item_timeout_s", "no_cache", "ray_address"),
@@ -23,9 +22,7 @@ RUN: Mapping[str, Sequence[str]] = {
         *("max_num_seqs", "gpu_memory_utilization", "concurrency", "ram_budget"),
         *("media_io_kwargs", "allow_under_reserve"),
     ),
-    "The GPU that serves": (
-        *("gpu", "gpu_memory", "capability", "pin_kv_cache", "flags"),
-    ),
+    "The GPU that serves": (*("gpu", "gpu_memory", "capability", "pin_kv_cache", "flags"),),
     "Proof": ("validate", "startup_budget_s", "device", "encoder_sweep"),
     "Results": (
         *("out", "force", "emit", "no_thumbnails", "redact_paths", "as_json", "verbose", "quiet"),

@@ -106,7 +106,5 @@ def run(
     except KeyboardInterrupt:
         if outcome.skipped or outcome.calibration:
             console.print(f"what was found so far is in {out}", markup=False)
-        if not probe.no_cache:
-            console.print("run the same command again: it continues from here")
         raise
     finished(calibration, out, console, as_json=as_json, quiet=quiet)

@@ -1,15 +1,14 @@
-"""`mmcalib scan`: what a corpus holds, by headers alone; the census of it, or of a part."""
+"""`mmcalib scan`: what a corpus holds, by headers alone."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mmcalib.cli.command import command
-from mmcalib.cli.options import Force, Quiet, Strict
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
+from mmcalib.cli.options import Quiet, Strict
+from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Requests
 from mmcalib.options.probe import ProbeOptions
 
 
@@ -18,54 +17,55 @@ def scan(
     *,
     data: Data = None,
     requests: Requests = None,
-    out: Out = Path("out"),
     allowed_local_media_path: AllowedRoot = None,
     allow_url: AllowUrl = False,
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N", help="Only the I-th of N parts of the corpus; merge adds them up."
-        ),
-    ] = None,
     repeats: Annotated[
         bool,
         typer.Option("--repeats", help="Also compare contents, which reads whole files."),
     ] = False,
     probe: ProbeOptions,
     strict: Strict = False,
-    force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the counts, and what was skipped, as JSON.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Count the shapes of a corpus by its headers: neither vLLM nor a model is needed.
 
-    Example: mmcalib scan --data ./media --shard 1/4 --out ./part-1
+    Example: mmcalib scan --data ./media
     """
     from rich.console import Console
 
-    from mmcalib.cli.census import leave
-    from mmcalib.cli.output import claim
+    from mmcalib.cli.document import print_json
     from mmcalib.cli.progress import Terminal
-    from mmcalib.corpus.shard import Shard
-    from mmcalib.errors import UsageError
+    from mmcalib.errors import UsageError, VerdictError
     from mmcalib.progress import Silent
+    from mmcalib.report.census_terminal import show_scanned
+    from mmcalib.result.census import ScanDocument, SkippedItem
     from mmcalib.workflows.scan import scan as scan_all
 
     if not data and not requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
-    part = Shard.parse(shard) if shard is not None else None
-    claim(out, force=force)
     console = Console(stderr=True, highlight=False)
     found = scan_all(
         data or [],
         requests or [],
         allowed_root=allowed_local_media_path,
         allow_url=allow_url,
-        shard=part,
         repeats=repeats,
         how=probe,
         progress=Silent() if quiet else Terminal(console),
     )
-    # It also reads the order of requests, and every text, which a census does not keep.
-    source = "--data DIR"
-    leave(found, out, console, source=source, as_json=as_json, quiet=quiet, strict=strict)
+    if as_json:
+        # Names need not be Unicode, which a document that is checked must be.
+        skipped = [SkippedItem.model_construct(path=s.path, reason=s.reason) for s in found.skipped]
+        print_json(ScanDocument.model_construct(corpus=found.corpus, skipped=skipped))
+    if not quiet:
+        show_scanned(found.corpus, found.census, found.skipped, console)
+        said = "calibrate with: mmcalib run --model MODEL --data DIR"
+        console.print(said, markup=False, style="bold", soft_wrap=True)
+    if strict and found.skipped:
+        raise VerdictError(
+            f"--strict: {len(found.skipped)} files or requests were skipped",
+            hint="--json lists them",
+        )

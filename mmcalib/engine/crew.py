@@ -18,8 +18,10 @@ from mmcalib.engine.messages import (
     Measured,
     Message,
     OpenModel,
+    Reply,
     Request,
     StartEngine,
+    encode,
 )
 from mmcalib.engine.shares import SHARE, Shares
 from mmcalib.errors import EngineError
@@ -167,6 +169,38 @@ class CrewHost(EngineHost):
         self._ready.clear()
         for helper in gone:
             helper.close()
+
+
+class OnceHost(CrewHost):
+    """Asks its child nothing twice: for several jobs over one corpus and one model. Files count as
+    unchanged.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        self._heard: dict[bytes, list[Message]] = {}
+        super().__init__(**how)
+
+    def _converse(
+        self, request: Request[Any], doing: str, silence_s: float | None = None
+    ) -> Iterator[Message]:
+        if not request.repeatable:
+            yield from super()._converse(request, doing, silence_s)
+            return
+        question = encode(request)
+        if question in self._heard:
+            yield from self._heard[question]
+            return
+        heard: list[Message] = []
+        for answer in super()._converse(request, doing, silence_s):
+            heard.append(answer)
+            # What the machine has no memory for now, it may have later.
+            if isinstance(answer, Reply) and not any(map(_lacks_memory, heard)):
+                self._heard[question] = heard
+            yield answer
+
+
+def _lacks_memory(answer: Message) -> bool:
+    return isinstance(answer, Measured) and answer.refused_by == "host_memory"
 
 
 def _is_shared(request: Measure) -> bool:

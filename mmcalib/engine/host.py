@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,7 +111,7 @@ class EngineHost(Closing):
         self.close()
         self._start()
         if self._opened is not None:
-            self.ask(self._opened, "opening the model again")
+            self.ask(replace(self._opened, tries=False), "opening the model again")
 
     @property
     def ended(self) -> bool:

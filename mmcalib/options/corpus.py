@@ -18,14 +18,6 @@ Requests = Annotated[
     list[Path] | None,
     Option(metavar="FILE", help="JSONL of OpenAI chat requests with local media; may be repeated."),
 ]
-CensusFiles = Annotated[
-    list[Path] | None,
-    Option(
-        metavar="FILE",
-        help="census.json of mmcalib scan or merge, or its folder, in place of --data; may be "
-        "repeated.",
-    ),
-]
 AllowedRoot = Annotated[
     Path | None,
     Option(

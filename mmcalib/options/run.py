@@ -12,7 +12,7 @@ from mmcalib.errors import UsageError
 from mmcalib.options import words
 from mmcalib.options.bounds import Bounds
 from mmcalib.options.completion import gpu_names, model_ids
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, CensusFiles, Data, Out, Requests
+from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
 from mmcalib.options.option import Option, Options, Words, options_of
 from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
 
@@ -70,7 +70,6 @@ class RunOptions(Options):
     ] = None
     data: Data = None
     requests: Requests = None
-    census: CensusFiles = None
     out: Out = Path("out")
     allowed_local_media_path: Annotated[AllowedRoot, Bounds(holds=_is_folder)] = None
     allow_url: AllowUrl = False
@@ -254,9 +253,7 @@ class RunOptions(Options):
             "--gpu: every start has the same.",
         ),
     ] = False
-    seed: Annotated[
-        int, Option(metavar="N", help="Seed for choosing the sample.")
-    ] = 0
+    seed: Annotated[int, Option(metavar="N", help="Seed for choosing the sample.")] = 0
 
     @classmethod
     def of_words(cls, given: Mapping[str, Any]) -> "RunOptions":
@@ -272,10 +269,5 @@ class RunOptions(Options):
         return checked(cls, merged)
 
     def __post_init__(self) -> None:
-        if self.census and (self.data or self.requests):
-            raise UsageError(
-                "--census is a corpus that was read before, --data and --requests are read now",
-                hint="scan those, too: mmcalib scan --data DIR --out MORE, then --census MORE",
-            )
-        if not self.data and not self.requests and not self.census:
+        if not self.data and not self.requests:
             raise UsageError("nothing to calibrate for", hint="--data DIR or --requests FILE.jsonl")

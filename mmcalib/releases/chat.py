@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmcalib.domain.shapes import Modality
-
 
 def renderer(engine_config: Any) -> Any:
     """What makes prompts of chat requests in a server of this configuration."""
@@ -34,34 +32,17 @@ def rendered(
     return text, list(renderer.tokenize_prompt(prompt, plain)["prompt_token_ids"])
 
 
-def template(renderer: Any, tools: list[dict[str, Any]] | None) -> tuple[str, Any]:
-    """What it renders requests with or without tools by: the template, and how it takes the content
-    of a message. Raises ValueError where it has none, or
-    does so in a way of its own.
+def content_format(renderer: Any) -> Any:
+    """How its template takes the content of a message. Raises ValueError where prompts are rendered
+    in a way of their own.
     """
     from vllm.renderers import hf
 
     if not isinstance(renderer, hf.HfRenderer):
         raise ValueError(f"vLLM renders its prompts in code: {type(renderer).__name__}")
-    tokenizer, config = renderer.get_tokenizer(), renderer.model_config
-    text = hf.resolve_chat_template(tokenizer, None, tools, model_config=config)
-    if text is None:
-        raise ValueError("it has no chat template")
-    content = hf.resolve_chat_template_content_format(
-        None, tools, "auto", tokenizer, model_config=config
+    return hf.resolve_chat_template_content_format(
+        None, None, "auto", renderer.get_tokenizer(), model_config=renderer.model_config
     )
-    return text, content
-
-
-def placeholder(renderer: Any, modality: Modality) -> str | None:
-    """What stands for an item in a message of one text, nothing where its model has none such; None
-    where each item has one of its own.
-    """
-    from vllm.model_executor.model_loader import get_model_cls
-
-    model = get_model_cls(renderer.model_config)
-    first, second = (model.get_placeholder_str(modality, number) for number in (1, 2))
-    return first or "" if first == second else None
 
 
 def enqueued(

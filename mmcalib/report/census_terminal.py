@@ -13,22 +13,22 @@ from mmcalib import wording
 from mmcalib.census.census import Census
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
-from mmcalib.result.survey import Survey, missing
+from mmcalib.result.census import ScannedCorpus
 
 TOP_REASONS = 5
 
 
-def surveyed(survey: Survey, skipped: Sequence[Skipped], console: Console) -> None:
+def show_scanned(
+    corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
+) -> None:
     """Print the summary; plain text where the console has no colours."""
-    corpus = survey.corpus
     requests = f" in {wording.several(corpus.prompts, 'request')}" if corpus.prompts else ""
-    parts = f", shard {wording.few(survey.shards)}" if survey.shards else ""
     items = wording.several(corpus.items, "item") + requests
     counts = f"{items}, {wording.several(corpus.files, 'file')}"
     console.print()
-    console.print(Text(f"{counts}{parts}", style="bold"))
+    console.print(Text(counts, style="bold"))
     if corpus.items:
-        console.print(_table(survey.census))
+        console.print(_table(census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
         said = f"{wording.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
@@ -37,10 +37,6 @@ def surveyed(survey: Survey, skipped: Sequence[Skipped], console: Console) -> No
         console.print(Text(f"{wording.number(len(skipped))} skipped:", style="yellow"))
     for reason, count in _reasons(skipped):
         console.print(Text(f"  {wording.number(count)} × {wording.plain(reason)}"), soft_wrap=True)
-    absent = missing(survey.shards)
-    if absent and len(survey.shards) > 1:
-        said = f"not all of the corpus: without shard {wording.few(absent)}"
-        console.print(Text(said, style="yellow"))
 
 
 def _table(census: Census) -> Table:

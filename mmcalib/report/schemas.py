@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 from mmcalib.report.written import WrittenReport
 from mmcalib.result.bundled_model import BundledModel
 from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.census import CensusDocument, Counts
+from mmcalib.result.census import ScanDocument
 from mmcalib.result.check_lines import Offender, Summary
 from mmcalib.result.comparison import Comparison
 from mmcalib.result.diagnosis import Diagnosis
@@ -25,8 +25,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DOCUMENTS: dict[str, Any] = {
     "calibration": CalibrationDocument,
     "comparison": Comparison,
-    "census": CensusDocument,
-    "scan": Counts,
+    "scan": ScanDocument,
     "check": Annotated[Offender | Summary, Field(discriminator="kind")],
     "rehearse": Rehearsal | list[Rehearsal],
     "validate": Validation,

@@ -15,7 +15,6 @@ from mmcalib.domain.text_bound import TextBound
 from mmcalib.errors import UsageError
 from mmcalib.result.part import DocumentPart
 from mmcalib.result.positive import POSITIVE
-from mmcalib.texts.recipe import TextRecipe
 
 # Each has fields that the next lacks, so that the first that matches is meant.
 _AnyShape = Annotated[
@@ -124,15 +123,15 @@ class TextCost(DocumentPart):
 
 class Costs(DocumentPart):
     """By modality; those that the model takes and the corpus lacks are not there. `text` is None
-    where nothing bounds it, and in files of earlier versions. By `recipe` texts that the bound does
-    not settle are counted, without vLLM; `uncounted` says why none are, or which are not. With
+    where nothing bounds it, and in files of earlier versions. By `counting` texts that the bound
+    does not settle are counted, without vLLM; `uncounted` says why none are, or which are not. With
     `encoder_decoder` items are no part of the context.
     """
 
     text_reserve_tokens: int
     modalities: dict[str, ModalityCosts]
     text: TextCost | None = None
-    recipe: TextRecipe | None = None
+    counting: TextCounting | None = None
     uncounted: str = ""
     encoder_decoder: bool = False
     label: Literal["measured"] = "measured"

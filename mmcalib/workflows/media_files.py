@@ -27,12 +27,7 @@ Message = dict[str, object]
 # From items, each a modality and a path, to what vLLM may read of each.
 Files = Callable[[Iterable[tuple[Modality, str]]], list[str | Skipped]]
 
-# Of a path whether it may be read from here.
-Reach = Callable[[str], bool]
-
 _FILE = "file://"
-
-_NOT_ASKED_FOR = "remote media are read with --allow-url only"
 
 # An item, the bytes that it had, and the seconds in which it must be decoded.
 _Asked = tuple[Item, str, float]
@@ -86,18 +81,6 @@ def _said(item: Item, line: str) -> str | Skipped:
     seen = decode(item.path, line)
     assert isinstance(seen, Skipped)
     return replace(seen, out_of_reach=may_pass(line))
-
-
-def within(
-    reach: Reach, handed: Files, media: Iterable[tuple[Modality, str]]
-) -> list[str | Skipped]:
-    """As `handed`, where not all may be read from here."""
-    asked = list(media)
-    found = iter(handed([one for one in asked if reach(one[1])]))
-    return [
-        next(found) if reach(path) else Skipped(path, _NOT_ASKED_FOR, out_of_reach=True)
-        for _, path in asked
-    ]
 
 
 def messages_of_files(

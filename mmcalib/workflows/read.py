@@ -21,7 +21,7 @@ from mmcalib.domain.items import Skipped, Text
 from mmcalib.domain.shapes import Modality
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress
-from mmcalib.workflows.media_files import Files, Reach, files, within
+from mmcalib.workflows.media_files import Files, files
 from mmcalib.workflows.probing import probing
 
 # A header cannot show that the end of a file is missing, so the first files are also decoded to
@@ -39,7 +39,7 @@ class ReadTexts(Protocol):
 @dataclass(frozen=True, slots=True)
 class ReadCorpus:
     """What there is to serve, and what was left out and why. `decoded`: all that is on this
-    machine's disk, to its end. `reach`: what of it may be read, where not all may.
+    machine's disk, to its end.
     """
 
     census: Census
@@ -49,7 +49,6 @@ class ReadCorpus:
     accesses: Accesses = field(default_factory=Accesses)
     decoded: bool = False
     texts: ReadTexts | None = None
-    reach: Reach | None = None
 
     def only(self, modalities: Collection[Modality]) -> ReadCorpus:
         """Without items of other modalities, and without the requests that carry one."""
@@ -108,8 +107,7 @@ def _texts(
 
 def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
     """What hands its media to vLLM."""
-    handed = partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
-    return handed if corpus.reach is None else partial(within, corpus.reach, handed)
+    return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
 
 
 def resolved(data: Sequence[str | Path]) -> list[Resolved]:

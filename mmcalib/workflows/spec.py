@@ -35,7 +35,6 @@ class Job:
     model: str
     data: Sequence[str | Path]
     requests: Sequence[Path] = ()
-    census: Sequence[Path] = ()
     allowed_root: Path | None = None
     policy: Policy = field(default_factory=Policy)
     validate: Validate = "replay"
@@ -74,7 +73,6 @@ class Job:
             model=config.named_model,
             data=tuple(options.data or ()),
             requests=tuple(options.requests or ()),
-            census=tuple(options.census or ()),
             allowed_root=options.allowed_local_media_path,
             policy=policy or policy_of(options),
             validate=options.validate,

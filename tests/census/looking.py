@@ -33,6 +33,12 @@ class Inline(Closing):
     def close(self) -> None: ...
 
 
+def seen_now(prober: Prober, item: Item) -> list[str]:
+    """The line of the item, by this prober."""
+    ((_, lines),) = prober.each([(None, [item])])
+    return lines
+
+
 def prober(look: Look = probe) -> Prober:
     """By headers, and the first files whole, as `mmcalib run` reads a corpus."""
     return Prober(Inline(look), whole=DECODED_FILES)

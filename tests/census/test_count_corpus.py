@@ -21,7 +21,6 @@ from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.requests import RequestsSource
-from mmcalib.corpus.shard import Shard, ShardPart
 from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.errors import CorpusError
@@ -127,25 +126,10 @@ def test_the_same_corpus_gives_the_same_census(folder: Path) -> None:
     assert first == second
 
 
-def test_shards_add_up(folder: Path) -> None:
-    soundfile.write(folder / "s.wav", [0.0] * 80, 8000)
-    parts = [count_corpus([FolderSource(path)]).census for path in sorted(folder.iterdir())]
-    whole = count_corpus([FolderSource(folder)]).census
-    merged = parts[0]
-    for part in parts[1:]:
-        merged = merged.merge(part)
-    assert merged == whole
-    assert whole.items("audio") == 1
-    assert next(whole.shapes("audio")).shape == AudioShape(80, 8000)
-
-
 def test_nothing_to_measure(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(CorpusError, match=r"nothing to measure: .* in 1 files; .*a.txt: not an"):
         count_corpus([FolderSource(tmp_path)])
-    taken = count_corpus([FolderSource(tmp_path)], part=ShardPart(Shard(1, 1), [tmp_path]))
-    assert taken.census.items() == 0
-    assert len(taken.skipped) == 1
 
 
 @dataclass
@@ -264,39 +248,12 @@ def look(item: Item) -> Shape | Skipped:
     return shape
 
 
-@given(ASKED, st.lists(NAMED, unique=True), st.integers(1, 4))
-def test_the_parts_of_any_corpus_add_up(asked, paths: list[str], of: int) -> None:
-    sources = [Asked(asked), Folder(paths), Folder([p for p in paths if p.startswith("/x/y")])]
-    whole = count_corpus(sources, look=look, part=ShardPart(Shard(1, 1), ["/x"]), in_order=False)
-    parts = [
-        count_corpus(
-            sources, look=look, part=ShardPart(Shard(of, n), ["/x", "/x/y"]), in_order=False
-        )
-        for n in range(1, of + 1)
-    ]
-    census, prompts = Census(), PromptCensus()
-    for part in parts:
-        census, prompts = census.merge(part.census), prompts.merge(part.prompts)
-    assert census == whole.census
-    assert prompts == whole.prompts
-    assert sum(part.files for part in parts) == whole.files
-    listed = [skipped for part in parts for skipped in part.skipped]
-    assert sorted(listed, key=str) == sorted(whole.skipped, key=str)
-
-
 @given(ASKED, st.lists(NAMED, unique=True))
 def test_every_file_is_counted_or_listed_and_never_both(asked, paths: list[str]) -> None:
-    taken = count_corpus([Asked(asked), Folder(paths)], look=look, part=ShardPart(Shard(1, 1), []))
+    taken = count_corpus([Asked(asked), Folder([*paths, "/good/a"])], look=look, in_order=False)
     listed = {skipped.path for skipped in taken.skipped if skipped.path.startswith("/")}
-    named = {*paths, *(item.path for items in asked for item in items)}
+    named = {"/good/a", *paths, *(item.path for items in asked for item in items)}
     assert taken.files == len(named)
     usable = [i for p in asked if p and not any(isinstance(look(i), Skipped) for i in p) for i in p]
     once = named - listed - {item.path for item in usable}
     assert taken.census.items() == len(usable) + len(once)
-
-
-def test_a_whole_is_one_part() -> None:
-    sources = [Asked([[Item("/x/a", "image")], [Item("/x/bad", "image")]]), Folder(["/x/b"])]
-    assert count_corpus(sources, look=look) == count_corpus(
-        sources, look=look, part=ShardPart(Shard(1, 1), [])
-    )

@@ -47,7 +47,7 @@ def test_a_video_s_largest_picture_and_longest_are_in() -> None:
 def test_reproducible_and_bounded(size: int, seed: int) -> None:
     taken = census(*ORDINARY, HEAVY)
     chosen = choose(taken, size, seed)
-    assert chosen == choose(census(*ORDINARY, HEAVY).merge(Census()), size, seed)
+    assert chosen == choose(census(*ORDINARY, HEAVY), size, seed)
     assert len(chosen) == min(size, 51)
     alone = [shape for shape, _ in chosen]
     beside = choose(census(*ORDINARY, HEAVY, AudioShape(1, 1)), size, seed)

@@ -16,7 +16,7 @@ from mmcalib.census.versions import is_settled, version
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
 from tests.census.decoders import behave
-from tests.census.looking import Inline
+from tests.census.looking import Inline, seen_now
 
 OLD_NS = 1_700_000_000_123_456_789
 
@@ -159,8 +159,8 @@ def test_a_cache_that_breaks_meanwhile_costs_one_line(tmp_path: Path, file: Path
     cache = Cache(tmp_path / "c")
     prober = Prober(Inline(behave), cache, progress=notes)
     cache._db.execute("DROP TABLE seen")
-    assert prober.now([Item(str(file))]) == ['["image",5,1]']
-    assert prober.now([Item(str(file))]) == ['["image",5,1]']
+    assert seen_now(prober, Item(str(file))) == ['["image",5,1]']
+    assert seen_now(prober, Item(str(file))) == ['["image",5,1]']
     prober.close()
     assert notes.said == ["not remembered for another time: no such table: seen"]
 
@@ -174,7 +174,7 @@ def test_a_second_survey_looks_at_nothing(tmp_path: Path, file: Path) -> None:
 
     for _ in range(2):
         prober = Prober(Inline(look), Cache(tmp_path / "c"))
-        assert prober.now([Item(str(file))]) == ['["image",5,1]']
+        assert seen_now(prober, Item(str(file))) == ['["image",5,1]']
         prober.close()
     assert looked == [str(file)]
 

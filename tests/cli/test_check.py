@@ -265,7 +265,7 @@ def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, 
     (new / "requests.jsonl").write_text(request("page.png") + "\n")
     without = json.loads(kept.read_text())
     for why, remedy in (("no template", "nothing bounds a text"), ("", "calibrate again")):
-        without["costs"] |= {"text": None, "recipe": None, "uncounted": why}
+        without["costs"] |= {"text": None, "counting": None, "uncounted": why}
         kept.write_text(json.dumps(without))
         ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
         assert f"→ {remedy}" in ended.err

@@ -1,4 +1,4 @@
-"""`mmcalib scan` and `mmcalib merge` on real files: no engine, only headers."""
+"""`mmcalib scan` on real files: no engine, only headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import soundfile
 from PIL import Image
 
 from mmcalib.progress import Silent
-from mmcalib.result.census_reading import read_census
 from mmcalib.workflows.read import read
 from tests.media.hostile import noise_image, video
 
@@ -56,10 +55,6 @@ def request(*urls: str, text: str = "What is this?") -> str:
     return json.dumps({"messages": [{"role": "user", "content": content}]})
 
 
-def written(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}
-
-
 def everything(corpus: Path) -> list[object]:
     return ["--data", corpus, "--data", corpus / "more", "--requests", corpus / "requests.jsonl"]
 
@@ -67,9 +62,7 @@ def everything(corpus: Path) -> list[object]:
 def test_a_folder_is_counted(cli, corpus: Path) -> None:
     ended = cli("scan", "--data", corpus / "more", "--data", corpus / "notes.txt", "--json")
     assert ended.code == 0
-    found = json.loads(ended.out)
-    assert found == {
-        "shards": [],
+    assert json.loads(ended.out) == {
         "corpus": {
             "items": 12,
             "prompts": 0,
@@ -78,25 +71,17 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
             "skipped": 1,
             "modalities": {"image": {"items": 12, "unique_shapes": 1}},
         },
-    }
-    document = json.loads(Path("out/census.json").read_text())
-    assert document["corpus"] == found["corpus"]
-    assert document["shapes"] == [
-        {
-            "modality": "image",
-            "shape": {"width_px": 20, "height_px": 8},
-            "count": 12,
-            "exemplars": [str(corpus / "more" / f"{n}.jpg") for n in (0, 1, 10)],
-        }
-    ]
-    assert json.loads(Path("out/skipped.jsonl").read_text()) == {
-        "path": str(corpus / "notes.txt"),
-        "reason": "not an image, video or audio file (text)",
+        "skipped": [
+            {
+                "path": str(corpus / "notes.txt"),
+                "reason": "not an image, video or audio file (text)",
+            }
+        ],
     }
 
 
 def test_the_summary_is_one_screen(cli, corpus: Path) -> None:
-    ended = cli("scan", *everything(corpus), "--out", "o")
+    ended = cli("scan", *everything(corpus))
     assert ended.code == 0
     assert ended.out == ""
     lines = [line.rstrip() for line in ended.err.splitlines()]
@@ -105,28 +90,12 @@ def test_the_summary_is_one_screen(cli, corpus: Path) -> None:
     assert "image     27       6  20×8 (12 times)  20×8" in lines
     assert "  1 × empty file" in lines
     assert "  1 × its name is not valid UTF-8" in lines
-    assert "written to o: census.json, skipped.jsonl" in lines
     assert lines[-1] == "calibrate with: mmcalib run --model MODEL --data DIR"
-
-
-@pytest.mark.parametrize("of", [1, 2, 5])
-def test_merged_shards_are_the_whole_byte_for_byte(cli, corpus: Path, of: int) -> None:
-    assert cli("scan", *everything(corpus), "--out", "whole", "--quiet").code == 0
-    parts = []
-    for index in range(of, 0, -1):
-        ended = cli("scan", *everything(corpus), "--shard", f"{index}/{of}", "--out", f"p{index}")
-        assert ended.code == 0, ended.err
-        parts.append(Path(f"p{index}") / ("census.json" if index % 2 else ""))
-    ended = cli("merge", *parts, "--out", "merged", "--json")
-    assert ended.code == 0
-    assert json.loads(ended.out)["corpus"]["items"] == 28
-    assert written(Path("merged")) == written(Path("whole"))
 
 
 def test_a_run_would_count_the_same(cli, corpus: Path, tmp_path: Path) -> None:
     asked = corpus / "requests.jsonl"
-    cli("scan", *everything(corpus), "--quiet")
-    scanned = read_census(Path("out/census.json"))
+    scanned = json.loads(cli("scan", *everything(corpus), "--json").out)
     found = read(
         [corpus, corpus / "more"],
         [asked],
@@ -134,86 +103,32 @@ def test_a_run_would_count_the_same(cli, corpus: Path, tmp_path: Path) -> None:
         cache=tmp_path / "cache",
         progress=Silent(),
     )
-    assert list(scanned.census.encoded()) == list(found.census.encoded())
-    assert scanned.requests == found.prompts
-    assert scanned.corpus.skipped == len(found.skipped)
+    assert scanned["corpus"]["items"] == found.census.items() == 28
+    assert scanned["corpus"]["prompts"] == found.prompts.prompts() == 12
+    assert {one["path"] for one in scanned["skipped"]} == {one.path for one in found.skipped}
 
 
 def test_the_order_of_sources_and_of_names_does_not_matter(cli, corpus: Path) -> None:
-    cli("scan", "--data", corpus, "--data", corpus / "more", "--out", "one")
-    cli("scan", "--data", corpus / "more", "--data", corpus, "--out", "two")
-    assert written(Path("one")) == written(Path("two"))
-
-
-def test_shards_agree_on_machines_that_mount_elsewhere(cli, corpus: Path, tmp_path: Path) -> None:
-    shutil.copytree(corpus, tmp_path / "mnt" / "elsewhere", symlinks=True)
-    for index, folder in ((1, corpus), (2, tmp_path / "mnt" / "elsewhere")):
-        cli("scan", "--data", folder, "--shard", f"{index}/2", "--out", f"p{index}")
-    cli("merge", "p1", "p2", "--out", "merged")
-    cli("scan", "--data", corpus, "--out", "whole")
-    merged, whole = (json.loads(Path(o, "census.json").read_text()) for o in ("merged", "whole"))
-    assert merged["corpus"] == whole["corpus"]
-    assert merged["shards"] == []
-
-
-def test_a_shard_says_so_and_so_does_a_part_of_the_merge(cli, corpus: Path) -> None:
-    for index in (1, 2):
-        ended = cli("scan", "--data", corpus, "--shard", f"{index}/3", "--out", f"p{index}")
-        assert f", shard {index}/3" in ended.err
-        assert f"when all shards are there: mmcalib merge p{index}/census.json ..." in ended.err
-    ended = cli("merge", "p1", "p2", "--out", "some")
-    assert ended.code == 0
-    assert "not all of the corpus: without shard 3/3" in ended.err
-    ended = cli("merge", "p1", "p2", "p1", "--out", "twice")
-    assert ended.code == 2
-    assert "shard 1/3 is there twice" in ended.err
-    assert not Path("twice").exists()
-
-
-def test_a_shard_may_be_empty(cli, media: Path) -> None:
-    counts = []
-    for index in (1, 2):
-        ended = cli("scan", "--data", media, "--shard", f"{index}/2", "--out", str(index), "--json")
-        assert ended.code == 0
-        counts.append(json.loads(ended.out)["corpus"]["items"])
-    assert sorted(counts) == [0, 1]
+    one = cli("scan", "--data", corpus, "--data", corpus / "more", "--json")
+    two = cli("scan", "--data", corpus / "more", "--data", corpus, "--json")
+    assert one.out == two.out != ""
 
 
 def test_strict_is_a_no_where_something_was_skipped(cli, corpus: Path, media: Path) -> None:
     ended = cli("scan", "--data", corpus, "--strict", "--quiet")
     assert (ended.code, ended.out) == (3, "")
     assert "--strict: 4 files or requests were skipped" in ended.err
-    assert Path("out/census.json").exists()
-    assert cli("merge", "out", "--out", "m", "--strict", "--quiet").code == 3
-    assert cli("scan", "--data", media, "--out", "o", "--strict").code == 0
+    assert cli("scan", "--data", media, "--strict").code == 0
 
 
 def test_paths_come_from_standard_input(cli, corpus: Path, monkeypatch) -> None:
     files = [path for path in corpus.rglob("*") if path.is_file() and path.suffix != ".jsonl"]
     text = b"".join(os.fsencode(os.path.relpath(path)) + b"\n" for path in files)
-    cli("scan", "--data", corpus, "--requests", corpus / "requests.jsonl", "--out", "folder")
-    words = ["scan", "--data", "-", "--requests", corpus / "requests.jsonl", "--quiet"]
-    parts = [("listed", []), ("p1", ["--shard", "1/2"]), ("p2", ["--shard", "2/2"])]
-    for out, more in parts:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text + b"missing\0.png\n")))
-        assert cli(*words, *more, "--out", out).code == 0
-    assert cli("merge", "p1", "p2", "--out", "merged").code == 0
-    assert written(Path("listed")) == written(Path("merged"))
-    listed, folder = (json.loads(Path(o, "census.json").read_text()) for o in ("listed", "folder"))
-    assert (listed["shapes"], listed["prompts"]) == (folder["shapes"], folder["prompts"])
-    assert listed["corpus"]["skipped"] == folder["corpus"]["skipped"] + 1
-
-
-def test_results_are_not_overwritten_unasked(cli, media: Path) -> None:
-    assert cli("scan", "--data", media).code == 0
-    before = written(Path("out"))
-    ended = cli("scan", "--data", media)
-    assert ended.code == 2
-    assert "--out out is not empty" in ended.err
-    assert cli("merge", "out").code == 2
-    assert cli("merge", "out", "--force", "--quiet").code == 0
-    assert cli("scan", "--data", media, "--force", "--quiet").code == 0
-    assert written(Path("out")) == before
+    words = ["scan", "--requests", corpus / "requests.jsonl", "--quiet", "--json"]
+    folder = json.loads(cli(*words, "--data", corpus).out)["corpus"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text + b"missing\0.png\n")))
+    listed = json.loads(cli(*words, "--data", "-").out)["corpus"]
+    assert listed == {**folder, "files": listed["files"], "skipped": folder["skipped"] + 1}
 
 
 @pytest.mark.parametrize(
@@ -222,17 +137,12 @@ def test_results_are_not_overwritten_unasked(cli, media: Path) -> None:
         (["scan"], 2, "nothing to scan"),
         (["scan", "--data", "nowhere"], 1, "no such folder"),
         (["scan", "--requests", "none.jsonl"], 1, "no such requests file"),
-        (["scan", "--data", ".", "--shard", "2"], 2, "not a shard: 2"),
-        (["scan", "--data", ".", "--shard", "3/2"], 2, "no such shard: 3/2"),
-        (["merge", "none.json"], 2, "cannot read none.json"),
-        (["merge", "media"], 2, "cannot read media/census.json"),
     ],
 )
 def test_a_mistake_is_one_line(cli, media: Path, words: list[str], code: int, says: str) -> None:
     ended = cli(*words)
     assert (ended.code, ended.out) == (code, "")
     assert says in ended.err
-    assert not Path("out").exists()
 
 
 def test_nothing_but_texts_is_an_error(cli, tmp_path: Path) -> None:
@@ -241,14 +151,6 @@ def test_nothing_but_texts_is_an_error(cli, tmp_path: Path) -> None:
     ended = cli("scan", "--data", tmp_path / "texts")
     assert ended.code == 1
     assert "nothing to measure" in ended.err
-
-
-def test_a_list_of_another_scan_is_noticed(cli, corpus: Path) -> None:
-    cli("scan", "--data", corpus, "--quiet")
-    Path("out/skipped.jsonl").write_text("")
-    ended = cli("merge", "out", "--out", "m")
-    assert ended.code == 2
-    assert "out/skipped.jsonl lists 0, out/census.json counts 4 skipped" in ended.err
 
 
 def test_a_request_outside_its_root_ends_the_scan(cli, corpus: Path) -> None:
@@ -261,8 +163,8 @@ def test_a_request_outside_its_root_ends_the_scan(cli, corpus: Path) -> None:
     assert json.loads(ended.out)["corpus"]["items"] == 1
 
 
-def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path, tmp_path: Path) -> None:
-    words = ["mmcalib", "scan", "--data", str(corpus), "--out", str(tmp_path / "fresh")]
+def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path) -> None:
+    words = ["mmcalib", "scan", "--data", str(corpus)]
     heavy = ("torch", "vllm", "transformers", "av", "PIL", "soundfile")
     code = (
         f"import sys; from mmcalib.cli import main\nsys.argv = {words}\n"
@@ -273,7 +175,7 @@ def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path, tmp_
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
-    assert (tmp_path / "fresh" / "census.json").exists()
+    assert "items" in done.stderr
 
 
 def test_repeats_are_counted_by_content(cli, tmp_path: Path) -> None:
@@ -284,11 +186,10 @@ def test_repeats_are_counted_by_content(cli, tmp_path: Path) -> None:
     os.link(folder / "a.png", folder / "link.png")
     with tarfile.open(folder / "x.tar", "w") as tar:
         tar.add(folder / "c.png", "d.png")
-    cli("scan", "--data", str(folder), "--repeats")
-    found = read_census(Path("out/census.json")).corpus
-    assert (found.items, found.distinct) == (5, 2)
-    cli("scan", "--data", str(folder), "--force", "--quiet")
-    assert read_census(Path("out/census.json")).corpus.distinct is None
+    found = json.loads(cli("scan", "--data", str(folder), "--repeats", "--json").out)["corpus"]
+    assert (found["items"], found["distinct"]) == (5, 2)
+    found = json.loads(cli("scan", "--data", str(folder), "--json").out)["corpus"]
+    assert found["distinct"] is None
 
 
 BROKEN_PYAV = """
@@ -310,18 +211,14 @@ def test_clips_that_all_fail_alike_are_the_installations_fault(tmp_path: Path) -
     for number in range(3):
         video(media / f"{number}.mp4", (64, 48))
     noise_image(media / "a.png")
-    command = [sys.executable, "-m", "mmcalib", "scan", "--data", str(media), "--out"]
+    command = [sys.executable, "-m", "mmcalib", "scan", "--data", str(media)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), str(ROOT)])}
-    done = subprocess.run(
-        [*command, str(tmp_path / "out")], env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "no video can be read here: all 3 files fail" in done.stderr
     assert "mmcalib doctor" in done.stderr
     env["PYTHONPATH"] = str(ROOT)
     for number in range(3):
         (media / f"{number}.mp4").write_bytes(b"\0\0\0\x18ftypisom")
-    done = subprocess.run(
-        [*command, str(tmp_path / "other")], env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, "damaged files alone are the corpus' own"

@@ -32,7 +32,7 @@ def shards(tmp_path: Path) -> Path:
 
 def counts(cli: Any, *data: str) -> dict[str, Any]:
     words = [word for one in data for word in ("--data", one)]
-    ended = cli("scan", *words, "--out", "out", "--force", "--json", "--quiet")
+    ended = cli("scan", *words, "--json", "--quiet")
     assert ended.code == 0, ended.err
     found: dict[str, Any] = json.loads(ended.out)["corpus"]
     return {name: found[name] for name in ("items", "prompts", "skipped", "files")}
@@ -54,21 +54,6 @@ def test_sources(shards: Path, cli: Any, data: list[str], items: int, prompts: i
     assert counts(cli, *data) == {"items": items, "prompts": prompts, "skipped": 0, "files": items}
 
 
-@pytest.mark.parametrize("data", ["shards", "shards/*.tar", "shards/{000,001}.tar"])
-def test_shards_of_archives_add_up(shards: Path, cli: Any, data: str) -> None:
-    assert cli("scan", "--data", data, "--out", "whole", "--quiet").code == 0
-    parts = []
-    for number in range(1, 4):
-        part = f"part-{number}"
-        ended = cli("scan", "--data", data, "--shard", f"{number}/3", "--out", part, "--quiet")
-        assert ended.code == 0
-        parts.append(f"{part}/census.json")
-    assert cli("merge", *parts, "--out", "merged", "--quiet").code == 0
-    whole, merged = (shards.parent / name / "census.json" for name in ("whole", "merged"))
-    assert json.loads(merged.read_text())["corpus"] == json.loads(whole.read_text())["corpus"]
-    assert json.loads(merged.read_text())["shapes"] == json.loads(whole.read_text())["shapes"]
-
-
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -78,7 +63,7 @@ def test_shards_of_archives_add_up(shards: Path, cli: Any, data: str) -> None:
     ],
 )
 def test_what_is_missing_is_one_error(shards: Path, cli: Any, data: str, says: str) -> None:
-    ended = cli("scan", "--data", data, "--out", "out", "--quiet")
+    ended = cli("scan", "--data", data, "--quiet")
     assert (ended.code, ended.out) == (1, "")
     assert says in ended.err
     assert "try: " in ended.err

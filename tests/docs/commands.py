@@ -70,7 +70,7 @@ SLOW = [(p, line) for p, line in RUN_HERE if {c[0] for c in commands(line)} & NE
 def check(page: str, line: str, workspace: Path) -> None:
     """Run the line. A page's command is its reader's first: results of others are removed."""
     for words in commands(line):
-        if "--out" in words and words[0] in ("run", "scan", "merge") and "--force" not in words:
+        if "--out" in words and words[0] in ("run",) and "--force" not in words:
             shutil.rmtree(workspace / words[words.index("--out") + 1], ignore_errors=True)
     done = execute(line, workspace)
     may_be = {0, 3} if {words[0] for words in commands(line)} & MAY_SAY_NO else {0}

@@ -15,7 +15,6 @@ from pydantic import BaseModel
 import mmcalib
 from mmcalib.cli.app import app
 from mmcalib.options.policy_file import read_policy
-from mmcalib.result.census import CensusDocument
 from mmcalib.workflows.gate.calibration import Calibration
 
 from .pages import TEXTS, command_lines, fenced, programs
@@ -27,7 +26,7 @@ _METAVAR = re.compile(r"(--[a-z-]+)(?: <\S+>| [A-Z]{3,}\b)")
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 # `merge` stands on the page of `scan`.
-PAGE_OF_ITS_OWN = sorted(set(COMMANDS) - {"merge"})
+PAGE_OF_ITS_OWN = sorted(COMMANDS)
 
 
 def shell_lines(program: str) -> list[tuple[str, list[str]]]:
@@ -135,17 +134,6 @@ def test_a_command_s_page_lists_exactly_its_options(command: str) -> None:
     once = re.findall(r"^\| `(--[a-z-]+)", section, re.M)
     assert sorted(once) == sorted(set(once)), "each option in one row"
     assert set(_OPTION.findall(" ".join(rows))) == named
-
-
-def test_merge_stands_on_the_page_of_scan() -> None:
-    section = TEXTS["docs/scan.md"].partition("## mmcalib merge")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`--.*?`) \|", section, re.M)
-    assert set(_OPTION.findall(" ".join(rows))) == options("merge") - {"censuses"}
-
-
-def test_scan_page_names_every_field() -> None:
-    page = TEXTS["docs/scan.md"]
-    assert [name for name in sorted(_fields(CensusDocument)) if f"`{name}`" not in page] == []
 
 
 def test_every_option_has_help() -> None:

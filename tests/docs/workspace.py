@@ -24,7 +24,6 @@ from .refresh import EXAMPLE, ROOT
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 SPEECH_HZ = 16_000
-SHARDS = 4
 TARS = 100
 # As a vLLM server prints it.
 LOG = """\
@@ -64,7 +63,7 @@ def prepare(folder: Path) -> None:
 
 
 def _results(folder: Path) -> None:
-    """What earlier commands left: a calibration, a census, and the other parts of it."""
+    """What earlier commands left: a calibration."""
     shutil.copytree(EXAMPLE, folder / "out")
     shutil.copytree(EXAMPLE, folder / "out-before")
     shutil.copy(folder / "out" / "engine.yaml", folder)
@@ -75,22 +74,13 @@ def _results(folder: Path) -> None:
     for name in ("old", "new"):
         (folder / f"{name}.json").write_text(one(folder).model_dump_json())
     shutil.rmtree(folder / "3b")
-    scan = "mmcalib scan --data media --requests requests.jsonl --quiet"
-    commands = [f"{scan} --shard {n}/{SHARDS} --out part-{n}" for n in range(1, SHARDS + 1)]
-    for command in [*commands, f"{scan} --out old"]:
-        done = execute(command, folder)
-        assert done.returncode == 0, done.stderr
-    for name in ("census.json", "skipped.jsonl"):
-        shutil.move(folder / "old" / name, folder / "out" / name)
-    (folder / "old").rmdir()
 
 
 def copy(template: Path, to: Path) -> None:
     """A workspace of one's own; its media are newer than its results."""
     left = shutil.ignore_patterns(".cache", ".bin")
     shutil.copytree(template, to, copy_function=os.link, ignore=left)
-    for name in ("calibration.json", "census.json"):
-        _replace(to / "out" / name)
+    _replace(to / "out" / "calibration.json")
 
 
 def _replace(path: Path) -> None:

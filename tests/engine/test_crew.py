@@ -11,12 +11,14 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
+from PIL import Image
 
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.engine.crew import CrewHost
-from mmcalib.engine.messages import Blank, Measure, Measured, OpenModel
+from mmcalib.engine.crew import CrewHost, OnceHost
+from mmcalib.engine.messages import Blank, File, Measure, Measured, OpenModel
 from mmcalib.engine.shares import SHARE, Shares
+from mmcalib.errors import EngineDied
 from tests.engine.conftest import QWEN, Lab, folder_of
 
 pytestmark = pytest.mark.engine
@@ -36,7 +38,7 @@ def crew(folder: Path, worth_s: float = 0.0, most: int | None = None) -> Iterato
         yield host
 
 
-def answered(host: CrewHost, subjects: tuple[Blank, ...] = IMAGES) -> list[Measured]:
+def answered(host: CrewHost, subjects: tuple[Blank | File, ...] = IMAGES) -> list[Measured]:
     return list(host.measure(Measure(DEFAULT, subjects), "measuring"))
 
 
@@ -117,6 +119,26 @@ def test_another_model_ends_them(engine_cache: Path) -> None:
         # One that is only beginning when the host ends, ends too.
         answered(host)
     assert host.helpers == 0
+
+
+def test_one_that_asks_once_needs_no_child_for_what_it_heard(
+    engine_cache: Path, tmp_path: Path, with_vllm: None
+) -> None:
+    path = tmp_path / "photo.png"
+    Image.new("RGB", (640, 480)).save(path)
+    both = (File("image", str(path)), Blank(ImageShape(640, 480)))
+    with OnceHost() as host:
+        host.ask(OpenModel(str(folder_of(QWEN, engine_cache)), tries=False), "opening")
+        before = answered(host, both)
+        (vast,) = answered(host, (VAST,))
+        os.kill(host.pid, signal.SIGKILL)
+        assert answered(host, both) == before
+        assert vast.refused_by == "host_memory"
+        with pytest.raises(EngineDied):
+            answered(host, (VAST,))
+        host.revive()
+        (icon,) = answered(host, (Blank(ImageShape(64, 64)),))
+    assert icon.cost is not None, "it has the model open again"
 
 
 def test_shares_are_answered_once_and_in_order() -> None:

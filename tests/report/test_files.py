@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mmcalib.domain.items import Skipped
-from mmcalib.errors import OutputError, UsageError
+from mmcalib.errors import OutputError
 from mmcalib.files import write_text, write_texts
-from mmcalib.result_files import read_skipped_jsonl, skipped_jsonl
+from mmcalib.result_files import skipped_jsonl
 
 
 def test_it_writes_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -111,17 +111,9 @@ def test_a_text_may_come_in_pieces_all_of_them_or_none(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["one"]
 
 
-def test_skipped_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_skipped_is_a_line_each(tmp_path: Path) -> None:
     path = tmp_path / "skipped.jsonl"
     skipped = [Skipped("/a\n\u2028b.jpg", "truncated"), Skipped(os.fsdecode(b"/\xe9"), "é")]
     write_text(path, skipped_jsonl(skipped))
-    assert read_skipped_jsonl(path) == skipped
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"path": "a"}', '{"path": 1, "reason": "b"}'])
-def test_another_list_is_refused(tmp_path: Path, line: str) -> None:
-    (tmp_path / "x").write_text(line)
-    with pytest.raises(UsageError, match="not a list of what was skipped"):
-        read_skipped_jsonl(tmp_path / "x")
-    with pytest.raises(UsageError, match="cannot read"):
-        read_skipped_jsonl(tmp_path / "none")
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [Skipped(**line) for line in lines] == skipped

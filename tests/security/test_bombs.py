@@ -30,7 +30,7 @@ GB = 1_000_000_000
 
 def scanned(tmp_path: Path, data: Path, *words: str) -> tuple[dict[str, Any], Any]:
     env = environment(tmp_path / "cache")
-    took = spent("scan", "--data", data, "--out", tmp_path / "out", "--json", *words, env=env)
+    took = spent("scan", "--data", data, "--json", *words, env=env)
     assert took.code == 0, took.err
     return json.loads(took.out)["corpus"], took
 

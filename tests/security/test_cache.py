@@ -19,7 +19,7 @@ from mmcalib.census.versions import version
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
 from tests.census.decoders import behave
-from tests.census.looking import Inline
+from tests.census.looking import Inline, seen_now
 
 SEEN = '["image",5,1]'
 
@@ -52,7 +52,7 @@ def scanned(cache: Path, file: Path) -> tuple[list[str], list[str]]:
     notes = Notes()
     prober = Prober(Inline(behave), Cache(cache), progress=notes)
     try:
-        return prober.now([Item(str(file))]), notes.said
+        return seen_now(prober, Item(str(file))), notes.said
     finally:
         prober.close()
 

@@ -71,7 +71,7 @@ def test_a_scan_with_stopped_workers_ends_at_once_and_leaves_none(
     with serving() as server:
         server.hang = threading.Event()
         words = ["--data", media, "--data", server.put("slow.png", tars.png())]
-        process = started(tmp_path, "scan", *words, "--out", "out", "--quiet")
+        process = started(tmp_path, "scan", *words, "--quiet")
         wait_until(lambda: server.asked)
         workers = children(process.pid)
         assert workers
@@ -97,7 +97,7 @@ def test_a_scan_goes_on_when_all_its_workers_are_stopped(tmp_path: Path) -> None
         words = ["--data", server.put("slow.png", tars.png()), "--data", media]
         process = started(
             tmp_path,
-            *("scan", *words, "--out", "out", "--json", "--quiet", "--item-timeout", "2"),
+            *("scan", *words, "--json", "--quiet", "--item-timeout", "2"),
         )
         wait_until(lambda: server.asked)
         server.hang.set()

@@ -76,12 +76,10 @@ def typed(folder: Path, entry: tuple[str, ...], *words: object) -> str:
 
 @pytest.mark.parametrize("entry", [SCRIPT, MODULE], ids=["script", "module"])
 def test_nothing_there_is_imported_without_an_engine(data_set: Path, entry: tuple[str]) -> None:
-    out = data_set.parent / "out"
     shutil.copytree(CALIBRATION.parent, data_set.parent / "example")
     typed(data_set, entry, "--version")
     typed(data_set, entry, "list", "models")
-    assert '"items": 3' in typed(data_set, entry, "scan", "--data", ".", "--out", out, "--json")
-    typed(data_set, entry, "merge", out, "--out", data_set.parent / "merged")
+    assert '"items": 3' in typed(data_set, entry, "scan", "--data", ".", "--json")
     typed(data_set, entry, "check", ".", "--calibration", CALIBRATION)
     typed(data_set, entry, "report", data_set.parent / "example", "--emit", "args", "--force")
     typed(data_set, entry, "report", data_set.parent / "example")
@@ -93,7 +91,7 @@ def test_nothing_there_is_imported_by_a_cluster_that_is_begun(
     data_set: Path, entry: tuple[str]
 ) -> None:
     pytest.importorskip("ray")
-    words = ("scan", "--data", ".", "--executor", "ray", "--out", "../out", "--json")
+    words = ("scan", "--data", ".", "--executor", "ray", "--json")
     assert '"items": 3' in typed(data_set, entry, *words)
 
 

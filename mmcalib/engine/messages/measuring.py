@@ -21,7 +21,7 @@ class ModelOpened(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenModel(Repeatable, Request[ModelOpened]):
+class OpenModel(Request[ModelOpened]):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
     `engine_args` are further ones that the server has. Without `tries` nothing is tried out: no
@@ -56,16 +56,11 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure(Request[Done]):
+class Measure(Repeatable, Request[Done]):
     """Cost every subject under the setting; answered by one `Measured` each, in order."""
 
     setting: Setting
     subjects: tuple[Blank | File, ...]
-
-    @property
-    def repeatable(self) -> bool:
-        """A file may be another one by then."""
-        return not self.of_files
 
     @property
     def of_files(self) -> bool:

@@ -32,20 +32,16 @@ R = TypeVar("R", bound=Reply)
 class Repeatable:
     """Before `Request` among the bases: vLLM has one answer for it, whenever it is asked."""
 
-    @property
-    def repeatable(self) -> bool:
-        return True
+    repeatable: ClassVar[bool] = True
 
 
 class Request(Message, Generic[R]):
-    """Is closed by one R. `sets_state`: it changes what the child makes of others."""
+    """Is closed by one R. `sets_state`: it changes what the child makes of others. `repeatable`: an
+    earlier answer stands.
+    """
 
     sets_state: ClassVar[bool] = False
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether an earlier answer stands."""
-        return False
+    repeatable: ClassVar[bool] = False
 
     @classmethod
     def reply(cls) -> type[R]:

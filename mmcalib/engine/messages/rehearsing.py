@@ -12,7 +12,7 @@ from mmcalib.gpus.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
-class Imagine(Repeatable, Request[Done]):
+class Imagine(Request[Done]):
     """Put the child on an imaginary GPU for good. Must come before anything else is asked."""
 
     sets_state: ClassVar[bool] = True

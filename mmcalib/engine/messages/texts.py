@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmcalib.domain.shapes import Modality
-from mmcalib.domain.text_bound import TextBound
+from mmcalib.domain.text_bound import TextBound, TextCounting
 from mmcalib.engine.messages.message import Repeatable, Reply, Request
-from mmcalib.texts.recipe import TextRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +23,10 @@ class BareRequest:
 
 @dataclass(frozen=True, slots=True)
 class TextsCounted(Reply):
-    """Tokens per request, and vLLM's words where it refuses one, whose tokens are None. Of them
-    `compared` were counted by the recipe too, if one was found; `differs` says how one came to
-    another number.
-    """
+    """Tokens per request, and vLLM's words where it refuses one, whose tokens are None."""
 
     tokens: tuple[int | None, ...]
     refusals: tuple[str, ...]
-    compared: int = 0
-    differs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +51,17 @@ class BoundTexts(Repeatable, Request[TextsBound]):
 
 
 @dataclass(frozen=True, slots=True)
-class RecipeFound(Reply):
-    """None where there is no such way, or not all of it came to vLLM's numbers: `why` says which
-    part is left out, too.
+class CountingFound(Reply):
+    """None where transformers does not come to vLLM's numbers; `why` says which part is left out,
+    too.
     """
 
-    recipe: TextRecipe | None
+    counting: TextCounting | None
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class FindRecipe(Repeatable, Request[RecipeFound]):
-    """Find how texts can be counted without vLLM."""
+class FindCounting(Repeatable, Request[CountingFound]):
+    """Find how transformers counts texts without vLLM."""
 
     modalities: tuple[Modality, ...]

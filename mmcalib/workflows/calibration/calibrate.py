@@ -26,7 +26,6 @@ def calibrate(
     *,
     config: str | os.PathLike[str] | None = None,
     requests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
-    census: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     policy: Policy | Mapping[str, Any] | None = None,
     validate: Validate = "replay",
     allowed_local_media_path: str | os.PathLike[str] | None = None,
@@ -41,8 +40,7 @@ def calibrate(
     engine_args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Calibrate vLLM for the media in `data` and `requests`, or for those that `mmcalib scan` or
-    `merge` counted in a `census`, and return the result.
+    """Calibrate vLLM for the media in `data` and `requests`, and return the result.
 
     `model` is a local checkpoint folder or a hub id; `config` is a file of what serves today, in
     any form, which may name the model: its limits are compared with. `policy` may be a dict of its
@@ -60,7 +58,6 @@ def calibrate(
             "config": Path(config) if config else None,
             "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],
             "requests": [Path(one) for one in _several(requests)],
-            "census": [Path(one) for one in _several(census)],
             "allowed_local_media_path": Path(allowed_local_media_path)
             if allowed_local_media_path
             else None,

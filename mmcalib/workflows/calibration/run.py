@@ -48,7 +48,7 @@ def run_each(
     """
     proofs: Proofs = {}
     models = _ready(jobs, progress)
-    with Shared(asks_once=True) as shared:
+    with Shared() as shared:
         for job, resolved, outcome in zip(jobs, models, outcomes, strict=True):
             try:
                 found = _run(job, resolved, outcome, progress, shared, proofs)

@@ -91,7 +91,7 @@ def _texts(
     if resolved.source == "bundled":
         texts.uncounted = "a bundled geometry has a tokenizer that was made up"
     else:
-        texts.find_recipe(opened.modalities)
+        texts.find_counting(opened.modalities)
     return texts
 
 

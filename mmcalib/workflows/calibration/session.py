@@ -14,11 +14,9 @@ from typing import Any
 from mmcalib.closing import Closing
 from mmcalib.derive.policy import FIT
 from mmcalib.domain.model import ModelInfo
-from mmcalib.engine.answers import Answers
+from mmcalib.engine.crew import OnceHost
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
-from mmcalib.engine.remembering import RememberingHost
-from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
@@ -31,13 +29,6 @@ from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.serve_flags import refuse_unknown
 from mmcalib.workflows.spec import Job
 from mmcalib.workflows.traffic.beside import ServingProcess
-
-# Below the cache folder.
-ANSWERS = "answers"
-_REMEMBERED = (
-    "what vLLM answered an earlier run is taken from there, where code, model and question are the "
-    "same; --no-cache asks again"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +56,12 @@ class Session:
 
 @dataclass(slots=True)
 class Shared(Closing):
-    """What jobs over one corpus have in common: its census, the process that has a model open,
-    which `asks_once` where there are several, and what earlier runs were answered.
+    """What jobs over one corpus have in common: its census, and the process that has a model open
+    and is asked nothing twice.
     """
 
-    asks_once: bool = False
-    answers: Answers | None = None
     corpus: ReadCorpus | None = None
-    _host: RememberingHost | None = field(init=False, default=None)
+    _host: OnceHost | None = field(init=False, default=None)
     _model: str = field(init=False, default="")
     _opening: Future[ModelInfo] | None = field(init=False, default=None)
     _thread: ThreadPoolExecutor = field(init=False)
@@ -80,15 +69,13 @@ class Shared(Closing):
     def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="opening")
 
-    def host_of(self, model_path: str, answers: Answers | None, progress: Progress) -> EngineHost:
+    def host_of(self, model_path: str, progress: Progress) -> EngineHost:
         """The process for this model, begun again where a proof has ended it."""
         if self._model != model_path:
             self.end_host()
         if self._host is None:
             self._model = model_path
-            self._host = RememberingHost(
-                answers, asks_once=self.asks_once, on_said=progress.note, on_log=progress.log
-            )
+            self._host = OnceHost(on_said=progress.note, on_log=progress.log)
         elif self._host.ended:
             self._host.revive()
         return self._host
@@ -129,19 +116,18 @@ def session_of(
     """
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
-        answers = shared.answers = shared.answers or _answers_of_earlier_runs(job, progress)
         rehearsals = prediction = serving = None
         if job.gpu is not None:
-            rehearsals = stack.enter_context(_rehearsals(job.gpu, answers, progress))
+            rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": resolved.path})
             stack.enter_context(prediction)
             serving = ServingProcess(rehearsals, prediction.after, apart=False)
             if _has_a_core_to_spare(job):
-                own = stack.enter_context(_rehearsals(job.gpu, answers, progress))
+                own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
                 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
                 serving = ServingProcess(own, thread.submit, apart=True)
-        host = shared.host_of(resolved.path, answers, progress)
+        host = shared.host_of(resolved.path, progress)
 
         def parse(written: WrittenConfiguration) -> ServeConfig:
             """On the GPU that will serve, where one is named: options have its defaults."""
@@ -152,7 +138,7 @@ def session_of(
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
             refuse_unknown(job.engine_args, listed.engine)
-        counted = bool(job.requests or job.census)
+        counted = bool(job.requests)
         yours = read_yours(job.config, parse, progress, pinned=job.pin_kv_cache, counted=counted)
         given = {**job.engine_args, **(yours.given if yours else {})}
         if yours is not None:
@@ -178,16 +164,6 @@ def _least(session: Session) -> dict[str, Any]:
     if policy.max_model_len == FIT:
         args["max_model_len"] = max(1, policy.text_reserve_tokens)
     return args
-
-
-def _answers_of_earlier_runs(job: Job, progress: Progress) -> Answers | None:
-    if job.probe.no_cache:
-        return None
-    return Answers(job.cache / ANSWERS, lambda: progress.note(_REMEMBERED))
-
-
-def _rehearsals(gpu: Gpu, answers: Answers | None, progress: Progress) -> Rehearsals:
-    return Rehearsals(gpu, answers=answers, on_log=progress.log)
 
 
 def _has_a_core_to_spare(job: Job) -> bool:

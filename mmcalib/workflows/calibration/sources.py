@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from mmcalib.models import ResolvedModel, resolve
 from mmcalib.progress import Progress
-from mmcalib.workflows.counted_before import counted_before
 from mmcalib.workflows.read import ReadCorpus, read
 from mmcalib.workflows.spec import Job
 
@@ -27,9 +26,6 @@ def find_model(job: Job, progress: Progress) -> ResolvedModel:
 
 def read_corpus(job: Job, progress: Progress) -> ReadCorpus:
     """Raises CorpusError and UsageError where something named is not there."""
-    if job.census:
-        with progress.step("reading the census"):
-            return counted_before(job.census, allow_url=job.allow_url)
     return read(
         job.data,
         job.requests,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
@@ -16,18 +16,17 @@ from mmcalib.derive.request import Between, text_tokens
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.items import Text
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.domain.text_bound import TextBound
+from mmcalib.domain.text_bound import TextBound, TextCounting
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     BareRequest,
     BoundTexts,
     CountTexts,
-    FindRecipe,
-    RecipeFound,
+    CountingFound,
+    FindCounting,
     TextsCounted,
 )
 from mmcalib.errors import VllmMoved, VllmRefused
-from mmcalib.texts.recipe import TextRecipe
 
 # Requests counted at a time: a word is heard from the child between two batches.
 _BATCH = 64
@@ -41,7 +40,7 @@ K = TypeVar("K")
 class Texts:
     """`again` reads the requests once more; those of other sources are bounded only, unless the
     census kept them whole. Without a `host` nothing is counted; `measured` has what was, by digest.
-    By `recipe` texts can be counted without vLLM, None where not, as `uncounted` says.
+    By `counting` transformers counts texts without vLLM, None where not, as `uncounted` says.
     """
 
     host: EngineHost | None = None
@@ -50,7 +49,7 @@ class Texts:
     _counted: dict[_Key, int | None] = field(default_factory=dict)
     refusals: dict[_Key, str] = field(default_factory=dict)
     measured: dict[str, int] = field(default_factory=dict)
-    recipe: TextRecipe | None = None
+    counting: TextCounting | None = None
     uncounted: str = ""
 
     @classmethod
@@ -67,15 +66,15 @@ class Texts:
             bound = TextBound(why=error.message)
         return cls(host, bound, again)
 
-    def find_recipe(self, modalities: Collection[Modality]) -> None:
-        """Whatever is counted from now on is held against it."""
+    def find_counting(self, modalities: Collection[Modality]) -> None:
+        """Find how they are counted without vLLM."""
         assert self.host is not None
         doing = "counting texts without vLLM"
         try:
-            found = self.host.ask(FindRecipe(tuple(modalities)), doing)
+            found = self.host.ask(FindCounting(tuple(modalities)), doing)
         except (VllmMoved, VllmRefused) as error:
-            found = RecipeFound(None, error.message)
-        self.recipe, self.uncounted = found.recipe, found.why
+            found = CountingFound(None, error.message)
+        self.counting, self.uncounted = found.counting, found.why
 
     def tokens(self, entry: PromptCount) -> Between:
         """Of the longest text among the requests of a signature."""
@@ -135,7 +134,6 @@ class Texts:
 
     def _take(self, requests: Iterable[tuple[_Key, BareRequest]]) -> None:
         for group, found in self._batches(requests):
-            self._compare(found)
             for (key, request), tokens, why in zip(
                 group, found.tokens, found.refusals, strict=True
             ):
@@ -144,15 +142,6 @@ class Texts:
                 else:
                     self._counted[key] = max(tokens, self._counted.get(key) or 0)
                     self.measured[digest(request.messages, request.fields)] = tokens
-
-    def _compare(self, found: TextsCounted) -> None:
-        if self.recipe is None:
-            return
-        if found.differs:
-            self.recipe, self.uncounted = None, found.differs
-        else:
-            compared = self.recipe.compared + found.compared
-            self.recipe = replace(self.recipe, compared=compared)
 
 
 def _key(entry: PromptCount) -> _Key:

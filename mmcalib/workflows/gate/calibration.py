@@ -16,9 +16,8 @@ from mmcalib.options.library_words import in_library_words, library_words
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
 from mmcalib.result_files import calibration_in, read_calibration
-from mmcalib.texts.counting import Counting
 from mmcalib.wording import several
-from mmcalib.workflows.gate.fitting import fitted
+from mmcalib.workflows.gate.counting import Counting
 from mmcalib.workflows.gate.presented import admitted
 
 
@@ -29,11 +28,11 @@ class Calibration(CalibrationDocument):
 
     @property
     def counting(self) -> Counting | None:
-        """What counts texts without vLLM, by the checkpoint's files; None without a recipe."""
+        """What counts texts without vLLM, by the checkpoint's files; None where nothing does."""
         if self._counting is None or self._counting[0] is not self.costs:
-            recipe = self.costs.recipe if self.costs else None
+            how = self.costs.counting if self.costs else None
             model = str(self.engine_config.get("model", self.model.id))
-            self._counting = self.costs, Counting(model, recipe) if recipe else None
+            self._counting = self.costs, Counting(model, how) if how else None
         return self._counting[1]
 
     @in_library_words
@@ -44,43 +43,23 @@ class Calibration(CalibrationDocument):
         allowed_local_media_path: str | os.PathLike[str] | None = None,
         allow_url: bool = False,
     ) -> Admission:
-        """Whether one item, row of a dataset or chat request fits. Needs no vLLM.
+        """Whether one item or chat request fits. Needs no vLLM.
 
-        `item` is a path, URL, bytes or binary file, of which the header is read; a `PIL.Image` as
-        it is; an array of numpy or torch: an image (height × width, channels in front or behind),
-        or frames (the same behind their number) as a client sends them, one a second; sound as
-        `(array, rate_hz)`; a row of a dataset as a mapping, whose media and words are one prompt; a
-        chat request, whose files lie below `allowed_local_media_path` (default: the working
-        folder); or a shape. What cannot be read does not fit, and what is elsewhere is unknown
-        unless `allow_url` has its header fetched.
+        `item` is a path, URL, bytes or binary file, of which the header is read; a `PIL.Image`;
+        sound as `(array, rate_hz)`; a chat request, whose files lie below
+        `allowed_local_media_path` (default: the working folder); or a shape. What cannot be read
+        does not fit, and what is elsewhere is unknown unless `allow_url` has its header fetched.
 
         Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
         leads outside that folder.
         """
-        # Only requests and rows have texts.
+        # Only requests have texts.
         counting = self.counting if isinstance(item, Mapping) else None
         answer = admitted(self.gate, item, allowed_local_media_path, counting, allow_url=allow_url)
         reason, remedy = library_words(answer.reason), library_words(answer.remedy)
         if reason is answer.reason and remedy is answer.remedy:
             return answer
         return replace(answer, reason=reason, remedy=remedy)
-
-    @in_library_words
-    def fit(
-        self,
-        item: Any,
-        *,
-        allowed_local_media_path: str | os.PathLike[str] | None = None,
-        allow_url: bool = False,
-    ) -> Any:
-        """The item itself where it fits, and otherwise its like in the largest size that does:
-        bytes for bytes, an array for an array, of a row or request one with smaller media, and of a
-        path or URL a `PIL.Image`. Takes what `admits` takes.
-
-        Raises ValueError where no size fits, or where a file of video or sound would have to be
-        encoded anew; otherwise as `admits`.
-        """
-        return fitted(self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url)
 
     def __repr__(self) -> str:
         """One line: the whole is thousands, which `to_json` has."""

@@ -21,8 +21,8 @@ from mmcalib.media.ending import examine_whole
 from mmcalib.media.file_names import MEDIA_ENDINGS, ending_of
 from mmcalib.result.checked import Checked
 from mmcalib.scratch import Scratch
-from mmcalib.texts.counting import Counting
 from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.workflows.gate.counting import Counting
 from mmcalib.workflows.gate.held import NOWHERE, item_named
 from mmcalib.workflows.gate.presented import admitted_prompt, unreadable, unusable
 

@@ -66,7 +66,7 @@ def costs(
         text_reserve_tokens=policy.text_reserve_tokens,
         modalities=modalities,
         text=_text(texts.bound, texts.measured) if texts else None,
-        recipe=texts.recipe if texts else None,
+        counting=texts.counting if texts else None,
         uncounted=texts.uncounted if texts else "",
         encoder_decoder=encoder_decoder,
     )

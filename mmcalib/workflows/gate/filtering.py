@@ -11,16 +11,13 @@ from typing import Any, Literal, get_args
 
 from mmcalib.derive.admission import Admission
 from mmcalib.errors import CorpusError
-from mmcalib.locations.optional_deps import need
-from mmcalib.locations.parquet import batch_rows, open_table
 from mmcalib.result.checked import ReasonCounts
 from mmcalib.wording import one_line, plain
 from mmcalib.workflows.gate.calibration import Calibration
 
 TAKEN = (
-    "a dataset of Hugging Face datasets, Ray Data, torch or webdataset, a pyarrow Table or "
-    "RecordBatch, the path of a Parquet file, a pandas.DataFrame, a list or any other iterable of "
-    "samples"
+    "a dataset of Hugging Face datasets or Ray Data, a pyarrow Table or RecordBatch, a "
+    "pandas.DataFrame, a list or any other iterable of samples"
 )
 OnUnread = Literal["drop", "raise"]
 _MOST_REASONS = 5
@@ -106,11 +103,11 @@ def filter(  # noqa: A001 - mmcalib.filter
     errors: OnUnread = "drop",
     on_drop: Callable[[Any, Admission], object] | None = None,
 ) -> Any:
-    """The samples that the calibration admits, as a dataset of the same kind; an iterator of an
-    iterator, and a pyarrow Table of a Parquet file. Pictures and sound of Hugging Face datasets are
-    not decoded for it.
+    """The samples that the calibration admits, as a dataset of the same kind; an iterator of any
+    other iterable. Pictures and sound of Hugging Face datasets are not decoded for it.
 
-    `key` makes of a sample what `Calibration.admits` takes, where the sample is not that itself.
+    `key` makes of a sample what `Calibration.admits` takes, where the sample is not that itself: of
+    a row its medium.
     `on_drop` is called with each that is left out; without it the logger `mmcalib.filter` gets a
     line at INFO. At the end it gets the totals by reason as a warning. `errors="raise"` raises
     CorpusError for what cannot be read, such as a missing file, instead of leaving it out. Raises
@@ -136,11 +133,7 @@ def filter(  # noqa: A001 - mmcalib.filter
 
 
 def _kept(dataset: Any, keeps: Admits) -> Any:
-    if isinstance(dataset, str | os.PathLike) and os.fspath(dataset).endswith(".parquet"):
-        return _parquet(os.fspath(dataset), keeps)
-    by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    named = isinstance(dataset, str | bytes | os.PathLike)
-    if named or not (by_number or isinstance(dataset, Iterable)):
+    if isinstance(dataset, str | bytes) or not isinstance(dataset, Iterable):
         raise TypeError(f"mmcalib.filter takes {TAKEN}; this is {type(dataset).__name__}")
     for library, kept in _KEPT.items():
         if library in sys.modules and (found := kept(dataset, keeps)) is not None:
@@ -150,17 +143,6 @@ def _kept(dataset: Any, keeps: Admits) -> Any:
     if isinstance(dataset, list | tuple):
         return type(dataset)([sample for sample in dataset if keeps(sample)])
     return keeps.of_each(dataset)
-
-
-def _parquet(path: str, keeps: Admits) -> Any:
-    """The rows that are kept, with all their columns; the others are in memory batch by batch."""
-    arrow = need("pyarrow", "parquet")
-    with open_table(path) as (_, table):
-        batches = table.iter_batches(batch_rows(table.metadata))
-        return arrow.Table.from_batches(
-            [batch.filter(arrow.array(keeps.of_table(batch), arrow.bool_())) for batch in batches],
-            table.schema_arrow,
-        )
 
 
 def _arrow(dataset: Any, keeps: Admits) -> Any:
@@ -192,52 +174,16 @@ def _ray(dataset: Any, keeps: Admits) -> Any:
     return dataset.filter(keeps) if isinstance(dataset, sys.modules["ray.data"].Dataset) else None
 
 
-def _webdataset(dataset: Any, keeps: Admits) -> Any:
-    webdataset = sys.modules["webdataset"]
-    kinds = (webdataset.WebDataset, webdataset.DataPipeline)
-    if not isinstance(dataset, kinds):
-        return None
-    return dataset.compose(webdataset.select(keeps))
-
-
 def _pandas(dataset: Any, keeps: Admits) -> Any:
     if not isinstance(dataset, sys.modules["pandas"].DataFrame):
         return None
     return dataset[[keeps(row) for row in dataset.to_dict("records")]]
 
 
-def _torch(dataset: Any, keeps: Admits) -> Any:
-    data = sys.modules["torch.utils.data"]
-    if isinstance(dataset, data.DataLoader):
-        raise TypeError(
-            "a DataLoader gives batches: filter the dataset below it, as in "
-            "DataLoader(mmcalib.filter(dataset, calibration))"
-        )
-    if isinstance(dataset, data.IterableDataset):
-        return _iterable_of_torch(dataset, keeps)
-    if not isinstance(dataset, data.Dataset):
-        return None
-    numbers = range(len(dataset))
-    return data.Subset(dataset, [number for number in numbers if keeps(dataset[number])])
-
-
-def _iterable_of_torch(dataset: Any, keeps: Admits) -> Any:
-    class Kept(sys.modules["torch.utils.data"].IterableDataset):  # type: ignore[misc]
-        def __iter__(self) -> Iterator[Any]:
-            return keeps.of_each(dataset)
-
-        def __reduce__(self) -> Any:
-            return _iterable_of_torch, (dataset, keeps)
-
-    return Kept()
-
-
-# By the module that whoever holds such a dataset has imported. A WebDataset is torch's, too.
+# By the module that whoever holds such a dataset has imported.
 _KEPT: Mapping[str, Callable[[Any, Admits], Any]] = {
     "pyarrow": _arrow,
     "datasets": _hf,
     "ray.data": _ray,
-    "webdataset": _webdataset,
     "pandas": _pandas,
-    "torch.utils.data": _torch,
 }

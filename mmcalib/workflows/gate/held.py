@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from mmcalib.corpus.urls import REMOTE, Unresolved, decode_data_url, is_inline, remote_url
@@ -14,38 +14,20 @@ from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, flaw
 from mmcalib.locations.location import Location, is_here
 from mmcalib.wording import one_line
-from mmcalib.workflows.gate.arrays import is_array, is_sound, layout_of
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 TAKEN = (
-    "a path, a URL, bytes, a binary file, a PIL.Image, an array of numpy or torch (a picture of "
-    "height × width, channels in front or behind; frames of the same, their number first), sound "
-    "as (array, rate in Hz), a row of a dataset, a chat request, or a shape"
+    "a path, a URL, bytes, a binary file, a PIL.Image, sound as (array, rate in Hz), a chat "
+    "request, or a shape"
 )
 # A place that no file has: where its bytes stand does not matter.
 NOWHERE = "memory://item"
-_FRAMES_PER_S = 1.0
 _MOST_KEYS = 8
 _FILE = "file://"
-# Where `datasets` keeps the file from which a decoder reads.
-_DECODES = "_hf_encoded"
 
 
-def is_cell(item: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is a medium as `datasets` writes one: {bytes, path} or {array, sampling_rate}."""
-    if not isinstance(item, Mapping):
-        return False
-    keys = set(item)
-    encoded = bool(keys) and keys <= {"bytes", "path"} and any(item.values())
-    return encoded or {"array", "sampling_rate"} <= keys <= {"array", "sampling_rate", "path"}
-
-
-def is_picture(item: Any) -> TypeGuard[Image]:
-    from PIL import Image
-
-    return isinstance(item, Image.Image)
+def is_cell(item: Any) -> bool:
+    """Whether it is a medium as `datasets` keeps it before it decodes it: {bytes, path}."""
+    return isinstance(item, Mapping) and bool(item) and set(item) <= {"bytes", "path"}
 
 
 def presented(item: Any, *, allow_url: bool = False) -> Encoded | Skipped:
@@ -61,8 +43,6 @@ def presented(item: Any, *, allow_url: bool = False) -> Encoded | Skipped:
 def _presented(item: Any, *, allow_url: bool) -> Encoded | Skipped:
     if item is None:
         return Skipped(NOWHERE, "no image, video or audio")
-    if isinstance(item, Encoded):
-        return item
     if isinstance(item, ImageShape | VideoShape | AudioShape):
         return Encoded(item)
     if isinstance(item, str | os.PathLike):
@@ -70,22 +50,29 @@ def _presented(item: Any, *, allow_url: bool) -> Encoded | Skipped:
         return named if isinstance(named, Skipped) else _examined(named)
     if isinstance(item, bytes | bytearray | memoryview):
         return _bytes(bytes(item))
-    if isinstance(item, Mapping) and is_cell(item):
-        return _cell(item, allow_url)
-    if hasattr(item, _DECODES):
-        return presented(getattr(item, _DECODES), allow_url=allow_url)
-    if hasattr(item, "read") and (data := read_whole(item)) is not None:
+    if is_cell(item):
+        return _presented(item.get("bytes") or item.get("path"), allow_url=allow_url)
+    if hasattr(item, "read") and (data := _read_whole(item)) is not None:
         return _bytes(data)
-    if is_picture(item):
+    from PIL import Image
+
+    if isinstance(item, Image.Image):
         return Encoded(ImageShape(*item.size))
-    if isinstance(item, tuple) and len(item) == 2 and is_array(item[0]):
-        return _sound(*item)
-    if is_array(item):
-        return _pixels(item)
-    raise TypeError(f"this is {what(item)}; mmcalib takes {TAKEN}")
+    if isinstance(item, tuple) and len(item) == 2 and (sound := _sound(*item)) is not None:
+        return sound
+    raise not_taken(item)
 
 
-def read_whole(file: Any) -> bytes | None:
+def not_taken(item: Any) -> TypeError:
+    """The error for what `admits` does not take."""
+    kind = type(item)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    if isinstance(item, Mapping):
+        name += f" of {', '.join(map(str, list(item)[:_MOST_KEYS])) or 'nothing'}"
+    return TypeError(f"this is {name}; mmcalib takes {TAKEN}")
+
+
+def _read_whole(file: Any) -> bytes | None:
     """All that a binary file has, which stands afterwards where it stood; None for one of text."""
     try:
         start = file.tell()
@@ -96,16 +83,6 @@ def read_whole(file: Any) -> bytes | None:
     if start is not None:
         file.seek(start)
     return data if isinstance(data, bytes) else None
-
-
-def what(item: Any) -> str:
-    """The type of it, as a message names it."""
-    kind = type(item)
-    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    if isinstance(item, Mapping):
-        keys = ", ".join(map(str, list(item)[:_MOST_KEYS])) or "nothing"
-        return f"{name} of {keys}, none of which is a medium"
-    return f"{name} of shape {tuple(item.shape)}" if is_array(item) else name
 
 
 def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item | Skipped:
@@ -130,15 +107,6 @@ def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item
     return Item(remote) if allow_url else Skipped(name, REMOTE)
 
 
-def _cell(cell: Mapping[str, Any], allow_url: bool) -> Encoded | Skipped:
-    if "array" in cell:
-        return _sound(cell["array"], cell["sampling_rate"])
-    data = cell.get("bytes")
-    if data is None:
-        return presented(str(cell["path"]), allow_url=allow_url)
-    return _bytes(bytes(data))
-
-
 def _examined(item: Item) -> Encoded | Skipped:
     from mmcalib.media.ending import examine_whole
 
@@ -153,23 +121,13 @@ def _in_memory(data: bytes) -> Item:
     return Item(NOWHERE, held=ByteSource("", len(data), data=data))
 
 
-def _pixels(array: Any) -> Encoded:
-    found = layout_of(array)
-    if found is None:
-        raise TypeError(f"this is {what(array)}; mmcalib takes {TAKEN}")
-    if found.frames is None:
-        return Encoded(ImageShape(found.width_px, found.height_px))
-    lasts_s = found.frames / _FRAMES_PER_S
-    clip = VideoShape(found.frames, _FRAMES_PER_S, lasts_s, found.width_px, found.height_px)
-    return Encoded(clip, Encoding(sent_frames=True))
-
-
-def _sound(array: Any, rate_hz: Any) -> Encoded:
-    if not is_array(array):
-        import numpy as np
-
-        array = np.asarray(array)
-    if not is_sound(array, rate_hz):
-        raise TypeError(f"this is ({what(array)}, {rate_hz!r}); mmcalib takes {TAKEN}")
-    samples, channels = max(array.shape), min(array.shape) if array.ndim == 2 else 1
-    return Encoded(AudioShape(samples, int(rate_hz)), Encoding(channels=channels))
+def _sound(array: Any, rate_hz: Any) -> Encoded | None:
+    """Samples, or channels × samples, either axis first, at a whole rate in Hz; None for others."""
+    try:
+        shape, whole = tuple(array.shape), 0 < rate_hz == int(rate_hz)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return None
+    if not whole or len(shape) not in (1, 2) or 0 in shape:
+        return None
+    channels = min(shape) if len(shape) == 2 else 1
+    return Encoded(AudioShape(max(shape), int(rate_hz)), Encoding(channels=channels))

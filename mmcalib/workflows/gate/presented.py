@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mmcalib.corpus.asking import asked, asked_by, digest
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.corpus.asking import asked_by, digest
 from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import (
@@ -25,17 +24,15 @@ from mmcalib.derive.admission import (
 from mmcalib.derive.gate import Gate
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.derive.request import Between
-from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Prompt, Skipped
 from mmcalib.scratch import Scratch
-from mmcalib.texts.counting import Counting
 from mmcalib.wording import without_particulars
-from mmcalib.workflows.gate.dataset_row import DatasetRow, dataset_row
-from mmcalib.workflows.gate.held import NOWHERE, is_cell, presented
+from mmcalib.workflows.gate.counting import Counting
+from mmcalib.workflows.gate.held import is_cell, not_taken, presented
 
 Root = str | os.PathLike[str] | None
-Message = dict[str, object]
+_REQUEST_FIELDS = {"messages", "body"}
 
 
 def admitted(
@@ -53,11 +50,8 @@ def admitted(
     outside its root.
     """
     if isinstance(item, Mapping) and not is_cell(item):
-        row = dataset_row(item)
-        if row is not None:
-            return _admitted_row(gate, row, counting, allow_url=allow_url)
-        with request_lines(root, allow_url=allow_url) as reader:
-            prompt = reader.prompt("the request", request_line(item))
+        with _request_lines(root, allow_url=allow_url) as reader:
+            prompt = reader.prompt("the request", _request_line(item))
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)
             return admitted_prompt(gate, prompt, counting)[1]
@@ -84,51 +78,7 @@ def admitted_prompt(
             return (), unreadable(seen.reason, of=f"{seen.path}: ")
         files.append(seen)
     wants = asked_by(prompt)
-    return tuple(files), _together(gate, files, wants, prompt.messages, prompt.fields, counting)
-
-
-def _admitted_row(
-    gate: Gate, row: DatasetRow, counting: Counting | None, *, allow_url: bool
-) -> Admission:
-    """One medium without words is judged as an item, all else as one prompt. The row's columns give
-    the size of a picture that is elsewhere.
-    """
-    if row.empty:
-        return unreadable(f"the column {row.empty} is empty")
-    files: list[Encoded] = []
-    for one in row.media:
-        seen = presented(one.medium, allow_url=allow_url)
-        if isinstance(seen, Skipped) and seen.reason == REMOTE and row.size:
-            seen = Encoded(row.size)
-        if isinstance(seen, Skipped):
-            return unreadable(seen.reason)
-        files.append(seen)
-    if len(files) == 1 and not row.turns:
-        return admitted_file(gate, files[0])
-    messages = list(_messages(row, files))
-    return _together(gate, files, asked(messages, row.fields), messages, dict(row.fields), counting)
-
-
-def _messages(row: DatasetRow, files: Sequence[Encoded]) -> Iterator[Message]:
-    """The media stand before the words of the first turn of the user."""
-    waiting: list[object] = [url_part(PART_OF[f.modality], NOWHERE) for f in files]
-    for role, words in row.turns or [("user", "")]:
-        content: list[object] = [text_part(words)] if words else []
-        if role == "user" and waiting:
-            content, waiting = [*waiting, *content], []
-        yield {"role": role, "content": content}
-    if waiting:
-        yield {"role": "user", "content": waiting}
-
-
-def _together(
-    gate: Gate,
-    files: Sequence[Encoded],
-    wants: Asked,
-    messages: list[Message],
-    fields: dict[str, object],
-    counting: Counting | None,
-) -> Admission:
+    messages, fields = prompt.messages, prompt.fields
     # What the calibration counted this very text to take.
     known = gate.counted.get(digest(messages, fields)) if gate.counted else None
     text = None if known is None else Between.exactly(known)
@@ -138,7 +88,7 @@ def _together(
         if tokens is not None:
             text = Between.exactly(tokens)
             answer = admit_prompt(gate, files, wants, text)
-    return with_prompt_remedy(gate, files, wants, answer, text)
+    return tuple(files), with_prompt_remedy(gate, files, wants, answer, text)
 
 
 def unreadable(reason: str, *, of: str = "") -> Admission:
@@ -171,7 +121,7 @@ def _instead(reason: str) -> str:
 
 
 @contextmanager
-def request_lines(root: Root, *, allow_url: bool) -> Iterator[RequestLines]:
+def _request_lines(root: Root, *, allow_url: bool) -> Iterator[RequestLines]:
     """What reads requests of a program; inline media are kept as long as it is open."""
     allowed = Path(root) if root is not None else None
     with Scratch() as scratch:
@@ -180,6 +130,11 @@ def request_lines(root: Root, *, allow_url: bool) -> Iterator[RequestLines]:
         )
 
 
-def request_line(request: Mapping[str, Any]) -> bytes:
-    """The request as a file has it; what JSON has no words for bears on nothing."""
-    return json.dumps(request, default=lambda value: None).encode()
+def _request_line(request: Mapping[str, Any]) -> bytes:
+    """The request as a file has it. Raises TypeError for a mapping that is none."""
+    if not _REQUEST_FIELDS & set(request):
+        raise not_taken(request)
+    try:
+        return json.dumps(request).encode()
+    except (TypeError, ValueError):  # It holds a picture, say, which a request only names.
+        raise not_taken(request) from None

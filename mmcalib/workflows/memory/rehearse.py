@@ -12,7 +12,7 @@ from mmcalib.closing import Closing
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
-from mmcalib.engine.answers import Answers
+from mmcalib.engine.crew import OnceHost
 from mmcalib.engine.messages import (
     Imagine,
     ListServeOptions,
@@ -21,7 +21,6 @@ from mmcalib.engine.messages import (
     ServeOptions,
     ServeTraffic,
 )
-from mmcalib.engine.remembering import RememberingHost
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
@@ -43,21 +42,17 @@ AUTO = "auto"
 
 
 class Rehearsals(Closing):
-    """A process that lives on one imaginary GPU; ask it for any number of configurations.
-    `answers` are those of earlier runs.
-    """
+    """A process that lives on one imaginary GPU; ask it for any number of configurations."""
 
     def __init__(
         self,
         gpu: Gpu,
         *,
-        answers: Answers | None = None,
         on_said: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.gpu = gpu
-        self._host = RememberingHost(
-            answers,
+        self._host = OnceHost(
             on_said=on_said,
             on_log=lambda line: on_log(f"rehearsal: {line}"),
         )

@@ -1,4 +1,4 @@
-"""`mmcalib.filter`: of a dataset of any library those samples that fit, and nothing decoded."""
+"""`mmcalib.filter`: of a dataset those samples that fit, and nothing decoded."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
 import mmcalib
 from mmcalib.derive.admission import Admission
 from mmcalib.errors import CorpusError
-from tests.corpus.tars import tar
 from tests.report.example import calibration
 from tests.report.test_presented import png
 
@@ -69,13 +67,13 @@ def totals(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_what_was_dropped_is_summed_up_once_by_reason(caplog: pytest.LogCaptureFixture) -> None:
     slim = Image.new("RGB", (2, 600)), Image.new("RGB", (1, 300)), Image.new("RGB", (900, 2))
-    samples = ["gone.png", *slim, None, *pictures()[:1], "gone.jpg", {"image": None}]
+    samples = ["gone.png", *slim, None, *pictures()[:1], "gone.jpg", None]
     assert mmcalib.filter(samples, calibration()) == pictures()[:1]
     (said,) = totals(caplog)
     assert said == (
         "mmcalib.filter dropped 7 of 8: "
         "3 × sides of 300 to 450:1, the processor takes 200:1 at most; "
-        "2 × no such file; 1 × no image, video or audio; 1 × the column image is empty"
+        "2 × no image, video or audio; 2 × no such file"
     )
     caplog.clear()
     lazy = mmcalib.filter(iter(samples), calibration())
@@ -94,8 +92,7 @@ def test_what_cannot_be_read_is_raised_where_that_is_asked_for(tmp_path: Path) -
     for sample, says in (
         ("gone.png", "gone.png: no such file"),
         (tmp_path / "torn.png", f"{tmp_path / 'torn.png'}: damaged"),
-        ({"image_path": "gone.png"}, "sample 1: no such file"),
-        ({"image": None}, "sample 1: the column image is empty"),
+        (None, "sample 1: no image, video or audio"),
     ):
         assert mmcalib.filter([sample], calibration()) == []
         with pytest.raises(CorpusError) as caught:
@@ -105,40 +102,24 @@ def test_what_cannot_be_read_is_raised_where_that_is_asked_for(tmp_path: Path) -
         mmcalib.filter([], calibration(), errors="ignore")  # type: ignore[arg-type]
 
 
-def test_tables_of_arrow_stay_such(tmp_path: Path) -> None:
+def image_of(row: Any) -> Any:
+    return row["image"]
+
+
+def test_tables_of_arrow_stay_such() -> None:
     """Finding of a user: of a table there came a generator over its columns."""
     arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     rows = [{"image": {"bytes": png(size), "path": None}, "n": n} for n, size in enumerate(SIZES)]
     table = arrow.Table.from_pylist(rows * 40)
-    kept = mmcalib.filter(table, calibration())
+    kept = mmcalib.filter(table, calibration(), key=image_of)
     assert isinstance(kept, arrow.Table)
     assert kept.schema == table.schema
     assert kept["n"].to_pylist() == KEPT * 40
     (batch, *_) = table.slice(0, len(rows)).to_batches()
-    batch = mmcalib.filter(batch, calibration())
+    batch = mmcalib.filter(batch, calibration(), key=image_of)
     assert isinstance(batch, arrow.RecordBatch)
     assert batch["n"].to_pylist() == KEPT
-    parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=30)
-    for path in (tmp_path / "rows.parquet", str(tmp_path / "rows.parquet")):
-        assert mmcalib.filter(path, calibration()) == kept
-    assert mmcalib.filter(table.slice(1, 1), calibration()).num_rows == 0
-
-
-def test_rows_of_sizes_are_judged_by_them() -> None:
-    """As LAION's tables are: the picture is elsewhere, or nowhere."""
-    arrow = pytest.importorskip("pyarrow")
-    sizes = [*SIZES, (None, 300)]
-    columns: dict[str, list[Any]] = {
-        "URL": [f"https://example.org/{number}.png" for number in range(5)],
-        "TEXT": ["a page"] * 5,
-        "WIDTH": [width for width, _ in sizes],
-        "HEIGHT": [height for _, height in sizes],
-    }
-    kept = mmcalib.filter(arrow.table(columns), calibration())
-    assert kept["URL"].to_pylist() == [columns["URL"][number] for number in KEPT]
-    bare = [{"width": width, "height": height} for width, height in SIZES]
-    assert mmcalib.filter(bare, calibration()) == [bare[number] for number in KEPT]
+    assert mmcalib.filter(table.slice(1, 1), calibration(), key=image_of).num_rows == 0
 
 
 def test_unknown_is_dropped_unless_allowed() -> None:
@@ -169,66 +150,27 @@ def test_hf_datasets_stay_such_and_are_not_decoded(monkeypatch: pytest.MonkeyPat
     whole = datasets.Dataset.from_list(rows, features=features)
     with monkeypatch.context() as patch:
         patch.setattr(datasets.Image, "decode_example", None)
-        kept = mmcalib.filter(whole, calibration())
+        kept = mmcalib.filter(whole, calibration(), key=image_of)
     assert isinstance(kept, datasets.Dataset)
     assert kept.features == whole.features
     assert kept["n"] == KEPT
     assert isinstance(kept[0]["image"], Image.Image)
-    lazy = mmcalib.filter(whole.to_iterable_dataset(), calibration())
+    lazy = mmcalib.filter(whole.to_iterable_dataset(), calibration(), key=image_of)
     assert isinstance(lazy, datasets.IterableDataset)
     assert [row["n"] for row in lazy] == KEPT
     assert all(isinstance(row["image"], Image.Image) for row in lazy)
-    splits = mmcalib.filter(datasets.DatasetDict(train=whole), calibration())
+    splits = mmcalib.filter(datasets.DatasetDict(train=whole), calibration(), key=image_of)
     assert splits["train"]["n"] == KEPT
 
 
 def test_a_data_frame() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"image": pictures(), "n": range(4)})
-    assert list(mmcalib.filter(frame, calibration())["n"]) == KEPT
-
-
-def test_datasets_of_torch() -> None:
-    pytest.importorskip("torch")
-    from torch.utils.data import DataLoader, Dataset, IterableDataset
-
-    class Pages(Dataset[Any]):  # type: ignore[misc]
-        def __len__(self) -> int:
-            return len(SIZES)
-
-        def __getitem__(self, number: int) -> Any:
-            return {"image": np.zeros((*SIZES[number][::-1], 3), np.uint8), "n": number}
-
-    class Stream(IterableDataset[Any]):  # type: ignore[misc]
-        def __iter__(self) -> Any:
-            return (Pages()[number] for number in range(len(SIZES)))
-
-    kept = mmcalib.filter(Pages(), calibration())
-    loader = DataLoader(kept, batch_size=None)
-    assert [sample["n"] for sample in loader] == KEPT
-    stream = mmcalib.filter(Stream(), calibration())
-    for workers in (0, 1):
-        loader = DataLoader(stream, batch_size=None, num_workers=workers)
-        assert [sample["n"] for sample in loader] == KEPT
-    with pytest.raises(TypeError, match="filter the dataset below it"):
-        mmcalib.filter(loader, calibration())
-
-
-def test_webdataset(tmp_path: Path) -> None:
-    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed")
-    members = [(f"{number}.png", png(size)) for number, size in enumerate(SIZES)]
-    tar(tmp_path / "0000.tar", *members)
-    whole = webdataset.WebDataset(str(tmp_path / "0000.tar"), shardshuffle=False)
-    kept = mmcalib.filter(whole, calibration())
-    assert [int(sample["__key__"]) for sample in kept] == KEPT
-    assert [int(sample["__key__"]) for sample in kept] == KEPT, "as often as one likes"
-    decoded = mmcalib.filter(whole.decode("pil"), calibration())
-    assert [int(sample["__key__"]) for sample in decoded] == KEPT
+    assert list(mmcalib.filter(frame, calibration(), key=image_of)["n"]) == KEPT
 
 
 RAY = """
 import os, sys
-import numpy as np
 import ray, ray.data
 import mmcalib
 
@@ -236,7 +178,7 @@ ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
 ray.data.DataContext.get_current().enable_progress_bars = False
 calibration = mmcalib.Calibration.load(sys.argv[1])
 rows = ray.data.read_images(sys.argv[2], include_paths=True)
-kept = mmcalib.filter(rows, calibration)
+kept = mmcalib.filter(rows, calibration, key=lambda row: row["path"])
 assert isinstance(kept, ray.data.Dataset), kept
 print(sorted(os.path.basename(row["path"]) for row in kept.take_all()))
 """

@@ -1,4 +1,4 @@
-"""Texts counted by a process of their own, as its parent sees it."""
+"""Texts counted without vLLM, by a process of its own that has a bound of time and memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from subprocess import Popen
 from typing import Any
 
 from mmcalib.domain.shapes import Modality
+from mmcalib.domain.text_bound import TextCounting
 from mmcalib.processes.pipe import patient_pipe
 from mmcalib.processes.spawn import spawn
-from mmcalib.texts.recipe import TextRecipe
 
 # A template and a tokenizer take milliseconds for a page of text, seconds for a book.
 _REQUEST_S = 30.0
-# Imports, and the largest known vocabulary, on a busy machine.
+# Imports of transformers, and the largest known vocabulary, on a busy machine.
 _START_S = 60.0
 _MEMORY_BYTES = 4 << 30
 # So many processes may end over a text; the others stay bounded then.
@@ -31,9 +31,11 @@ class Counting:
     counted any more; empty, as far as is known, where they are.
     """
 
-    def __init__(self, model: str, recipe: TextRecipe, *, patience_s: float = _REQUEST_S) -> None:
+    def __init__(
+        self, model: str, counting: TextCounting, *, patience_s: float = _REQUEST_S
+    ) -> None:
         self._patience_s = patience_s
-        self._opening = json.dumps([model, asdict(recipe)]).encode()
+        self._opening = json.dumps([model, asdict(counting)]).encode()
         self._lock = threading.Lock()
         self._pipe: Connection | None = None
         self._stop: Callable[[], object] = _nothing
@@ -71,7 +73,8 @@ class Counting:
 
     def _begin(self) -> None:
         ours, theirs = patient_pipe(_START_S)
-        process = spawn("mmcalib.texts.worker", [theirs.fileno(), _MEMORY_BYTES], [theirs.fileno()])
+        numbers = [theirs.fileno(), _MEMORY_BYTES]
+        process = spawn("mmcalib.child.text_counter", numbers, [theirs.fileno()])
         theirs.close()
         self._pipe = ours
         self._stop = weakref.finalize(self, _ended, ours, process)

@@ -1,0 +1,134 @@
+"""Counting the text of chat requests by transformers' tokenizer and chat template.
+
+As a process: `python -m mmcalib.child.text_counter PIPE LIMIT`. A template, the patterns of a
+tokenizer and the texts may come from somebody else, and may take for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mmcalib.corpus.asking import is_plain
+from mmcalib.corpus.content_parts import MODALITY_OF
+from mmcalib.domain.shapes import Modality
+from mmcalib.domain.text_bound import TextCounting
+from mmcalib.processes.confine import belong_to_parent, confine
+
+_MEDIA: Mapping[str, Modality] = {**MODALITY_OF, "input_audio": "audio"}
+_ROLES = ("system", "user", "assistant")
+
+
+class Uncounted(ValueError):  # noqa: N818 - a value in flight: the text stays bounded
+    """The text cannot be counted here; the message says why."""
+
+
+class TextCounter:
+    """By the tokenizer of a checkpoint folder, or of one in the hub cache. Raises `Uncounted`
+    without a template, ImportError without transformers, and what transformers raises.
+    """
+
+    def __init__(self, model: str) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            model, local_files_only=True, trust_remote_code=False
+        )
+        template = self._tokenizer.chat_template
+        if not isinstance(template, str):
+            raise Uncounted("it has no chat template, or several")
+        if "strftime_now" in template:
+            raise Uncounted("its chat template reads the clock")
+
+    def count(
+        self,
+        counting: TextCounting,
+        messages: Sequence[Mapping[str, Any]],
+        fields: Mapping[str, Any],
+        items: Mapping[Modality, int],
+    ) -> int:
+        """Tokens of the prompt that are not within the placeholder of an item, as vLLM's renderer
+        makes it. Raises `Uncounted`.
+        """
+        if not is_plain(fields) or fields.get("tools") is not None:
+            raise Uncounted("it gives the template more than messages")
+        if missing := [m for m, count in items.items() if count and m not in counting.around]:
+            raise Uncounted(f"what {missing[0]} items add to a text is not known")
+        turns = [_turn(message, counting) for message in messages]
+        try:
+            prompt = self._tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:
+            raise Uncounted(f"the chat template refuses it: {error}") from error
+        tokens = len(self._tokenizer.encode(prompt, add_special_tokens=False))
+        return tokens + sum(counting.around[m] * count for m, count in items.items() if count)
+
+
+def _turn(message: Mapping[str, Any], counting: TextCounting) -> dict[str, Any]:
+    """As vLLM 0.32 gives it to templates (`parse_chat_messages` in vllm/renderers/chat_utils.py).
+    What is written in an unusual way is not guessed at.
+    """
+    if message.keys() != {"role", "content"} or message["role"] not in _ROLES:
+        raise Uncounted("a message of an unusual kind")
+    content = message["content"]
+    parts = [_part(part) for part in ([content] if isinstance(content, str) else content or [])]
+    if counting.content == "openai":
+        return {"role": message["role"], "content": parts}
+    if any(part["type"] != "text" for part in parts):
+        raise Uncounted("items in a template of texts")
+    words = "\n".join(part["text"] for part in parts if part["text"])
+    return {"role": message["role"], "content": words}
+
+
+def _part(part: object) -> dict[str, str]:
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case {"type": "text", "text": str(words), **more} if not more:
+            return {"type": "text", "text": words}
+        case {"type": str(kind), **more} if kind in _MEDIA and more.keys() <= {kind, "uuid"}:
+            return {"type": _MEDIA[kind]}
+    raise Uncounted("a part of an unusual kind")
+
+
+def main(pipe_fd: int, memory_bytes: int) -> None:
+    """Serve until the pipe closes, in JSON. The first message is the model and how its texts are
+    counted, answered by why they cannot be, or by nothing; each that follows is a request, answered
+    by its tokens, or by null where it is not counted.
+    """
+    belong_to_parent()
+    pipe = Connection(pipe_fd)
+    try:
+        confine(memory_bytes)
+        model, how = json.loads(pipe.recv_bytes())
+        counting = TextCounting(**how)
+        counter, why = _opened(model)
+        pipe.send_bytes(json.dumps(why).encode())
+        while counter:
+            pipe.send_bytes(_answer(counter, counting, pipe.recv_bytes()))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def _opened(model: str) -> tuple[TextCounter | None, str]:
+    try:
+        return TextCounter(model), ""
+    except ImportError:
+        return None, "transformers is not installed: pip install 'mmcalib[check]'"
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with its files
+        return None, f"{model}: {' '.join(str(error).split())[:200] or type(error).__name__}"
+
+
+def _answer(counter: TextCounter, counting: TextCounting, request: bytes) -> bytes:
+    try:
+        return json.dumps(counter.count(counting, *json.loads(request))).encode()
+    except Uncounted:
+        return b"null"
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

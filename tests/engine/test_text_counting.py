@@ -1,0 +1,130 @@
+"""Texts counted by transformers alone, against vLLM's own renderer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mmcalib.child.text_counter import TextCounter
+from mmcalib.corpus.asking import bare
+from mmcalib.corpus.content_parts import MODALITY_OF, PART_OF, url_part
+from mmcalib.domain.shapes import Modality
+from mmcalib.engine.messages import (
+    BareRequest,
+    CountTexts,
+    CountingFound,
+    FindCounting,
+)
+from tests.conftest import ROOT
+from tests.engine.checkpoints import TEMPLATE, speaking
+from tests.engine.conftest import Lab
+from tests.engine.test_texts import texts
+
+pytestmark = pytest.mark.engine
+
+QWEN25, QWEN3 = "Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
+GEMMA, LLAVA = "google/gemma-3-4b-it", "llava-hf/llava-v1.6-mistral-7b-hf"
+INTERN = "OpenGVLab/InternVL2-2B"
+PROSE = (ROOT / "docs" / "how-it-works.md").read_text().split()
+
+
+@pytest.fixture(scope="module")
+def speaks(
+    lab: Callable[[str], Lab], host: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Lab, CountingFound]]:
+    """A bundled model with a vocabulary of words and a template, and what was found of it."""
+
+    def find(name: str, template: str | None) -> tuple[Lab, CountingFound]:
+        folder = tmp_path_factory.mktemp("speaking") / "model"
+        model = Lab(host, speaking(lab(name).folder, folder, template))
+        asks = FindCounting(tuple(model.opened.modalities))
+        return model, host.ask(asks, "counting")
+
+    return find
+
+
+def counted(model: Lab, request: BareRequest) -> int | None:
+    """By vLLM, None where it refuses it."""
+    (tokens,) = model.host.ask(CountTexts((request,)), "counting").tokens
+    return tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "template", "items"),
+    [
+        (QWEN25, TEMPLATE, {"image": -1, "video": -1}),
+        (QWEN3, TEMPLATE, {"image": -1, "video": -1}),
+        # Its template takes texts alone.
+        (INTERN, None, {}),
+        (LLAVA, None, {"image": -1}),
+        # Line breaks around its images merge with those of the text.
+        (GEMMA, None, {}),
+    ],
+)
+def test_what_agrees_with_vllm_is_found(
+    speaks: Callable[..., tuple[Lab, CountingFound]],
+    name: str,
+    template: str | None,
+    items: dict[Modality, int],
+) -> None:
+    _, found = speaks(name, template)
+    assert found.counting is not None, found.why
+    assert found.counting.around == items
+    assert found.counting.compared >= 40
+    assert ("image items" in found.why) == (not items)
+
+
+words = st.one_of(texts, st.lists(st.sampled_from(PROSE), max_size=60).map(" ".join))
+parts = st.lists(
+    st.one_of(
+        words,
+        words.map(lambda said: {"type": "text", "text": said}),
+        st.sampled_from([PART_OF["image"], PART_OF["video"]]).map(lambda kind: url_part(kind, "x")),
+    ),
+    max_size=5,
+)
+turn = st.one_of(
+    st.fixed_dictionaries({"role": st.just("user"), "content": st.one_of(words, parts)}),
+    st.fixed_dictionaries({"role": st.sampled_from(["assistant", "system"]), "content": words}),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "template"), [(QWEN25, TEMPLATE), (QWEN3, TEMPLATE), (INTERN, None)]
+)
+def test_it_never_comes_to_another_number_than_vllm(
+    speaks: Callable[..., tuple[Lab, CountingFound]], name: str, template: str | None
+) -> None:
+    """Over conversations with system turns, items and words of all kinds."""
+    model, found = speaks(name, template)
+    assert found.counting is not None, found.why
+    how, counter = found.counting, TextCounter(str(model.folder))
+    seen = {"taken": 0, "compared": 0}
+
+    @settings(
+        max_examples=40,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.lists(turn, min_size=1, max_size=7))
+    def check(messages: list[dict[str, Any]]) -> None:
+        named = [MODALITY_OF[part["type"]] for m in messages for part in m["content"]
+                 if isinstance(part, dict) and part["type"] in MODALITY_OF]  # fmt: skip
+        request = BareRequest(bare(messages), {}, dict(Counter(named)))
+        if not set(named) <= how.around.keys():
+            return
+        ours = counter.count(how, request.messages, request.fields, request.items)
+        theirs = counted(model, request)
+        seen["taken"] += theirs is not None
+        seen["compared"] += ours == theirs
+
+    check()
+    assert seen["compared"] == seen["taken"] >= 10, seen

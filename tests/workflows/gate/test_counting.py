@@ -1,0 +1,119 @@
+"""Texts counted by a process of their own, by files that a test wrote."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.domain.text_bound import TextCounting
+from mmcalib.workflows.gate.counting import Counting
+
+pytest.importorskip("transformers")
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }} "
+    "{% for part in m.content %}{{ part.text }} {% endfor %}{% endfor %}"
+)
+ENDLESS = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+    "{% endfor %}{% endfor %}{% endfor %}"
+)
+FILLING = "{% set big = namespace(x='a' * 999) %}" + "{% set big.x = big.x * 999 %}" * 3
+HOW = TextCounting("openai", {"image": 2}, compared=1)
+
+
+def folder_of(folder: Path, template: str = TEMPLATE) -> str:
+    """A checkpoint whose tokens are words."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+
+    made = Tokenizer(WordLevel({"a": 0, "user": 1, "?": 2}, unk_token="?"))
+    made.pre_tokenizer = WhitespaceSplit()
+    made.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def says(words: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": words, **more}]
+
+
+def test_words_and_items_are_counted(tmp_path: Path) -> None:
+    counting = Counting(folder_of(tmp_path), HOW)
+    assert counting.tokens(says("a b c"), {}, {}) == 4
+    assert counting.tokens(says("a b c"), {}, {"image": 3}) == 10
+    assert counting.tokens(says("a " * 100_000), {}, {}) == 100_001
+    assert counting.why == ""
+
+
+def test_a_template_of_texts_gets_texts(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
+    counting = Counting(folder_of(tmp_path, template), TextCounting("string"))
+    parts = [{"type": "text", "text": "a b"}, "c"]
+    assert counting.tokens([{"role": "user", "content": parts}], {}, {}) == 4
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "items"),
+    [
+        (says("a"), {"chat_template_kwargs": {"x": 1}}, {}),
+        (says("a"), {"tools": [{"type": "function", "function": {"name": "f"}}]}, {}),
+        (says("a"), {}, {"video": 1}),
+        (says("a", name="n"), {}, {}),
+        ([{"role": "user", "content": [{"type": "text", "text": "a", "own": 1}]}], {}, {}),
+        ([{"role": "developer", "content": "a"}], {}, {}),
+        ([{"content": "a"}], {}, {}),
+    ],
+)
+def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(
+    tmp_path: Path, messages: Any, fields: Mapping[str, Any], items: Any
+) -> None:
+    counting = Counting(folder_of(tmp_path), HOW)
+    assert counting.tokens(messages, fields, items) is None
+    assert counting.tokens(says("a"), {}, {}) == 2
+
+
+@pytest.mark.parametrize("template", [ENDLESS, FILLING])
+def test_a_template_that_never_ends_costs_its_seconds_only(tmp_path: Path, template: str) -> None:
+    counting = Counting(folder_of(tmp_path, template), HOW, patience_s=1.0)
+    started = time.monotonic()
+    assert [counting.tokens(says("a"), {}, {}) for _ in range(4)] == [None] * 4
+    assert time.monotonic() - started < 60
+
+
+def test_after_three_that_never_end_none_is_counted(tmp_path: Path) -> None:
+    counting = Counting(folder_of(tmp_path, ENDLESS), HOW, patience_s=0.2)
+    assert [counting.tokens(says("a"), {}, {}) for _ in range(4)] == [None] * 4
+    assert counting.why == "3 texts were too much for what counts them"
+
+
+def test_code_in_a_template_is_not_run(tmp_path: Path) -> None:
+    touching = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    counting = Counting(folder_of(tmp_path, touching), HOW)
+    assert counting.tokens(says("a"), {}, {}) is None
+
+
+def test_a_model_that_is_not_here_is_named() -> None:
+    counting = Counting("nobody/has-it", HOW)
+    assert counting.tokens(says("a"), {}, {}) is None
+    assert counting.why.startswith("nobody/has-it: ")
+
+
+def test_threads_share_it(tmp_path: Path) -> None:
+    """The process ends with the thread that began it."""
+    counting = Counting(folder_of(tmp_path), HOW)
+    found: list[int | None] = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: found.append(counting.tokens(says("a"), {}, {})))
+        thread.start()
+        thread.join()
+    assert found == [2, 2]
+    assert counting.why == ""
