@@ -27,7 +27,7 @@ RUN: Mapping[str, Sequence[str]] = {
         *("gpu", "gpu_memory", "capability", "serve_choices", "worst_order", "trials"),
         *("pin_kv_cache", "flags"),
     ),
-    "Proof": ("validate", "startup_budget_s", "device", "encoder_sweep"),
+    "Proof": ("validate", "startup_budget_s", "device"),
     "Results": (
         *("out", "force", "emit", "no_thumbnails", "redact_paths", "as_json", "verbose", "quiet"),
         "help",

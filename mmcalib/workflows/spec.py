@@ -28,8 +28,7 @@ from mmcalib.workflows.traffic.search import WorstOrderSearch
 class Job:
     """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
     policy that asks for concurrency raises UsageError then, and so does a search for the worst
-    order; so does an encoder sweep without an engine start. `config` is what the user serves with
-    today; `engine_args`, as vLLM names them, are what the server has besides: those that a
+    order. `config` is what the user serves with today; `engine_args`, as vLLM names them, are what the server has besides: those that a
     calibration derives, or has options for, raise UsageError.
     """
 
@@ -47,7 +46,6 @@ class Job:
     gpu: Gpu | None = None
     allow_url: bool = False
     probe: ProbeOptions = PROBE
-    encoder_sweep: bool = False
     device: Device = "auto"
     worst_order: WorstOrderSearch | None = None
     serve_choices: bool = False
@@ -87,7 +85,6 @@ class Job:
             gpu=gpu,
             allow_url=options.allow_url,
             probe=probe,
-            encoder_sweep=options.encoder_sweep,
             device=options.device,
             worst_order=None
             if options.worst_order is None
@@ -108,11 +105,6 @@ class Job:
             raise UsageError("--serve-choices needs --gpu", hint="--gpu L4")
         if self.pin_kv_cache and self.gpu is None:
             raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
-        if self.encoder_sweep and self.validate not in ("startup", "replay"):
-            raise UsageError(
-                f"--encoder-sweep needs an engine, which --validate {self.validate} does not start",
-                hint="--validate startup, or replay",
-            )
 
     @property
     def cache(self) -> Path:
