@@ -79,7 +79,6 @@ bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibr
 	$(BIN)/python benchmarks/mm_cache_speed.py --out reports/mm-cache-speed.md
 	$(BIN)/python datasets/materialise.py sample
 	$(BIN)/python benchmarks/scan.py --out reports/scan.md
-	$(BIN)/python benchmarks/throughput.py sample --out reports/throughput.md
 	$(BIN)/python benchmarks/small_gpus.py --out reports/small-gpus.md
 
 conformance: setup ## Ask check and vLLM's real server the same 2,000 generated requests (half an hour)

@@ -106,10 +106,6 @@ class Service:
                 from mmcalib.child.replay import replay
 
                 return replay(self._engine, request)
-            case m.Encode():
-                from mmcalib.child.sweep import encode
-
-                return encode(self.model, self._engine, request)
             case m.Imagine():
                 self._imagine(request.gpu)
                 return m.Done()

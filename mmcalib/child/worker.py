@@ -12,7 +12,6 @@ from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.releases.budget import worker_budget
 from mmcalib.releases.environment import subtracts_graphs
 from mmcalib.releases.kv_cache import bytes_per_token
-from mmcalib.releases.processors import item_bytes
 from mmcalib.releases.runner import encoded, encoder_batches
 from mmcalib.releases.worker_attributes import with_phases, worker_memory
 
@@ -54,25 +53,16 @@ class WorkerMethods:
 
     def mmcalib_encode(self, modality: str, media: Any) -> tuple[int, float, int]:
         """Encode one item: (embeds, seconds as in `traced`, peak bytes above the start)."""
-        embeds, _, _, peak, seconds = self.mmcalib_encode_batch(modality, media, 1)
-        return embeds, seconds, peak
-
-    def mmcalib_encode_batch(
-        self, modality: str, media: Any, items: int
-    ) -> tuple[int, int, int, int, float]:
-        """Encode one item so many times in one batch: the fields of `EncoderRun`."""
         runner = self.model_runner
-        batches, embeds = encoder_batches(self, modality, media, items)
+        batches, embeds = encoder_batches(self, modality, media, 1)
         model = runner.get_model()
 
         def run() -> list[Any]:
             return encoded(model, batches)
 
         with torch.inference_mode():
-            outputs, seconds, peak = traced(run, runner.device)
-        output_bytes = sum(out.numel() * out.element_size() for out in outputs)
-        input_bytes = sum(item_bytes(batch) for batch in batches)
-        return embeds, output_bytes, input_bytes, peak, seconds
+            _, seconds, peak = traced(run, runner.device)
+        return embeds, seconds, peak
 
     def mmcalib_profile(self) -> tuple[float, int]:
         """Trace vLLM's own `profile_run`: (seconds, peak bytes above what was held before)."""

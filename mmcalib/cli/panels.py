@@ -23,7 +23,7 @@ RUN: Mapping[str, Sequence[str]] = {
         *("media_io_kwargs", "allow_under_reserve"),
     ),
     "The GPU that serves": (*("gpu", "gpu_memory", "capability", "pin_kv_cache", "flags"),),
-    "Proof": ("validate", "startup_budget_s", "device", "encoder_sweep"),
+    "Proof": ("validate", "startup_budget_s", "device"),
     "Results": (
         *("out", "force", "emit", "no_thumbnails", "redact_paths", "as_json", "verbose", "quiet"),
         "help",

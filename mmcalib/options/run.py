@@ -215,10 +215,6 @@ class RunOptions(Options):
         Option(metavar="HOW", help="How far to prove it: none, budget, startup or replay."),
     ] = "replay"
     startup_budget_s: StartupBudget = STARTUP_BUDGET_S
-    encoder_sweep: Annotated[
-        bool,
-        Option(help="Measure the encoder's memory over sizes, within --startup-budget again."),
-    ] = False
     device: Annotated[
         Device,
         Option(

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
-from mmcalib.report import device_words, encoder_words, throughput_words, words
+from mmcalib.report import device_words, words
 from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.result.check_result import CheckResult, verdict_words
 from mmcalib.result.corpus_counts import Corpus
@@ -37,10 +37,8 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
         console.print()
         console.print(Text(wording.plain(heading), style="bold"))
         console.print(table)
-        if table is corpus and calibration.throughput:
-            console.print(Text(throughput_words.line(calibration.throughput)))
-        if table is reserved and calibration.encoder_sweep:
-            console.print(Text(wording.plain(encoder_words.line(calibration.encoder_sweep))))
+        if table is corpus and (line := words.preprocessing(calibration)):
+            console.print(Text(line))
         if table is reserved and calibration.processor_device:
             console.print(Text(wording.plain(device_words.line(calibration.processor_device))))
         if table is reserved and (note := words.yours_note(calibration)):

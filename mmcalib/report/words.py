@@ -11,7 +11,7 @@ from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memory
-from mmcalib.wording import gib, number, plain, share
+from mmcalib.wording import gib, number, plain, several, share
 
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
@@ -124,6 +124,17 @@ def reserved_rows(compared: Sequence[Column]) -> list[Row]:
     if compared[-1].cache:
         found.append(("processor cache, its hits", *(one.cache for one in compared), label))
     return [*found, *memory_rows(compared)]
+
+
+def preprocessing(calibration: CalibrationDocument) -> str:
+    """The CPU seconds of an item, with two digits: those of one run are no better."""
+    found = calibration.preprocessing
+    if found is None:
+        return ""
+    seconds = found.cpu_s_per_item
+    said = f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
+    files = several(found.measured_files, "measured file")
+    return f"Loading and processing an item takes {said} s of CPU ({found.label} from {files})"
 
 
 def budget_row(compared: Sequence[Column]) -> Row:

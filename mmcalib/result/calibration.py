@@ -16,7 +16,6 @@ from mmcalib.result.budget import Budgets
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.corpus_counts import Corpus
 from mmcalib.result.costs import Costs, gate_of
-from mmcalib.result.encoder_sweep import EncoderSweep
 from mmcalib.result.evidence import Evidence
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memories
@@ -25,7 +24,6 @@ from mmcalib.result.processor_cache import ProcessorCache
 from mmcalib.result.processor_device import ProcessorDevice
 from mmcalib.result.server import ServerPart
 from mmcalib.result.startup import Startup
-from mmcalib.result.throughput import Throughput
 from mmcalib.result.traffic import ServedTraffic
 
 SCHEMA_VERSION: Final = 1
@@ -52,6 +50,16 @@ class Model(DocumentPart):
     source: Literal["local", "hub", "bundled"]
     architecture: str
     doubts: list[str] = Field(default_factory=list)
+
+
+class Preprocessing(DocumentPart):
+    """CPU seconds, of all threads, to load and process an item: the mean over the corpus, computed
+    from so many `measured_files`.
+    """
+
+    cpu_s_per_item: float
+    measured_files: int
+    label: Literal["computed"] = "computed"
 
 
 class Limits(DocumentPart):
@@ -97,9 +105,8 @@ class CalibrationDocument(DocumentPart):
     verdict: Literal["pass", "fail"]
     costs: Costs | None = None
     cache: ProcessorCache | None = None
-    encoder_sweep: EncoderSweep | None = None
     processor_device: ProcessorDevice | None = None
-    throughput: Throughput | None = None
+    preprocessing: Preprocessing | None = None
     server: ServerPart | None = None
     traffic: ServedTraffic | None = None
 

@@ -27,8 +27,7 @@ from mmcalib.workflows.gate.calibration import Calibration
 class Job:
     """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
     policy that asks for concurrency raises UsageError then, and so does a search for the worst
-    order; so does an encoder sweep without an engine start. `config` is what the user serves with
-    today; `engine_args`, as vLLM names them, are what the server has besides: those that a
+    order. `config` is what the user serves with today; `engine_args`, as vLLM names them, are what the server has besides: those that a
     calibration derives, or has options for, raise UsageError.
     """
 
@@ -45,7 +44,6 @@ class Job:
     gpu: Gpu | None = None
     allow_url: bool = False
     probe: ProbeOptions = PROBE
-    encoder_sweep: bool = False
     device: Device = "auto"
     pin_kv_cache: bool = False
     config: WrittenConfiguration = field(default_factory=WrittenConfiguration)
@@ -82,7 +80,6 @@ class Job:
             gpu=gpu,
             allow_url=options.allow_url,
             probe=probe,
-            encoder_sweep=options.encoder_sweep,
             device=options.device,
             pin_kv_cache=options.pin_kv_cache,
             config=config,
@@ -95,11 +92,6 @@ class Job:
             raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
         if self.pin_kv_cache and self.gpu is None:
             raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
-        if self.encoder_sweep and self.validate not in ("startup", "replay"):
-            raise UsageError(
-                f"--encoder-sweep needs an engine, which --validate {self.validate} does not start",
-                hint="--validate startup, or replay",
-            )
 
     @property
     def cache(self) -> Path:

@@ -50,7 +50,6 @@ def is_one_error(err: str) -> bool:
         (["--gpu-memory-utilization", "90"], "90.0 is not a share", "0.9"),
         (["--concurrency", "0"], "--concurrency must be a number above 0", "16"),
         (["--concurrency", "4"], "--concurrency needs --gpu", "--gpu L4"),
-        (["--encoder-sweep", "--validate", "budget"], "--encoder-sweep needs an engine", "replay"),
         (["--device", "gpu"], "--device gpu: no such choice", "one of auto, cpu, cuda"),
         (["--ram-budget", "lots"], "--ram-budget lots: not a size", "--ram-budget 16GiB"),
         (["--policy", "none.yaml"], "--policy none.yaml: No such file", ""),

@@ -9,17 +9,10 @@ from mmcalib.derive.bounds import Area
 from mmcalib.domain.label import Label
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.result.budget import Budgets, EncoderBudget
-from mmcalib.result.calibration import Limits, Model, Tool
+from mmcalib.result.calibration import Limits, Model, Preprocessing, Tool
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.corpus_counts import Corpus, ModalityItems, Tokens
 from mmcalib.result.costs import Costs, KnownCost, ModalityCosts, RefusedShape, TextCost
-from mmcalib.result.encoder_sweep import (
-    EncoderCurve,
-    EncoderPoint,
-    EncoderSweep,
-    ModalitySweep,
-    UnsweptSize,
-)
 from mmcalib.result.evidence import Evidence
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memories, Memory
@@ -27,7 +20,6 @@ from mmcalib.result.processor_cache import CachePoint, ProcessorCache
 from mmcalib.result.processor_device import ProcessedItems, ProcessorDevice
 from mmcalib.result.server import ServerPart
 from mmcalib.result.startup import ReplayResult, Startup
-from mmcalib.result.throughput import CostliestFile, ModalityRates, Rates, Throughput
 from mmcalib.result.traffic import ServedTraffic
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.serving import figures
@@ -66,9 +58,8 @@ def calibration() -> Calibration:
         verdict="pass",
         costs=_costs(),
         cache=_cache(),
-        encoder_sweep=_encoder_sweep(),
         processor_device=_processor_device(),
-        throughput=_throughput(),
+        preprocessing=Preprocessing(cpu_s_per_item=0.047663, measured_files=18),
         server=_server(),
         traffic=ServedTraffic(
             gpu="L4",
@@ -106,102 +97,6 @@ def _processor_device() -> ProcessorDevice:
             )
         },
         not_compared={"video": "it computes on the CPU, whatever device is named"},
-    )
-
-
-def _throughput() -> Throughput:
-    """Clips cost 15 times what pages do; the encoder was swept on a CPU, so no rate is promised."""
-    page = CostliestFile(exemplar="/data/scan/page-7.png", shape="1316×756", cpu_s=0.0841)
-    clip = CostliestFile(
-        exemplar="/data/clips/door.mp4", shape="640×360, 16 frames, 8.0 s", cpu_s=0.71
-    )
-    return Throughput(
-        modalities={
-            "image": ModalityRates(
-                items=1200,
-                measured=12,
-                cpu_s=0.0312,
-                cores_per_100_items_s=3.12,
-                encoder_s=0.35,
-                encoder_least_s=0.32,
-                costliest=page,
-            ),
-            "video": ModalityRates(
-                items=47,
-                measured=6,
-                cpu_s=0.468,
-                cores_per_100_items_s=46.8,
-                encoder_s=0.96,
-                encoder_least_s=0.96,
-                costliest=clip,
-            ),
-        },
-        mix=Rates(
-            items=1247,
-            measured=18,
-            cpu_s=0.047663,
-            cores_per_100_items_s=4.7663,
-            encoder_s=0.372991,
-            encoder_least_s=0.344122,
-        ),
-        device="cpu",
-        depth=2,
-        true_depth=32,
-    )
-
-
-def _encoder_sweep() -> EncoderSweep:
-    """Images along a line; clips of which two were encoded, and one was too slow."""
-    sizes = [(140, 140, 1, 25), (420, 420, 1, 225), (420, 420, 2, 450), (1316, 756, 1, 1269)]
-    return EncoderSweep(
-        device="cpu",
-        depth=2,
-        true_depth=32,
-        cache_tokens=2538,
-        cache_bytes=10_395_648,
-        gpu="A100-40G",
-        modalities={
-            "image": ModalitySweep(
-                cap_tokens=1269,
-                cache_bytes_per_token=4096.0,
-                points=[_swept(f"{w}×{h}", n, tokens, tokens * 7) for w, h, n, tokens in sizes],
-                curve=EncoderCurve(
-                    constant_bytes=2_000_000,
-                    bytes_per_token=350_000.0,
-                    bytes_per_token_squared=0.0,
-                    worst_residual=0.00002,
-                ),
-                not_encoded=[],
-            ),
-            "video": ModalitySweep(
-                cap_tokens=1020,
-                cache_bytes_per_token=4096.0,
-                points=[_swept("320×180, 4 frames, 2.0 s", 1, 154, None)],
-                curve=None,
-                not_encoded=[
-                    UnsweptSize(
-                        shape="640×360, 16 frames, 8.0 s",
-                        items=1,
-                        tokens=1020,
-                        reason="it would take longer than --startup-budget",
-                    )
-                ],
-            ),
-        },
-    )
-
-
-def _swept(shape: str, items: int, tokens: int, residual: int | None) -> EncoderPoint:
-    return EncoderPoint(
-        shape=shape,
-        items=items,
-        tokens=tokens,
-        output_bytes=tokens * 4096,
-        input_bytes=tokens * 9408,
-        peak_bytes=2_000_000 + tokens * 350_000 + (residual or 0),
-        residual_bytes=residual,
-        seconds=round(tokens * 0.0011, 3),
-        rehearsed_bytes=tokens * 355_000 if items == 1 and residual else None,
     )
 
 

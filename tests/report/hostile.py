@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from mmcalib.result.check_result import CheckResult
-from mmcalib.result.throughput import Throughput
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 
@@ -50,7 +49,6 @@ def named(name: str) -> Calibration:
     }
     return found.model_copy(
         update={
-            "throughput": _fed(found, name),
             "model": found.model.model_copy(update={"id": name, "doubts": [name]}),
             "limits": limits,
             "corpus": found.corpus.model_copy(update={"modalities": modalities}),
@@ -60,14 +58,3 @@ def named(name: str) -> Calibration:
             ],
         }
     )
-
-
-def _fed(found: Calibration, name: str) -> Throughput | None:
-    fed = found.throughput
-    if fed is None:
-        return None
-    rates = {}
-    for modality, one in fed.modalities.items():
-        costliest = one.costliest.model_copy(update={"exemplar": name})
-        rates[modality] = one.model_copy(update={"costliest": costliest})
-    return fed.model_copy(update={"modalities": rates})

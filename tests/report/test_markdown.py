@@ -39,15 +39,15 @@ def tables(text: str) -> Iterator[list[int]]:
             rows = []
 
 
-def test_there_are_ten_tables() -> None:
-    assert len(list(tables(markdown(calibration(), SERVE)))) == 10
+def test_there_are_seven_tables() -> None:
+    assert len(list(tables(markdown(calibration(), SERVE)))) == 7
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_hostile_names_keep_the_tables_whole(name: str) -> None:
     text = markdown(named(name), SERVE)
     found = list(tables(text))
-    assert len(found) == 10
+    assert len(found) == 7
     assert all(len(set(rows)) == 1 for rows in found)
     assert [len(rows) for rows in found][-1] == 2 + len(named(name).checks)
 
@@ -77,17 +77,6 @@ def test_without_engine_start_frontier_or_requests_it_still_says_so() -> None:
     text = markdown(bare, SERVE)
     assert "No engine was started." in text
     assert "no option that changes what these items cost" in text
-
-
-def test_the_sweep_is_there_only_where_one_was_asked_for() -> None:
-    found = calibration()
-    text = markdown(found, SERVE)
-    assert "## The encoder over sizes" in text
-    assert "rehearsed on A100-40G" in text
-    assert "Fewer than three sizes were encoded" in text
-    assert "--startup-budget |" in text
-    bare = markdown(found.model_copy(update={"encoder_sweep": None}), SERVE)
-    assert "over sizes" not in bare
 
 
 def test_a_knob_that_bleeds_and_figures_that_are_missing_are_said() -> None:

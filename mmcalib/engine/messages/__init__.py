@@ -32,7 +32,6 @@ from mmcalib.engine.messages.serving import (
     ServeOptions,
     StartEngine,
 )
-from mmcalib.engine.messages.sweeping import BatchEncoded, Encode
 from mmcalib.engine.messages.texts import (
     BareRequest,
     BoundTexts,
@@ -51,7 +50,6 @@ __all__ = [
     "Answered",
     "AskBudget",
     "BareRequest",
-    "BatchEncoded",
     "Blank",
     "BoundTexts",
     "BudgetFound",
@@ -62,7 +60,6 @@ __all__ = [
     "DeviceTried",
     "DevicesCompared",
     "Done",
-    "Encode",
     "EngineStarted",
     "Failed",
     "File",

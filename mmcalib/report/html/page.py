@@ -8,13 +8,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mmcalib import wording
-from mmcalib.report import device_words, throughput_words, traffic_words, words
+from mmcalib.report import device_words, traffic_words, words
 from mmcalib.report.html.adequacy import adequacy
 from mmcalib.report.html.before_after import BeforeAfter
 from mmcalib.report.html.cache import cache
 from mmcalib.report.html.costly import CostlyItem
 from mmcalib.report.html.distribution import distributions
-from mmcalib.report.html.encoder import encoders
 from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.html.headline import facts, headlines
 from mmcalib.report.html.memory import memory
@@ -74,11 +73,9 @@ def page(
         memory=memory(shown),
         adequacy=adequacy(shown),
         cache=cache(shown.cache) if shown.cache else None,
-        encoders=list(encoders(shown.encoder_sweep)) if shown.encoder_sweep else [],
         traffic=traffic(shown.traffic) if shown.traffic else None,
         served=traffic_words,
         device=device_words,
-        fed=throughput_words,
         items=items,
         pair=pair,
         thumbnails=thumbnails,

@@ -100,8 +100,6 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
     """Every name that a field of the calibration gives → what takes its place."""
     given = [m.tokens.exemplar for m in calibration.corpus.modalities.values()]
     given += [entry.exemplar for entry in calibration.limits.evidence]
-    if calibration.throughput:
-        given += [m.costliest.exemplar for m in calibration.throughput.modalities.values()]
     parts = calibration.costs.modalities.values() if calibration.costs else ()
     given += [known.exemplar for part in parts for known in part.known]
     names: dict[str, str] = {}

@@ -8,25 +8,25 @@ from typing import Any
 
 from mmcalib.checks.catalogue.engine import RUN_FINISHED
 from mmcalib.checks.check import Check, verdict
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.preprocessing import mean_cpu_s
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.result.budget import Budgets
-from mmcalib.result.calibration import Limits, Model, Tool, YourConfiguration
+from mmcalib.result.calibration import Limits, Model, Preprocessing, Tool, YourConfiguration
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.server import ServerPart
 from mmcalib.version import __version__
 from mmcalib.workflows.calibration.cache import cache_report
 from mmcalib.workflows.calibration.decided import Decided
-from mmcalib.workflows.calibration.encoder_sweep import encoder_sweep
 from mmcalib.workflows.calibration.evidence import evidence, with_effects
 from mmcalib.workflows.calibration.frontier import frontier_points
 from mmcalib.workflows.calibration.given import default_args
 from mmcalib.workflows.calibration.memory_found import MemoryFound
 from mmcalib.workflows.calibration.proven import Proven
 from mmcalib.workflows.calibration.reviewed import Reviewed
-from mmcalib.workflows.calibration.throughput import throughput
 from mmcalib.workflows.corpus_figures import corpus_figures
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.gate.costs import costs
@@ -115,18 +115,18 @@ def assemble(
             encoder_decoder=opened.encoder_decoder,
         ),
         cache=cache_report(decision),
-        encoder_sweep=encoder_sweep(
-            proven.sweep,
-            proof.started,
-            decision,
-            memory_found.sizes if memory_found else {},
-            job.gpu,
-        ),
         processor_device=processor_device(reviewed.compared),
-        throughput=throughput(decision.table, proven.sweep, proof.started),
+        preprocessing=_preprocessing(decision.table),
         traffic=memory_found.traffic if memory_found else None,
         server=ServerPart.of(opened.server, dict(reviewed.needed)),
     )
+
+
+def _preprocessing(table: CostTable) -> Preprocessing | None:
+    found = mean_cpu_s(table)
+    if found is None:
+        return None
+    return Preprocessing(cpu_s_per_item=round(found[0], 6), measured_files=found[1])
 
 
 def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfiguration | None:

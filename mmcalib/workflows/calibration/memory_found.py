@@ -31,12 +31,6 @@ from mmcalib.workflows.memory.explored import begin, predicted, rehearsing
 from mmcalib.workflows.memory.pinned import pinned
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.retained import views_check
-from mmcalib.workflows.memory.sizes import (
-    RehearsedSizes,
-    on_the_same_gpu,
-    rehearsed_sizes,
-    sizes_check,
-)
 from mmcalib.workflows.memory.tokens_alone import in_tokens, not_rehearsed
 from mmcalib.workflows.traffic.beside import (
     ServedBeside,
@@ -48,13 +42,12 @@ from mmcalib.workflows.traffic.beside import (
 
 @dataclass(frozen=True, slots=True)
 class MemoryFound:
-    """`sizes` are the encoder's peaks of what a sweep measured; `checks` are those of all stages,
-    in bytes where that is known now. Without a GPU nothing was rehearsed. `pool` is written where
-    that was asked; `yours` is the user's configuration rehearsed, or why it could not be.
+    """`checks` are those of all stages, in bytes where that is known now. Without a GPU nothing was
+    rehearsed. `pool` is written where that was asked; `yours` is the user's configuration
+    rehearsed, or why it could not be.
     """
 
     predicted: Predicted | None
-    sizes: RehearsedSizes
     checks: tuple[Check, ...]
     traffic: ServedTraffic | None = None
     pool: FixedPool | None = None
@@ -78,17 +71,11 @@ def predict_memory(
     """Waits for all that was begun."""
     checks = (*reviewed.checks, *proven.checks)
     if session.prediction is None:
-        return MemoryFound(None, {}, checks)
+        return MemoryFound(None, checks)
     job, decided = session.job, reviewed.decided
     decision, started = decided.decision, proven.proof.started
     found = predicted(session.prediction, session.default_args, decision, session.progress)
     every = rehearsing(session.prediction, session.progress)
-    sizes: RehearsedSizes = {}
-    if proven.sweep:
-        sizes = rehearsed_sizes(every, decision, proven.sweep)
-        check = sizes_check(sizes, proven.sweep)
-        if check is not None and on_the_same_gpu(found, started):
-            checks = (*checks, check)
     kept = pinned(found, decision, every) if job.pin_kv_cache else None
     served = found
     if kept is not None and kept.rehearsed is not None:
@@ -120,7 +107,7 @@ def predict_memory(
     judged += [compared] if compared is not None else []
     pool = kept.pool if kept else None
     yours = session.prediction.known(session.yours.engine_args) if session.yours else None
-    return MemoryFound(found, sizes, tuple(judged), traffic, pool, yours)
+    return MemoryFound(found, tuple(judged), traffic, pool, yours)
 
 
 def _starts_with(decision: Decision, every: Ask) -> StartsWith:

@@ -14,7 +14,6 @@ from mmcalib.workflows.here import here, serves
 from mmcalib.workflows.proof.prove import Proof, ReplaySource, prove
 from mmcalib.workflows.proof.round_trip import round_trip
 from mmcalib.workflows.proof.startup import Launch, not_started
-from mmcalib.workflows.proof.sweep import Sweep, sweep, sweep_check
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,6 @@ class Proven:
     """What engines did, as far as any were started."""
 
     proof: Proof = field(default_factory=Proof)
-    sweep: Sweep | None = None
     checks: tuple[Check, ...] = ()
 
 
@@ -50,10 +48,7 @@ def prove_decision(session: Session, reviewed: Reviewed, engine_yaml: str) -> Pr
         remedy="--validate budget starts nothing",
     )
     checks += proof.checks
-    if not job.encoder_sweep or proof.started is None or proof.failure is not None:
-        return Proven(proof, checks=tuple(checks))
-    swept = sweep(session.host, served.opened, decision, job.startup_budget_s, session.progress)
-    return Proven(proof, swept, checks=(*checks, sweep_check(swept)))
+    return Proven(proof, checks=tuple(checks))
 
 
 def _launch(session: Session, reviewed: Reviewed) -> Launch:
@@ -66,5 +61,5 @@ def _launch(session: Session, reviewed: Reviewed) -> Launch:
         session.scratch,
         session.job.startup_budget_s,
         serves(served.opened.device, session.job.gpu),
-        session.prediction is not None and not session.job.encoder_sweep,
+        session.prediction is not None,
     )

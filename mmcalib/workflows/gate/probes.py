@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from mmcalib.derive.bounds import Area
-from mmcalib.derive.encoder_sizes import TILE_PX
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.releases.constants import QWEN_MOST_ASPECT, QWEN_MOST_FRAMES
 
@@ -16,6 +15,8 @@ _CLIP_PX = 30_000_000
 # Every layout of up to 12 tiles (InternVL's `max_dynamic_patch`), and the largest of up to 6×6
 # (LLaVA-OneVision).
 _TILES, _SQUARE = 12, 6
+# The largest tile edge that is known (InternVL's; others have 336 and 384).
+_TILE_PX = 448
 # (short side at least, aspect ratio at most): the most generous first.
 DOMAINS: Sequence[tuple[int, float]] = ((1, QWEN_MOST_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
 _LARGE_PX = 4000
@@ -49,7 +50,7 @@ def layouts() -> list[ImageShape]:
     each = range(1, _TILES + 1)
     tiles = {(a, d) for a in each for d in each if a * d <= _TILES}
     tiles |= {(a, d) for a in (_SQUARE - 1, _SQUARE) for d in (_SQUARE - 1, _SQUARE)}
-    sizes = [(a * TILE_PX, d * TILE_PX) for a, d in sorted(tiles)]
+    sizes = [(a * _TILE_PX, d * _TILE_PX) for a, d in sorted(tiles)]
     between = [(640, 480), (480, 641), (1080, 1920), (333, 1111), (2222, 777), (100, 100), (37, 53)]
     return _images([*sizes, *between])
 
