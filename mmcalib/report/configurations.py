@@ -362,7 +362,5 @@ CONFIGURATIONS: Final[Mapping[str, ConfigurationFormat]] = {
         variables=True,
     ),
     "k8s": ConfigurationFormat("k8s.yaml", _k8s, use="kubectl apply -f {file}", variables=True),
-    "python": ConfigurationFormat(
-        "py", _python, use="LLM(**ENGINE_ARGS), as at the end of {file}"
-    ),
+    "python": ConfigurationFormat("py", _python, use="LLM(**ENGINE_ARGS), as at the end of {file}"),
 }

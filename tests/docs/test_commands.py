@@ -36,7 +36,6 @@ def test_command_runs(page: str, line: str, workspace: Path) -> None:
     check(page, line, workspace)
 
 
-
 def marks(code: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] * ("ray" in code) + [pytest.mark.engine] * ("ray.data.llm" in code)
 

@@ -27,9 +27,7 @@ WANTED_RAM_BYTES = 7 * GIB
 WANTED_DISK_BYTES = GIB
 
 
-def examine(
-    *, env: Mapping[str, str] | None = None, progress: Progress | None = None
-) -> Diagnosis:
+def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None = None) -> Diagnosis:
     """Ask vLLM, the hub and the machine; `env` (default: the process environment) is the hub's."""
     env = os.environ if env is None else env
     progress = progress or Silent()
