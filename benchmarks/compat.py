@@ -5,9 +5,9 @@
 
 Each release has an environment of its own (below `--environments`, made by pip where it is not
 there, with vLLM's CPU build where that release has one), in which this checkout runs: what vLLM
-can be asked for, then with `--media` `run`, `validate`, `check`, `plan` and `rehearse` over it, then with
-`--tests` the project's own tests of what faces vLLM. Rows are kept in `--rows`, one file a release,
-and `--page` writes the table of all that are there. Exits 1 where anything is wrong.
+can be asked for, then with `--media` `run`, `validate`, `check`, `plan` and `rehearse` over it,
+then with `--tests` the project's own tests of what faces vLLM. Rows are kept in `--rows`, one file
+a release, and `--page` writes the table of all that are there. Exits 1 where anything is wrong.
 """
 
 from __future__ import annotations

@@ -54,13 +54,15 @@ class CheckId:
 @dataclass(frozen=True, slots=True)
 class Check:
     """`remedy` has one alternative a line, the harmless one first; it is empty where nothing needs
-    doing.
+    doing. `names` are the parts of its words that are names of files, or foreign and may hold some:
+    a redacted report replaces them.
     """
 
     id: CheckId
     status: Status
     detail: str
     remedy: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The report of a calibration in every form that people read, with or without names and pictures."""
+"""The report of a calibration in every form that people read, with or without names."""
 
 from __future__ import annotations
 

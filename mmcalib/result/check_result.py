@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from mmcalib.checks.check import ASSUMED, KEEP, NOT_STARTED
 from mmcalib.result.part import DocumentPart
 
 
 class CheckResult(DocumentPart):
+    """`names` are the parts of its words that are names of files, or foreign and may hold some."""
+
     name: str
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str
     remedy: str = ""
+    names: list[str] = Field(default_factory=list)
 
     @property
     def remedies(self) -> list[str]:

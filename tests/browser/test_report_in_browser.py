@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from mmcalib.report.issue import issue
-from mmcalib.report.report import html
-from mmcalib.report.report import Report
+from mmcalib.report.report import Report, html
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.hostile import NAMES, named

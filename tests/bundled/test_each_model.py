@@ -13,7 +13,6 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.engine.messages import Blank
 from mmcalib.media.blank import write_blank
 from mmcalib.models import Geometry, bundled
 from mmcalib.progress import Silent

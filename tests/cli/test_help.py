@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path

@@ -112,10 +112,10 @@ def test_options_in_prose_exist() -> None:
     known |= {"--limit-mm-per-prompt", "--port", "--no-x", "--cache", "--media"}
     known |= {"--mm-processor-device", "--mm-tensor-ipc", "--trust-remote-code"}
     known |= {"--install-completion", "--show-completion"}
-    known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file", "--from-file", "--dry-run"}
-    known |= {"--build-arg", "--tag", "--rm", "--shm-size", "--constraint", "--system"}
+    known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file"}
+    known |= {"--build-arg", "--tag", "--rm", "--shm-size", "--constraint"}
     known |= {"--api-key", "--memory"}
-    known |= {"--break-system-packages", "--quantization", "--moe-backend"}
+    known |= {"--quantization", "--moe-backend"}
     # `vllm bench serve`
     known |= {"--backend", "--endpoint", "--dataset-name", "--dataset-path", "--disable-shuffle"}
     known |= {"--no-oversample", "--num-prompts", "--custom-output-len", "--ignore-eos"}

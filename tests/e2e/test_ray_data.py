@@ -1,6 +1,7 @@
 """The snippet of docs/recipes/deploy.md in Ray Data LLM itself: what was calibrated for is
-processed, and what is beyond the limits is not. Ray takes some releases of vLLM only: MMCALIB_RAY_PYTHON names the
-interpreter of an environment with one of them, and without it this one is tried.
+processed, and what is beyond the limits is not. Ray takes some releases of vLLM only:
+MMCALIB_RAY_PYTHON names the interpreter of an environment with one of them, and without it this
+one is tried.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def test_a_misspelt_name_is_answered_with_close_ones() -> None:
     with pytest.raises(UsageError, match=r"'RTX-4099' is known; close to it: .*RTX-4090") as caught:
         catalogue.find("RTX-4099")
     assert caught.value.hint.endswith(catalogue.ANY)
-    assert f"lists {len(catalogue.names())};" in caught.value.hint
+    assert f"shows {len(catalogue.names())};" in caught.value.hint
 
 
 @pytest.mark.parametrize(

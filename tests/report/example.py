@@ -393,6 +393,7 @@ def _checks() -> list[CheckResult]:
             "warn",
             "2 skipped, such as /data/scan/broken.jpg: image file is truncated (3 bytes missing)",
             "skipped.jsonl lists them with reasons",
+            "/data/scan/broken.jpg",
         ),
         _check("stand-ins agree", "pass", "18 real items cost what blanks of their shape cost"),
         _check(
@@ -426,5 +427,6 @@ def _checks() -> list[CheckResult]:
     ]
 
 
-def _check(name: str, status: Status, detail: str, remedy: str = "") -> CheckResult:
-    return CheckResult(name=name, status=status, detail=detail, remedy=remedy)
+def _check(name: str, status: Status, detail: str, remedy: str = "", *names: str) -> CheckResult:
+    found = list(names)
+    return CheckResult(name=name, status=status, detail=detail, remedy=remedy, names=found)

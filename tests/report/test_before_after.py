@@ -13,8 +13,7 @@ from mmcalib.derive.bounds import Area
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.report.html.before_after import BeforeAfter, before_after
 from mmcalib.report.html.roots import Roots
-from mmcalib.report.report import html
-from mmcalib.report.report import Report
+from mmcalib.report.report import Report, html
 from mmcalib.result.costs import KnownCost
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration

@@ -9,8 +9,7 @@ import pytest
 
 from mmcalib.report.html.cache import cache as cache_figure
 from mmcalib.report.html.frontier import frontiers
-from mmcalib.report.report import html
-from mmcalib.report.report import Report
+from mmcalib.report.report import Report, html
 from mmcalib.result.memory import Memory
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration

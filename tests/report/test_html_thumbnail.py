@@ -12,8 +12,7 @@ from PIL import Image
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Modality
 from mmcalib.report.html.costly import pictures
-from mmcalib.report.report import html
-from mmcalib.report.report import Report
+from mmcalib.report.report import Report, html
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 

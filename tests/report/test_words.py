@@ -11,9 +11,7 @@ from rich.console import Console
 from mmcalib import wording
 from mmcalib.cli.output import finish
 from mmcalib.report import words
-from mmcalib.report.report import html
-from mmcalib.report.report import md
-from mmcalib.report.report import Report
+from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
 from mmcalib.result.calibration import YourConfiguration
 from mmcalib.result.evidence import grouped

@@ -22,8 +22,8 @@ from rich.console import Console
 
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, UsageError
-from mmcalib.report.html.roots import Roots
 from mmcalib.report.configurations import CONFIGURATIONS
+from mmcalib.report.html.roots import Roots
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
 from mmcalib.workflows.gate.calibration import Calibration

@@ -13,10 +13,8 @@ from rich.console import Console
 
 from mmcalib.cli.output import finish
 from mmcalib.errors import OutputError
-from mmcalib.report.report import html
-from mmcalib.report.report import md
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.report.report import Report
+from mmcalib.report.report import Report, html, md
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.cli.conftest import Cli
 from tests.report.example import calibration

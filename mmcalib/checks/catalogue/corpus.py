@@ -10,7 +10,7 @@ from mmcalib.checks.facts import CheckFacts, Need
 from mmcalib.checks.rule import CheckStage, Rule
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.wording import one_line
+from mmcalib.wording import one_line, without_particulars
 
 CORPUS_READABLE = CheckId("corpus readable")
 STAND_INS_AGREE = CheckId("stand-ins agree")
@@ -29,6 +29,11 @@ _SHOWN = 3
 _SAME_SAMPLES = 160
 
 
+def _names(path: str, reason: str) -> tuple[str, ...]:
+    """The item; and the reason, where it has particulars, which may be names, too."""
+    return (path,) if without_particulars(reason) == reason else (path, reason)
+
+
 def _readable(facts: CheckFacts) -> Iterator[Check]:
     corpus = facts.corpus
     if not corpus.skipped:
@@ -40,6 +45,7 @@ def _readable(facts: CheckFacts) -> Iterator[Check]:
         "warn",
         f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}",
         "skipped.jsonl lists them with reasons",
+        _names(first.path, first.reason),
     )
 
 
@@ -59,9 +65,9 @@ def _agreement(facts: CheckFacts) -> Iterator[Check]:
             detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
             yield Check(STAND_INS_AGREE, "pass", detail)
         return
+    first = table.mismatches[:_SHOWN]
     shown = "; ".join(
-        f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})"
-        for m in table.mismatches[:_SHOWN]
+        f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})" for m in first
     )
     yield Check(
         STAND_INS_AGREE,
@@ -69,6 +75,7 @@ def _agreement(facts: CheckFacts) -> Iterator[Check]:
         f"{len(table.mismatches)} of {table.compared} sampled items differ; the real one counts: "
         f"{shown}",
         "raise --sample to measure more real items",
+        tuple(m.exemplar for m in first),
     )
 
 
@@ -99,6 +106,7 @@ def _sounds(facts: CheckFacts) -> Iterator[Check]:
         f"{len(differ)} of {len(table.resampled)} sampled sounds, resampled for the model, have "
         f"another length in librosa: {shown}; vLLM's counts",
         "listen to them, and convert them to WAV or FLAC",
+        tuple(one.exemplar for one in differ[:_SHOWN]),
     )
 
 
@@ -113,6 +121,7 @@ def _loaded(facts: CheckFacts) -> Iterator[Check]:
             "warn",
             f"{len(unreadable)} cannot be loaded, such as {first.path}: {first.reason}",
             "remove or convert them: such requests fail",
+            _names(first.path, first.reason),
         )
 
 
@@ -158,6 +167,7 @@ def _refused(table: CostTable, modality: Modality, dialect: Dialect) -> Iterator
             "fail",
             lines="remove or convert them: such requests fail",
         ),
+        _names(first.exemplar, first.reason),
     )
 
 

@@ -29,6 +29,7 @@ def excess_check(excess: Excess, dialect: Dialect) -> Check:
         "may run out of memory under load, and how many bytes it takes is not known here: --gpu "
         "rehearses such a step",
         f"{fewer}, or {lower}" if excess.max_num_seqs else lower,
+        (cost.exemplar,),
     )
 
 

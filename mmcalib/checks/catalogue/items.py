@@ -47,7 +47,8 @@ def admitted(
         over += int(costs.counts[costs.embeds > limit].sum())
     if not over:
         detail = f"largest item {number(largest.embeds)} tokens, encoder cache {number(limit)}"
-        return Check(ADMITTED, "pass", f"{detail}: {largest.exemplar}")
+        named = f"{detail}: {largest.exemplar}"
+        return Check(ADMITTED, "pass", named, names=(largest.exemplar,))
     ends = dialect.say(flags="", lines=" and end with HTTP 400")
     return Check(
         ADMITTED,
@@ -58,6 +59,7 @@ def admitted(
             flags=f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more",
             lines=_room(largest, budget, knobs, engine_args),
         ),
+        (largest.exemplar,),
     )
 
 
@@ -164,6 +166,7 @@ def _still_accepted(facts: CheckFacts) -> Iterator[Check]:
             f"{several_are(items, 'item')} refused under the chosen setting, such as "
             f"{first.exemplar}",
             "--max-tokens-per-item larger",
+            (first.exemplar,),
         )
 
 
@@ -186,7 +189,8 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
         total = sum(one.items for one in kept.values())
         parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
         detail = f"{items:,} of {several(total, 'item')} made smaller: {parts}. Otherwise "
-        yield Check(KEPT_WHOLE, "warn", detail + decision.forced, _ROOM[decision.forced_by])
+        names = (decision.forced,) if decision.forced_by == "context" else ()
+        yield Check(KEPT_WHOLE, "warn", detail + decision.forced, _ROOM[decision.forced_by], names)
         return
     before, after = decision.default_table, facts.configuration.table
     smaller = [
@@ -202,6 +206,7 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
             f"{worst.exemplar}: "
             f"{worst.tokens} of {tokens[worst.shape]} tokens",
             "--prefer throughput allows it; else report this as a bug of mmcalib",
+            (worst.exemplar,),
         )
     elif decision.setting != decision.default_table.setting:
         detail = "under the chosen setting every item costs what it costs by default"
@@ -238,6 +243,7 @@ def _shrunk(facts: CheckFacts) -> Iterator[Check]:
         f"{which} made smaller by the model's default, {cap.name} of {cap.value:,} pixels, "
         f"such as {largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels",
         "cut such images into parts if their detail matters",
+        (largest.exemplar,),
     )
 
 

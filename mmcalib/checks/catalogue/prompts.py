@@ -107,12 +107,13 @@ def fits(
     room = dialect.number(longest.max_model_len)
     of = dialect.say(flags=f"{room} tokens", lines=room)
     detail = f"{longest.longest.origin}: {longest.parts}, of {of}"
+    names = (longest.longest.origin,)
     if longest.whole and not longest.unknown:
-        return Check(PROMPTS_FIT, "pass", detail)
+        return Check(PROMPTS_FIT, "pass", detail, names=names)
     context = dialect.setting("max_model_len", longest.needed_tokens)
     remedy = dialect.say(flags=f"{context}, or {fewer}", lines=context if longer else fewer)
     status: Literal["fail", "warn"] = "warn" if longest.passes else "fail"
-    return Check(PROMPTS_FIT, status, f"{longest.trouble}; {detail}", remedy)
+    return Check(PROMPTS_FIT, status, f"{longest.trouble}; {detail}", remedy, names)
 
 
 def _counted(limits: Mapping[str, Any], modality: str, count: int) -> Any:
@@ -165,6 +166,7 @@ def _admitted(facts: CheckFacts) -> Iterator[Check]:
         dialect.say(
             flags="--coverage 1, --count more, or split them", lines=line(LIMIT, {**limits, **more})
         ),
+        (over.first,),
     )
 
 

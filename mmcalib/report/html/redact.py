@@ -1,53 +1,29 @@
-"""A calibration without the names of files, for reports that leave the house."""
+"""A calibration without the names of files, for reports that leave the house.
+
+Names are in fields: exemplars, the model, and `names` of a check. What they hold is replaced there
+and wherever a sentence repeats it; a sentence that still names a folder of theirs is withheld.
+"""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
+from urllib.parse import quote
 
 from mmcalib import wording
 from mmcalib.domain.label import Label
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
-from mmcalib.media.file_names import MEDIA_ENDINGS
+from mmcalib.locations.location import Location
+from mmcalib.media.file_names import MEDIA_ENDINGS, ending_of
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.wording import one_line
 
 WITHHELD = "(path withheld)"
 
-# Endings of what a corpus, a list of requests or an archive is kept in, and of drawings, which no
-# model takes.
-_ENDINGS = "|".join(
-    (
-        *sorted(MEDIA_ENDINGS),
-        *("svg", "jsonl?", "csv", "tsv", "txt", "ya?ml", "pdf"),
-        *("tar", "tgz", "gz", "zip", "parquet", "arrow"),
-    )
-)
-_END = rf"\.(?:{_ENDINGS})(?:[?#]\S*)?(?::\d+)?(?![\w])"
-_START = r"(?:(?<=[\s(\[\"'`=,;<{|])|^)"
-# What our own sentences name.
-_OURS = r"(?!https?://docs\.|https://huggingface\.co(?:[\s,;]|$))"
-# In this order: from the first slash to the last ending, whatever lies between; what our sentences
-# name as an example; a rooted path without ending, which ends where a sentence goes on; a line of a
-# file; one word with an ending.
-_PATHS = (
-    re.compile(rf"{_START}{_OURS}\S*[/\\].*{_END}", re.I | re.S),
-    re.compile(r"(?<=such as )(?!\0\d+\0)(?!\(path).+?(?=: |\0|$)", re.S),
-    re.compile(
-        rf"{_START}{_OURS}(?:/|~\w*/|\\+\w|[a-z]:\\|data:|[a-z][a-z0-9+.-]*://)(?=\S)"
-        r".+?(?=: |\0|$)",
-        re.I | re.S,
-    ),
-    re.compile(rf"{_START}\S+:\d+(?=: )"),
-    re.compile(rf"{_START}[^\s/]+{_END}", re.I),
-)
-# Sentences are shorter. Patterns and names take time that grows with the square of a text.
-_MOST_CHARS = 5_000
 _MOST_NAMES = 5_000
-_LINE = re.compile(r"^(?P<file>.*):(?P<line>\d+)$", re.S)
+_ENDINGS = MEDIA_ENDINGS | {"jsonl"}
 # Words of the document itself, of which it knows no others; a file may have their name.
 _FIXED = frozenset(
     {
@@ -63,8 +39,8 @@ def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dic
     """The calibration with every file's name replaced, and the name that each
     path has got.
 
-    Known names become `item-1.jpg` and the like; whatever else looks like a path is withheld.
-    Raises UsageError where so many are named that no run wrote it.
+    Items become `item-1.jpg` and the like, of a folder its last part is left, and foreign words of
+    a check are withheld. Raises UsageError where so many are named that no run wrote it.
     """
     names = _aliases(calibration)
     if len(names) > _MOST_NAMES:
@@ -76,24 +52,22 @@ def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dic
         # Its lines are of a file of the user's, whatever they name.
         yours = calibration.yours.model_copy(update={"file": "", "diff": ""})
         calibration = calibration.model_copy(update={"yours": yours})
-    spoken = _spoken(names)
-    local = calibration.model.source == "local"
-    model = _model(calibration.model.id, local=local)
-    model_arg = _model(str(calibration.engine_config.get("model")), local=local)
-    document = calibration.model_dump(exclude={"costs", "model"})
+    spoken, folders = _spoken(names), _folders(names)
+
+    def hide(text: str) -> str:
+        if text in _FIXED:
+            return text
+        if text in names:
+            return names[text]
+        for one, alias in spoken.items():
+            if one in text:
+                text = text.replace(one, alias)
+        return WITHHELD if any(folder in text for folder in folders) else text
+
     clean = CalibrationDocument.model_validate(
-        {
-            **_walk(document, lambda text: _hide(text, names, spoken)),
-            "model": {
-                **calibration.model.model_dump(),
-                "id": model,
-                "doubts": [_hide(doubt, names, spoken) for doubt in calibration.model.doubts],
-            },
-        }
+        _walk(calibration.model_dump(exclude={"costs"}), hide)
     )
-    config = {**clean.engine_config, "model": model_arg}
-    kept = clean.model_copy(update={"costs": calibration.costs, "engine_config": config})
-    return kept, names
+    return clean.model_copy(update={"costs": calibration.costs}), names
 
 
 def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
@@ -102,18 +76,24 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
     given += [entry.exemplar for entry in calibration.limits.evidence]
     parts = calibration.costs.modalities.values() if calibration.costs else ()
     given += [known.exemplar for part in parts for known in part.known]
+    foreign = [name for check in calibration.checks for name in check.names]
     names: dict[str, str] = {}
     files: dict[str, str] = {}
     for name in dict.fromkeys(filter(None, given)):
-        line = _LINE.match(name)
-        file = line["file"] if line else name
-        ending = re.search(rf"\.(?:{_ENDINGS})$", file, re.I)
+        file, _, line = name.rpartition(":")
+        if not (file and line.isdecimal()):
+            file, line = name, ""
+        ending = ending_of(file)
+        shown = f".{ending}" if ending in _ENDINGS else ""
         kind = "requests" if line else "item"
-        alias = files.setdefault(
-            file, f"{kind}-{len(files) + 1}{ending[0].lower() if ending else ''}"
-        )
-        names[name] = f"{alias}:{line['line']}" if line else alias
-        names.setdefault(file, alias)
+        names[file] = files.setdefault(file, f"{kind}-{len(files) + 1}{shown}")
+        names[name] = f"{names[file]}:{line}" if line else names[file]
+    names |= {name: WITHHELD for name in foreign if name and name not in names}
+    model = calibration.model
+    models = (model.id, calibration.engine_config.get("model")) if model.source == "local" else ()
+    for name in (model.id, *_strings(calibration.engine_config)):
+        if name in models or name.startswith(("/", "~", ".")) or "\\" in name:
+            names[name] = os.path.basename(name.rstrip("/\\").replace("\\", "/"))
     return names
 
 
@@ -130,30 +110,26 @@ def _spoken(names: dict[str, str]) -> dict[str, str]:
     return spoken
 
 
-def _hide(text: str, names: dict[str, str], spoken: dict[str, str]) -> str:
-    if text in _FIXED:
-        return text
-    if text in names:
-        return names[text]
-    if len(text) > _MOST_CHARS:
-        return WITHHELD
-    for one, alias in spoken.items():
-        if one in text:
-            text = text.replace(one, alias)
-    known = {f"\0{place}\0": alias for place, alias in enumerate(dict.fromkeys(names.values()))}
-    for mark, alias in known.items():
-        text = text.replace(alias, mark)
-    for pattern in _PATHS:
-        text = pattern.sub(WITHHELD, text)
-    for mark, alias in known.items():
-        text = text.replace(mark, alias)
-    return text
+def _folders(names: dict[str, str]) -> set[str]:
+    """Where they lie, as sentences and URLs have it."""
+    files = [Location.of(name).archive or name for name in names]
+    found = {os.path.dirname(file) for file in files}
+    return {
+        f"{way}/"
+        for folder in found
+        for way in (folder, quote(folder, errors="replace"))
+        if len(way) >= _SHORT
+    }
 
 
-def _model(name: str, *, local: bool) -> str:
-    """A hub id as it is; of a folder its last part."""
-    rooted = local or name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
-    return os.path.basename(name.rstrip("/\\").replace("\\", "/")) if rooted else name
+def _strings(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            yield from (text for one in value.values() for text in _strings(one))
+        case list() | tuple():
+            yield from (text for one in value for text in _strings(one))
 
 
 def _walk(value: Any, change: Callable[[str], str]) -> Any:

@@ -163,6 +163,7 @@ def _large_items(decision: Decision) -> Iterator[Check]:
             f"{batched} tokens; the next large {worst.modality} waits",
             f"--max-num-batched-tokens {2 * item.embeds} makes room for two and takes GPU memory"
             + (smaller if worst.modality in decision.turns() else ""),
+            (item.exemplar,),
         )
     elif found:
         each = (f"{number(r.items)} × {r.modality} of {r.item.embeds} tokens" for r in found)

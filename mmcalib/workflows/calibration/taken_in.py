@@ -77,9 +77,8 @@ def server_checks(
     reasons: dict[str, LeftOut] = {}
     for one in left_out:
         reasons.setdefault(one.refusal.variable or one.refusal.remedy, one)
-    shown = "; ".join(
-        f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in list(reasons.values())[:_SHOWN]
-    )
+    first = list(reasons.values())[:_SHOWN]
+    shown = "; ".join(f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in first)
     remedies = [one.refusal.remedy for one in reasons.values() if not one.refusal.variable]
     if values:
         remedies.insert(0, _counting_in(values))
@@ -89,6 +88,7 @@ def server_checks(
         f"it refuses {sum(one.count for one in left_out)} of {items} items whatever the limits, "
         f"which were left out: {shown}",
         "; ".join(remedies),
+        tuple(one.exemplar for one in first),
     )
 
 

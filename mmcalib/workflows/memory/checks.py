@@ -162,17 +162,20 @@ def reserved_check(
     profiled = gib(found.reserved_bytes - found.spare_bytes)
     spare = f", and {gib(found.spare_bytes)} are free beside the KV cache"
     detail = f"{_said(found.worst)}; the profile reserves {profiled}, rehearsed"
+    worst = found.worst
+    names = (worst.exemplar,) if isinstance(worst, WorstStep) and worst.exemplar else ()
     detail += spare if found.spare_bytes else ""
     if found.passes and found.is_tight:
         detail += (
             f"; gpu_memory_utilization leaves {gib(found.outside_bytes)} to the CUDA context, to "
             "fragmentation and to kernels: too little under load"
         )
-        return Check(RESERVED, "warn", detail, f"--gpu-memory-utilization {_roomy(total):g}")
+        roomy = f"--gpu-memory-utilization {_roomy(total):g}"
+        return Check(RESERVED, "warn", detail, roomy, names)
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
-        return Check(RESERVED, "pass", detail + (slack if beyond > 0 else ""))
+        return Check(RESERVED, "pass", detail + (slack if beyond > 0 else ""), names=names)
     where = "out of memory under load"
     if found.fits_outside:
         where = "it would eat what --gpu-memory-utilization leaves to others"
@@ -186,6 +189,7 @@ def reserved_check(
         "warn" if allow_under_reserve else "fail",
         f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
         f"{', or '.join(cures) or other}, or --allow-under-reserve",
+        names,
     )
 
 

@@ -126,6 +126,10 @@ def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
     ]
 
 
+def _origins(replayed: Replayed) -> tuple[str, ...]:
+    return tuple(answer.origin for answer in (*replayed.answers, *replayed.admitted))
+
+
 def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
     """No rejection, no failure, and the engine's token counts equal to the measured ones."""
     name, more = REPLAY, "--startup-budget SECONDS allows more, or run on a GPU machine"
@@ -138,9 +142,10 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
         cure = "mend these requests; --validate startup replays none"
         if ABOVE_LIMIT.search(words):
             cure = "raise the limit that it names"
-        return Check(name, "fail", words, cure)
+        return Check(name, "fail", words, cure, _origins(replayed))
     if differing:
-        return Check(name, "fail", "; ".join(differing[:3]), "report this as a bug of mmcalib")
+        said, cure = "; ".join(differing[:3]), "report this as a bug of mmcalib"
+        return Check(name, "fail", said, cure, _origins(replayed))
     admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
     if not chosen.prompts:
         detail = f"all {chosen.too_heavy} prompts {_TOO_HEAVY} here"
