@@ -96,9 +96,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
     try:
         counter = TextCounter(str(texts.folder))
         plain = (trials.ONE, *trials.conversations(), *trials.worded())
-        found = _agreeing(
-            texts, counter, TextCounting(chat.content_format(texts.renderer)), plain
-        )
+        found = _agreeing(texts, counter, TextCounting(chat.content_format(texts.renderer)), plain)
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:

@@ -25,7 +25,9 @@ def scan(
     ] = False,
     probe: ProbeOptions,
     strict: Strict = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts, and what was skipped, as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the counts, and what was skipped, as JSON.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Count the shapes of a corpus by its headers: neither vLLM nor a model is needed.

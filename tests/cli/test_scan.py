@@ -213,16 +213,12 @@ def test_clips_that_all_fail_alike_are_the_installations_fault(tmp_path: Path) -
     noise_image(media / "a.png")
     command = [sys.executable, "-m", "mmcalib", "scan", "--data", str(media)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), str(ROOT)])}
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "no video can be read here: all 3 files fail" in done.stderr
     assert "mmcalib doctor" in done.stderr
     env["PYTHONPATH"] = str(ROOT)
     for number in range(3):
         (media / f"{number}.mp4").write_bytes(b"\0\0\0\x18ftypisom")
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, "damaged files alone are the corpus' own"

@@ -36,9 +36,9 @@ from mmcalib.engine.messages.sweeping import BatchEncoded, Encode
 from mmcalib.engine.messages.texts import (
     BareRequest,
     BoundTexts,
+    CountingFound,
     CountTexts,
     FindCounting,
-    CountingFound,
     TextsBound,
     TextsCounted,
 )
@@ -61,6 +61,7 @@ __all__ = [
     "CountEmbeds",
     "CountTexts",
     "Counted",
+    "CountingFound",
     "DeviceTried",
     "DevicesCompared",
     "Done",
@@ -81,7 +82,6 @@ __all__ = [
     "ModelOpened",
     "OpenModel",
     "ParseServeConfig",
-    "CountingFound",
     "RehearsalFound",
     "Rehearse",
     "Replay",
