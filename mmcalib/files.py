@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,16 +21,15 @@ def write_text(path: Path, text: str) -> None:
     write_texts({path: text})
 
 
-def write_texts(texts: Mapping[Path, str | Iterator[str]]) -> None:
-    """Replace files that belong together, each by a text or by the pieces of one. Raises
-    OutputError; where one of them could not be filled, the old content of all stays.
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Replace files that belong together. Raises OutputError; where one of them could not be
+    filled, the old content of all stays.
     """
     waiting: dict[Path, str] = {}
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            pieces = [text] if isinstance(text, str) else text
-            waiting[path] = _beside(path, (piece.encode(*_AS) for piece in pieces))
+            waiting[path] = _beside(path, text.encode(*_AS))
         for path in texts:
             os.replace(waiting[path], path)
             del waiting[path]
@@ -90,12 +89,12 @@ def _finish(file: BinaryIO, name: str) -> None:
     os.chmod(name, 0o666 & ~umask)
 
 
-def _beside(path: Path, content: Iterable[bytes]) -> str:
+def _beside(path: Path, content: bytes) -> str:
     """The name of a new file with this content, in the same folder."""
     handle, name = _new(path)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.writelines(content)
+            file.write(content)
             _finish(file, name)
     except BaseException:
         _remove(name)

@@ -46,7 +46,7 @@ _Place = tuple[float, bytes, bytes]
 @dataclass(slots=True)
 class Foremost:
     """At most `PER_RANK` signatures, by their codes, by each of several weights; the same ones in
-    any order of arrival, and of parts the same ones as of the whole.
+    any order of arrival.
     """
 
     _heaps: tuple[list[_Place], ...] = field(default_factory=lambda: tuple([] for _ in _RANKS))

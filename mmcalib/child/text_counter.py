@@ -101,6 +101,8 @@ def main(pipe_fd: int, memory_bytes: int) -> None:
     by its tokens, or by null where it is not counted.
     """
     belong_to_parent()
+    # transformers takes five seconds to import with torch, and a second without.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     pipe = Connection(pipe_fd)
     try:
         confine(memory_bytes)

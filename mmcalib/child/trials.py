@@ -83,20 +83,6 @@ def _conversations() -> Iterator[list[Message]]:
     ]
 
 
-def unusual() -> Iterator[BareRequest]:
-    """What few requests have: names, thoughts, and parts of other types than text."""
-    user, assistant = _turn("user", "a"), _turn("assistant", "b")
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[]"}}
-    parts = [{"type": "refusal", "refusal": "r"}, {"type": "thinking", "thinking": "t"}, "s"]
-    yield _request([{**user, "name": "n"}])
-    yield _request([{"role": "user", "content": parts}])
-    yield _request([user, {**assistant, "reasoning": "r"}, user])
-    yield _request([user, {**assistant, "reasoning_content": "<r>\n"}, user])
-    yield _request([user, {"role": "assistant", "content": [text_part("b"), text_part("c")]}, user])
-    told = {"role": "tool", "tool_call_id": "1", "content": [text_part("1"), text_part("2")]}
-    yield _request([user, {**assistant, "tool_calls": [call]}, told, user])
-
-
 def mixed(modalities: Sequence[Modality]) -> Iterator[BareRequest]:
     """Items of several modalities in one message, and in two."""
     parts = [url_part(PART_OF[modality], "x") for modality in modalities]

@@ -33,7 +33,7 @@ class GlobSource:
         self.pattern = pattern
         steps = os.path.normpath(os.path.abspath(pattern)).split("/")
         fixed = next((n for n, step in enumerate(steps) if is_pattern(step)), len(steps) - 1)
-        self.root = "/".join(steps[:fixed]) or "/"
+        self._root = "/".join(steps[:fixed]) or "/"
         self._steps = [_step(step) for step in steps[fixed:]]
 
     def items(self) -> Iterator[Item | Skipped]:
@@ -53,7 +53,7 @@ class GlobSource:
         stand at: the steps that its next name has to match.
         """
         folders, end = Folders(), len(self._steps)
-        waiting = [(self.root, self._from(0))]
+        waiting = [(self._root, self._from(0))]
         while waiting:
             path, places = waiting.pop()
             if end in places:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from mmcalib.corpus.apart import Apart
@@ -28,15 +27,7 @@ _NOTHING = ("", "file://", "local://")
 _MOST_BRACES = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """A source and the folder or URL that its items lie below."""
-
-    source: Source
-    root: str
-
-
-def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Resolved]:
+def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Source]:
     """`-` is standard input, `@FILE` a list of paths, `scheme://` a URL; else a path, a pattern, or
     several in braces. What exists by this very name, and a `Path`, is that file or folder.
 
@@ -46,36 +37,35 @@ def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Resol
     if isinstance(data, Path):
         yield _folder(os.fspath(data), given_as)
     elif data == STDIN:
-        yield Resolved(PathsSource(StreamLines(sys.stdin.buffer)), os.getcwd())
+        yield PathsSource(StreamLines(sys.stdin.buffer))
     elif not os.path.lexists(data) and data.startswith(_LIST):
-        yield Resolved(PathsSource(ListFile(data.removeprefix(_LIST))), os.getcwd())
+        yield PathsSource(ListFile(data.removeprefix(_LIST)))
     elif os.path.lexists(data) or "{" not in data:
         yield _one(data, given_as)
     else:
         yield from (_one(name, given_as) for name in _braces(data))
 
 
-def _one(data: str, given_as: str) -> Resolved:
+def _one(data: str, given_as: str) -> Source:
     location = Location.of(data)
     if data in _NOTHING:
         raise UsageError(f"--data {data!r} names nothing", hint="--data . is the working folder")
     if location.scheme == _HF:
         from mmcalib.corpus.hf_dataset import HfDatasetSource
 
-        return Resolved(Apart(HfDatasetSource(data), data), data)
+        return Apart(HfDatasetSource(data), data)
     if not location.is_file:
         from mmcalib.corpus.remote import RemoteSource
 
         one = location.archive is None and not is_pattern(data)
-        return Resolved((one and archive_at(data)) or RemoteSource(data), data)
+        return (one and archive_at(data)) or RemoteSource(data)
     if is_pattern(data) and not os.path.lexists(data):
-        matching = GlobSource(data)
-        return Resolved(matching, matching.root)
+        return GlobSource(data)
     return _folder(data, given_as)
 
 
-def _folder(path: str, given_as: str) -> Resolved:
-    return Resolved(FolderSource(path, given_as=given_as), path)
+def _folder(path: str, given_as: str) -> Source:
+    return FolderSource(path, given_as=given_as)
 
 
 def _braces(data: str) -> Iterator[str]:

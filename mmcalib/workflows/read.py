@@ -15,7 +15,7 @@ from mmcalib.census.count_corpus import count_corpus
 from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.requests import RequestsSource, labels
-from mmcalib.corpus.resolve import Resolved, resolve
+from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Skipped, Text
 from mmcalib.domain.shapes import Modality
@@ -79,7 +79,7 @@ def read(
     leads outside the allowed root.
     """
     sources = sources_of(
-        resolved(data),
+        data,
         requests,
         allowed_root=allowed_root,
         allow_url=allow_url,
@@ -110,20 +110,16 @@ def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
     return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
 
 
-def resolved(data: Sequence[str | Path]) -> list[Resolved]:
-    """Every source that `data` names. Raises CorpusError and UsageError."""
-    return [found for one in data for found in resolve(one)]
-
-
 def sources_of(
-    data: Sequence[Resolved],
+    data: Sequence[str | Path],
     requests: Sequence[Path],
     *,
     allowed_root: Path | None,
     allow_url: bool,
     scratch: Path,
 ) -> list[Source]:
-    """Requests first. Raises CorpusError when one is missing."""
+    """Requests first. Raises CorpusError when one is missing, and UsageError."""
+    found = [source for one in data for source in resolve(one)]
     sources: list[Source] = [
         RequestsSource(
             path,
@@ -135,8 +131,7 @@ def sources_of(
         )
         for path, label in zip(requests, labels(requests), strict=True)
     ]
-    sources += [found.source for found in data]
-    return sources
+    return [*sources, *found]
 
 
 def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:

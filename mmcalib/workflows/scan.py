@@ -13,7 +13,7 @@ from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.census import ScannedCorpus, modalities_of
 from mmcalib.workflows.probing import probing
-from mmcalib.workflows.read import not_requests, resolved, sources_of
+from mmcalib.workflows.read import not_requests, sources_of
 from mmcalib.workflows.spec import cache_dir
 
 
@@ -42,7 +42,7 @@ def scan(
     leads outside the allowed root.
     """
     sources = sources_of(
-        resolved(data),
+        data,
         requests,
         allowed_root=allowed_root,
         allow_url=allow_url,

@@ -8,17 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from mmcalib.census.census import Census
 from mmcalib.census.count_corpus import CorpusCount
 from mmcalib.census.count_corpus import count_corpus as take_with
 from mmcalib.census.executors.executor import ProbeTask
 from mmcalib.census.prober import Prober
-from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped

@@ -60,11 +60,6 @@ def test_relative_patterns_start_at_the_working_folder(
     assert list(GlobSource("./b/../*.png").items()) == [Item(str(root / "a.png"))]
 
 
-def test_the_root_is_the_folder_before_the_pattern(root: Path) -> None:
-    assert GlobSource(f"{root}/b/*/e.jpg").root == f"{root}/b"
-    assert GlobSource("/*.jpg").root == "/"
-
-
 @pytest.mark.parametrize("pattern", ["*.tiff", "none/*.jpg", "a.jpg/*"])
 def test_a_pattern_without_a_match_is_an_error(root: Path, pattern: str) -> None:
     with pytest.raises(CorpusError, match="no file matches: "):

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.child.text_counter import TextCounter
 from mmcalib.corpus.asking import bare
 from mmcalib.corpus.content_parts import MODALITY_OF, PART_OF, url_part
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import (
     BareRequest,
-    CountTexts,
     CountingFound,
+    CountTexts,
     FindCounting,
 )
+from mmcalib.workflows.gate.counting import Counting
 from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab
@@ -105,7 +105,7 @@ def test_it_never_comes_to_another_number_than_vllm(
     """Over conversations with system turns, items and words of all kinds."""
     model, found = speaks(name, template)
     assert found.counting is not None, found.why
-    how, counter = found.counting, TextCounter(str(model.folder))
+    how, counter = found.counting, Counting(str(model.folder), found.counting)
     seen = {"taken": 0, "compared": 0}
 
     @settings(
@@ -121,10 +121,11 @@ def test_it_never_comes_to_another_number_than_vllm(
         request = BareRequest(bare(messages), {}, dict(Counter(named)))
         if not set(named) <= how.around.keys():
             return
-        ours = counter.count(how, request.messages, request.fields, request.items)
+        ours = counter.tokens(request.messages, request.fields, request.items)
         theirs = counted(model, request)
         seen["taken"] += theirs is not None
         seen["compared"] += ours == theirs
 
     check()
+    assert counter.why == ""
     assert seen["compared"] == seen["taken"] >= 10, seen

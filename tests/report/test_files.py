@@ -101,16 +101,6 @@ def test_files_that_belong_together_are_replaced_together(tmp_path: Path) -> Non
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
 
 
-def test_a_text_may_come_in_pieces_all_of_them_or_none(tmp_path: Path) -> None:
-    one = tmp_path / "one"
-    write_texts({one: iter(["a\n", "", "é", os.fsdecode(b"\xe9")])})
-    assert one.read_bytes() == b"a\n" + "é".encode() + b"\xe9"
-    with pytest.raises(OutputError, match="cannot write"):
-        write_texts({one: iter(["new", "\ud800"])})
-    assert one.read_bytes().startswith(b"a\n")
-    assert os.listdir(tmp_path) == ["one"]
-
-
 def test_skipped_is_a_line_each(tmp_path: Path) -> None:
     path = tmp_path / "skipped.jsonl"
     skipped = [Skipped("/a\n\u2028b.jpg", "truncated"), Skipped(os.fsdecode(b"/\xe9"), "é")]

@@ -224,15 +224,6 @@ main()
 
 def scanned(*words: str) -> subprocess.CompletedProcess[str]:
     """By a process that may not grow; its workers have bounds of their own."""
-    command = [
-        sys.executable,
-        "-c",
-        PATIENT,
-        "scan",
-        *words,
-        "--workers",
-        "1",
-        "--no-cache",
-        "--json",
-    ]
+    options = ("--workers", "1", "--no-cache", "--json")
+    command = [sys.executable, "-c", PATIENT, "scan", *words, *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -35,9 +35,9 @@ from mmcalib.engine.messages.serving import (
 from mmcalib.engine.messages.texts import (
     BareRequest,
     BoundTexts,
+    CountingFound,
     CountTexts,
     FindCounting,
-    CountingFound,
     TextsBound,
     TextsCounted,
 )
@@ -57,6 +57,7 @@ __all__ = [
     "CountEmbeds",
     "CountTexts",
     "Counted",
+    "CountingFound",
     "DeviceTried",
     "DevicesCompared",
     "Done",
@@ -75,7 +76,6 @@ __all__ = [
     "ModelOpened",
     "OpenModel",
     "ParseServeConfig",
-    "CountingFound",
     "RehearsalFound",
     "Rehearse",
     "Replay",

@@ -21,8 +21,8 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     BareRequest,
     BoundTexts,
-    CountTexts,
     CountingFound,
+    CountTexts,
     FindCounting,
     TextsCounted,
 )

@@ -60,8 +60,8 @@ def check(
             )
             for path, label in zip(requests, labels(requests), strict=True)
         ]
-        for one, resolved in found:
-            yield from gate.source(resolved.source, named=_named(one))
+        for one, source in found:
+            yield from gate.source(source, named=_named(one))
         for file in files:
             yield from map(gate.prompt, file.prompts())
         reader = RequestLines(

@@ -133,8 +133,6 @@ def filter(  # noqa: A001 - mmcalib.filter
 
 
 def _kept(dataset: Any, keeps: Admits) -> Any:
-    if isinstance(dataset, str | bytes) or not isinstance(dataset, Iterable):
-        raise TypeError(f"mmcalib.filter takes {TAKEN}; this is {type(dataset).__name__}")
     for library, kept in _KEPT.items():
         if library in sys.modules and (found := kept(dataset, keeps)) is not None:
             return found
@@ -142,6 +140,8 @@ def _kept(dataset: Any, keeps: Admits) -> Any:
         raise TypeError(f"mmcalib.filter takes {TAKEN}; this is one row, for Calibration.admits")
     if isinstance(dataset, list | tuple):
         return type(dataset)([sample for sample in dataset if keeps(sample)])
+    if isinstance(dataset, str | bytes) or not isinstance(dataset, Iterable):
+        raise TypeError(f"mmcalib.filter takes {TAKEN}; this is {type(dataset).__name__}")
     return keeps.of_each(dataset)
 
 

@@ -19,7 +19,7 @@ from mmcalib.workflows.gate.presented import admitted
 from tests.corpus.serving import serving
 from tests.odd_media import frames_url
 from tests.report.example import calibration
-from tests.report.test_presented import GATE, LARGE, PAGE, png
+from tests.report.test_presented import GATE, PAGE, png
 
 PAGE_TOKENS = 300
 
