@@ -12,7 +12,6 @@ from typer.core import TyperCommand
 
 from mmcalib.cli.usage_errors import drop_output, reader_has_left
 from mmcalib.errors import UsageError
-from mmcalib.options.completion import one_of
 from mmcalib.options.option import OptionField, Options, option_of, options_of
 
 
@@ -83,12 +82,7 @@ def _parameter(field: OptionField) -> inspect.Parameter:
     option = field.option
     # Typer would offer `--no-strict` for a switch whose spelling it makes itself.
     spelled = option.spelled or ((field.spelling,) if field.type is bool else ())
-    shown = typer.Option(
-        *spelled,
-        metavar=option.metavar,
-        help=option.help,
-        autocompletion=option.offers or (one_of(*field.choices) if field.choices else None),
-    )
+    shown = typer.Option(*spelled, metavar=option.metavar, help=option.help)
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,

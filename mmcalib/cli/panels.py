@@ -17,7 +17,7 @@ RUN: Mapping[str, Sequence[str]] = {
         "strict",
     ),
     "Policy: what to choose by": (
-        *("policy", "count", "coverage", "prefer", "max_tokens_per_item", "min_image_pixels"),
+        *("count", "coverage", "prefer", "max_tokens_per_item", "min_image_pixels"),
         *("min_video_frames", "text_reserve_tokens", "max_model_len", "max_num_batched_tokens"),
         *("max_num_seqs", "gpu_memory_utilization", "concurrency", "ram_budget"),
         *("media_io_kwargs", "allow_under_reserve"),

@@ -13,7 +13,6 @@ from mmcalib.cli.choices import either, none_of
 from mmcalib.cli.document import print_document
 from mmcalib.cli.emit import Emit, emit_again
 from mmcalib.cli.options import Quiet
-from mmcalib.options.completion import one_of
 from mmcalib.report.formats import REPORT_NAMES
 
 NoThumbnails = Annotated[
@@ -47,7 +46,6 @@ def report(
             "--format",
             metavar="FORMAT",
             help=f"{either(REPORT_NAMES)}.",
-            autocompletion=one_of(*REPORT_NAMES),
         ),
     ] = REPORT_NAMES[0],
     data: Annotated[

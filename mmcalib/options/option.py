@@ -26,19 +26,16 @@ class Words:
 class Option:
     """What is said of an option beyond its name, type, bounds and default.
 
-    `spelled` where that is not the name with dashes; `offers` what the shell completes, where that
-    is no closed choice. `wrong` is the error line of a value out of bounds, with `{option}` and
-    `{given}`. `in_policy`: a policy file may say it too.
+    `spelled` where that is not the name with dashes. `wrong` is the error line of a value out of
+    bounds, with `{option}` and `{given}`.
     """
 
     help: str
     metavar: str | None = None
     spelled: tuple[str, ...] = ()
-    offers: Callable[[], list[str]] | None = None
     words: Words | None = None
     wrong: str = "{option} {given}: no such choice"
     hint: str = ""
-    in_policy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""What `mmcalib run` and `mmcalib.calibrate` are asked; a policy file says what is `in_policy`."""
+"""What `mmcalib run` and `mmcalib.calibrate` are asked."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,9 +10,8 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.options import words
 from mmcalib.options.bounds import Bounds
-from mmcalib.options.completion import gpu_names, model_ids
 from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
-from mmcalib.options.option import Option, Options, Words, options_of
+from mmcalib.options.option import Option, Options, Words
 from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
 
 Validate = Literal["none", "budget", "startup", "replay"]
@@ -33,7 +31,6 @@ def _cap(help: str) -> Option:  # noqa: A002 - as Typer has it
         help=help,
         wrong="{option} must be at least 1, not {given}",
         hint="{option} N, or leave it out",
-        in_policy=True,
     )
 
 
@@ -49,7 +46,7 @@ def _is_size(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(Options):
-    """In the order of `mmcalib run --help`. None leaves a choice to the policy, and that to us."""
+    """In the order of `mmcalib run --help`. None leaves a choice to the policy's default."""
 
     model: Annotated[
         str | None,
@@ -57,7 +54,6 @@ class RunOptions(Options):
             metavar="MODEL[,MODEL]",
             help="Checkpoint folder, or hub id such as `mmcalib list models` shows; of several, a "
             "comparison. Default: that of --config.",
-            offers=model_ids,
         ),
     ] = None
     config: Annotated[
@@ -86,13 +82,6 @@ class RunOptions(Options):
             ),
             wrong="a count must not be negative",
             hint="--count image=4",
-            in_policy=True,
-        ),
-    ] = None
-    policy: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE", help="YAML of the choices below, and of the GPU; options override it."
         ),
     ] = None
     coverage: Annotated[
@@ -109,7 +98,6 @@ class RunOptions(Options):
             ),
             wrong="{option} {given} is not a share",
             hint="--coverage 0.99",
-            in_policy=True,
         ),
     ] = None
     prefer: Annotated[
@@ -118,7 +106,6 @@ class RunOptions(Options):
             metavar="WHAT",
             help="quality (default): downscale nothing unless context or memory force it. "
             "throughput: keep at least half of the items whole.",
-            in_policy=True,
         ),
     ] = None
     max_tokens_per_item: Annotated[
@@ -136,7 +123,6 @@ class RunOptions(Options):
             help="Tokens kept for text and answer; default: 1024.",
             wrong="{option} must not be negative",
             hint="--text-reserve-tokens 1024",
-            in_policy=True,
         ),
     ] = None
     max_model_len: Annotated[
@@ -153,7 +139,6 @@ class RunOptions(Options):
             ),
             wrong="{option} must be at least 1, not {given}",
             hint="--max-model-len 32768, or fit",
-            in_policy=True,
         ),
     ] = None
     max_num_batched_tokens: Annotated[
@@ -169,7 +154,6 @@ class RunOptions(Options):
             help="Share of the GPU that vLLM may use; default: vLLM's.",
             wrong="{option} {given} is not a share",
             hint="--gpu-memory-utilization 0.9",
-            in_policy=True,
         ),
     ] = None
     concurrency: Annotated[
@@ -179,7 +163,6 @@ class RunOptions(Options):
             help="Sequences of full context that the KV cache must hold; needs --gpu.",
             wrong="{option} must be a number above 0",
             hint="--concurrency 16",
-            in_policy=True,
         ),
     ] = None
     ram_budget: Annotated[
@@ -189,7 +172,6 @@ class RunOptions(Options):
             help="Host memory for vLLM's processor caches, as 8GiB.",
             wrong="{option} {given}: not a size",
             hint="--ram-budget 16GiB",
-            in_policy=True,
         ),
     ] = None
     media_io_kwargs: Annotated[
@@ -203,12 +185,11 @@ class RunOptions(Options):
                 wrong="{option} {given}: not JSON of options per modality",
                 hint="""--media-io-kwargs '{"video": {"fps": 1}}'""",
             ),
-            in_policy=True,
         ),
     ] = None
     allow_under_reserve: Annotated[
         bool,
-        Option(help="Emit a configuration that may run out of memory under load.", in_policy=True),
+        Option(help="Emit a configuration that may run out of memory under load."),
     ] = False
     validate: Annotated[
         Validate,
@@ -238,8 +219,6 @@ class RunOptions(Options):
             metavar="NAME[,NAME]",
             help="GPU that will serve, such as H100-80G: its memory is rehearsed; of several, a "
             "comparison. Default: the present one, if any.",
-            offers=gpu_names,
-            in_policy=True,
         ),
     ] = None
     pin_kv_cache: Annotated[
@@ -250,19 +229,6 @@ class RunOptions(Options):
         ),
     ] = False
     seed: Annotated[int, Option(metavar="N", help="Seed for choosing the sample.")] = 0
-
-    @classmethod
-    def of_words(cls, given: Mapping[str, Any]) -> "RunOptions":
-        """What the command line says, and below it the policy file that it names."""
-        from mmcalib.options.checked import checked, from_words
-        from mmcalib.options.policy_file import read_policy
-
-        said = from_words(options_of(cls), given)
-        below = read_policy(said["policy"]) if "policy" in said else {}
-        merged = {**below, **said}
-        if "count" in said:
-            merged["count"] = {**below.get("count", {}), **said["count"]}
-        return checked(cls, merged)
 
     def __post_init__(self) -> None:
         if not self.data and not self.requests:

@@ -50,6 +50,19 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
     )
 
 
+def first_answer(calibration: CalibrationDocument, console: Console) -> None:
+    """Print the items and the settings, before any proof."""
+    corpus = calibration.corpus
+    for heading, table in (
+        (corpus_heading(corpus, "Your corpus"), corpus_table(corpus)),
+        ("Settings, not proven yet", settings_table(calibration)),
+    ):
+        console.print()
+        console.print(Text(wording.plain(heading), style="bold"))
+        console.print(table)
+    console.print()
+
+
 def _print_diff(yours: YourConfiguration, console: Console) -> None:
     """What to change in the user's own file."""
     console.print()

@@ -98,17 +98,6 @@ class Job:
         """The folder in which it keeps what other jobs may use."""
         return self.cache_dir or cache_dir()
 
-    @property
-    def to_come(self) -> list[str]:
-        """What is proven once the configuration is known, in words."""
-        said = {
-            "none": [],
-            "budget": ["reading the file back"],
-            "startup": ["reading the file back", "the engine start"],
-            "replay": ["reading the file back", "the engine start", "the replay"],
-        }[self.validate]
-        return [*said, *([f"memory on {self.gpu.name}"] if self.gpu else []), "the reports"]
-
 
 @dataclass(slots=True)
 class RunSoFar:

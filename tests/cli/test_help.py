@@ -61,7 +61,7 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     assert f"{policy.prefer} (default):" in said["prefer"]
     assert f"{policy.coverage:g} by default" in said["coverage"]
     words = {"text_reserve_tokens", "prefer", "coverage", "max_model_len", "media_io_kwargs"}
-    assert [shown[name] for name in sorted(words)] == [None] * len(words), "a policy file may say"
+    assert [shown[name] for name in sorted(words)] == [None] * len(words)
 
 
 def test_version(cli) -> None:

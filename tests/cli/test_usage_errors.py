@@ -62,8 +62,6 @@ MISTAKES = [
     (f"{RUN} --data media --gpu L44", 2, "close to it: L4", "--gpu-memory 24GiB"),
     (f"{RUN} --data media --concurrency 4", 2, "--concurrency needs --gpu", "--gpu L4"),
     (f"{RUN} --data media --count cats=4", 2, "--count cats=4", "--count image=4"),
-    (f"{RUN} --data media --policy bad.yaml", 2, "not YAML", "docs/run.md"),
-    (f"{RUN} --data media --policy none.yaml", 2, "No such file", "docs/run.md"),
     (f"{RUN} --data media --out full", 2, "full is not empty", "--force, or --out another"),
     (f"{RUN} --data media --out a.txt", 2, "a.txt is a file", "--out another folder"),
     (f"{RUN} --data nowhere", 1, "no such folder", "--data DIR"),
