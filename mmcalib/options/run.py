@@ -15,7 +15,7 @@ from mmcalib.options.option import Option, Options, Words
 from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
 
 Validate = Literal["none", "budget", "startup", "replay"]
-Device = Literal["auto", "cpu", "cuda"]
+Device = Literal["cpu", "cuda"]
 
 # Real items measured per modality: the extremes of each and a few more by chance.
 SAMPLE_PER_MODALITY = 12
@@ -200,10 +200,10 @@ class RunOptions(Options):
         Device,
         Option(
             metavar="WHERE",
-            help="Where the processor is measured: cpu, cuda (there as well, and held against "
-            "the CPU) or auto (cuda where it can).",
+            help="Where the processor is measured: cpu, or cuda (there as well, and held against "
+            "the CPU).",
         ),
-    ] = "auto"
+    ] = "cpu"
     sample: Annotated[
         Positive,
         Option(

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
-from mmcalib.report import device_words, words
+from mmcalib.report import words
 from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.result.check_result import CheckResult, verdict_words
 from mmcalib.result.corpus_counts import Corpus
@@ -39,8 +39,6 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
         console.print(table)
         if table is corpus and (line := words.preprocessing(calibration)):
             console.print(Text(line))
-        if table is reserved and calibration.processor_device:
-            console.print(Text(wording.plain(device_words.line(calibration.processor_device))))
         if table is reserved and (note := words.yours_note(calibration)):
             console.print(Text(note, style="yellow"))
     if calibration.yours and calibration.yours.diff and calibration.verdict == "pass":

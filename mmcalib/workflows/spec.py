@@ -44,7 +44,7 @@ class Job:
     gpu: Gpu | None = None
     allow_url: bool = False
     probe: ProbeOptions = PROBE
-    device: Device = "auto"
+    device: Device = "cpu"
     pin_kv_cache: bool = False
     config: WrittenConfiguration = field(default_factory=WrittenConfiguration)
     engine_args: Mapping[str, Any] = field(default_factory=dict)

@@ -56,7 +56,7 @@ MISTAKES = [
     (f"{RUN} --data media --max-model-len 32k", 2, "32k is no number", "--max-model-len 32768"),
     (f"{RUN} --data media --prefer speed", 2, "no such choice", "quality, throughput"),
     (f"{RUN} --data media --validate all", 2, "no such choice", "startup, replay"),
-    (f"{RUN} --data media --device gpu", 2, "--device gpu: no such", "auto, cpu, cuda"),
+    (f"{RUN} --data media --device gpu", 2, "--device gpu: no such", "cpu, cuda"),
     (f"{RUN} --data nowhere --device cuda", 2, "no GPU that CUDA can see", "--device cpu"),
     (f"{RUN} --data media --executor slurm", 2, "no such choice", "local, ray"),
     (f"{RUN} --data media --gpu L44", 2, "close to it: L4", "--gpu-memory 24GiB"),

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mmcalib import wording
-from mmcalib.report import device_words, traffic_words, words
+from mmcalib.report import traffic_words, words
 from mmcalib.report.html.adequacy import adequacy
 from mmcalib.report.html.before_after import BeforeAfter
 from mmcalib.report.html.cache import cache
@@ -75,7 +75,6 @@ def page(
         cache=cache(shown.cache) if shown.cache else None,
         traffic=traffic(shown.traffic) if shown.traffic else None,
         served=traffic_words,
-        device=device_words,
         items=items,
         pair=pair,
         thumbnails=thumbnails,

@@ -34,7 +34,7 @@ def calibrate(
     startup_budget_s: float = STARTUP_BUDGET_S,
     seed: int = 0,
     gpu: str | Gpu | None = None,
-    device: Device = "auto",
+    device: Device = "cpu",
     pin_kv_cache: bool = False,
     engine_args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
