@@ -14,6 +14,9 @@ from mmcalib.cli.usage_errors import drop_output, reader_has_left
 from mmcalib.errors import UsageError
 from mmcalib.options.option import OptionField, Options, option_of, options_of
 
+# Where `mmcalib run --help-all` lists the options that are not `basic`.
+MORE = "More options"
+
 
 class OnceEach(TyperCommand):
     """Refuses an option that is given twice but counts once: the last would win silently. A reader
@@ -82,7 +85,12 @@ def _parameter(field: OptionField) -> inspect.Parameter:
     option = field.option
     # Typer would offer `--no-strict` for a switch whose spelling it makes itself.
     spelled = option.spelled or ((field.spelling,) if field.type is bool else ())
-    shown = typer.Option(*spelled, metavar=option.metavar, help=option.help)
+    shown = typer.Option(
+        *spelled,
+        metavar=option.metavar,
+        help=option.help,
+        rich_help_panel=None if option.basic else MORE,
+    )
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,

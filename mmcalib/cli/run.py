@@ -17,6 +17,7 @@ from mmcalib.cli.options import (
     Verbose,
     VllmFlags,
 )
+from mmcalib.cli.panels import HelpAll
 from mmcalib.cli.report import NoThumbnails, RedactPaths
 from mmcalib.options.probe import ProbeOptions
 from mmcalib.options.run import RunOptions
@@ -41,6 +42,7 @@ def run(
     ] = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
 

@@ -27,7 +27,8 @@ class Option:
     """What is said of an option beyond its name, type, bounds and default.
 
     `spelled` where that is not the name with dashes. `wrong` is the error line of a value out of
-    bounds, with `{option}` and `{given}`.
+    bounds, with `{option}` and `{given}`. `basic`: a first run may need it, so `run --help` shows
+    it; the others only `run --help-all` does.
     """
 
     help: str
@@ -36,6 +37,7 @@ class Option:
     words: Words | None = None
     wrong: str = "{option} {given}: no such choice"
     hint: str = ""
+    basic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,14 @@ Positive = Annotated[int, Bounds(at_least=1)]
 Share = Annotated[float, Bounds(above=0, at_most=1)]
 
 
-def _cap(help: str) -> Option:  # noqa: A002 - as Typer has it
+def _cap(help: str, *, basic: bool = False) -> Option:  # noqa: A002 - as Typer has it
     """A number that may be left out."""
     return Option(
         metavar="N",
         help=help,
         wrong="{option} must be at least 1, not {given}",
         hint="{option} N, or leave it out",
+        basic=basic,
     )
 
 
@@ -54,6 +55,7 @@ class RunOptions(Options):
             metavar="MODEL[,MODEL]",
             help="Checkpoint folder, or hub id such as `mmcalib list models` shows; of several, a "
             "comparison. Default: that of --config.",
+            basic=True,
         ),
     ] = None
     config: Annotated[
@@ -62,6 +64,7 @@ class RunOptions(Options):
             metavar="FILE",
             help="What you serve with today: vLLM's YAML, a Kubernetes manifest, a compose file, "
             "Helm values or a script.",
+            basic=True,
         ),
     ] = None
     data: Data = None
@@ -82,6 +85,7 @@ class RunOptions(Options):
             ),
             wrong="a count must not be negative",
             hint="--count image=4",
+            basic=True,
         ),
     ] = None
     coverage: Annotated[
@@ -98,6 +102,7 @@ class RunOptions(Options):
             ),
             wrong="{option} {given} is not a share",
             hint="--coverage 0.99",
+            basic=True,
         ),
     ] = None
     prefer: Annotated[
@@ -106,11 +111,15 @@ class RunOptions(Options):
             metavar="WHAT",
             help="quality (default): downscale nothing unless context or memory force it. "
             "throughput: keep at least half of the items whole.",
+            basic=True,
         ),
     ] = None
     max_tokens_per_item: Annotated[
         Positive | None,
-        _cap("Cap images, and pairs of video frames, at N tokens each; wins over --prefer."),
+        _cap(
+            "Cap images, and pairs of video frames, at N tokens each; wins over --prefer.",
+            basic=True,
+        ),
     ] = None
     min_image_pixels: Annotated[Positive | None, _cap("Downscale no image below N pixels.")] = None
     min_video_frames: Annotated[
@@ -139,6 +148,7 @@ class RunOptions(Options):
             ),
             wrong="{option} must be at least 1, not {given}",
             hint="--max-model-len 32768, or fit",
+            basic=True,
         ),
     ] = None
     max_num_batched_tokens: Annotated[
@@ -163,6 +173,7 @@ class RunOptions(Options):
             help="Sequences of full context that the KV cache must hold; needs --gpu.",
             wrong="{option} must be a number above 0",
             hint="--concurrency 16",
+            basic=True,
         ),
     ] = None
     ram_budget: Annotated[
@@ -193,7 +204,11 @@ class RunOptions(Options):
     ] = False
     validate: Annotated[
         Validate,
-        Option(metavar="HOW", help="How far to prove it: none, budget, startup or replay."),
+        Option(
+            metavar="HOW",
+            help="How far to prove it: none, budget, startup or replay.",
+            basic=True,
+        ),
     ] = "replay"
     startup_budget_s: StartupBudget = STARTUP_BUDGET_S
     device: Annotated[
@@ -219,6 +234,7 @@ class RunOptions(Options):
             metavar="NAME[,NAME]",
             help="GPU that will serve, such as H100-80G: its memory is rehearsed; of several, a "
             "comparison. Default: the present one, if any.",
+            basic=True,
         ),
     ] = None
     pin_kv_cache: Annotated[

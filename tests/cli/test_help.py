@@ -38,7 +38,8 @@ def test_options_are_spelled_with_dashes_and_their_help_is_a_sentence(name: str)
 def test_the_root_shows_its_commands(cli) -> None:
     said = cli("--help")
     assert said.code == 0
-    assert all(name in said.out for name in COMMANDS)
+    listed = re.findall(r"^  ([a-z]+)  ", said.out.partition("Commands:")[2], re.M)
+    assert listed == [name for name in COMMANDS if name != "serve"]
     assert set(COMMANDS) >= {"run", "list"}
 
 
