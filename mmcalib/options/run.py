@@ -154,18 +154,6 @@ class RunOptions(Options):
     max_num_batched_tokens: Annotated[
         Positive | None, _cap("Tokens per step; default: derived from vLLM's default.")
     ] = None
-    max_num_seqs: Annotated[Positive | None, _cap("Sequences per step; default: left to vLLM.")] = (
-        None
-    )
-    gpu_memory_utilization: Annotated[
-        Share | None,
-        Option(
-            metavar="SHARE",
-            help="Share of the GPU that vLLM may use; default: vLLM's.",
-            wrong="{option} {given} is not a share",
-            hint="--gpu-memory-utilization 0.9",
-        ),
-    ] = None
     concurrency: Annotated[
         Annotated[float, Bounds(above=0, below=math.inf)] | None,
         Option(

@@ -52,7 +52,7 @@ MISTAKES = [
     (f"{RUN} --data media --frobnicate", 2, "--frobnicate", "go after --: mmcalib run ... --"),
     (f"{RUN} --data media --sample many", 2, "invalid value for '--sample'", "run --help"),
     (f"{RUN} --data media --workers 0", 2, "--workers must be at least 1", "--workers 4"),
-    (f"{RUN} --data media --max-num-seqs 0", 2, "--max-num-seqs must be", "--max-num-seqs N"),
+    (f"{RUN} --data media --max-num-seqs 4", 2, "--max-num-seqs", "run ... -- --max-num-seqs ..."),
     (f"{RUN} --data media --max-model-len 32k", 2, "32k is no number", "--max-model-len 32768"),
     (f"{RUN} --data media --prefer speed", 2, "no such choice", "quality, throughput"),
     (f"{RUN} --data media --validate all", 2, "no such choice", "startup, replay"),

@@ -19,9 +19,10 @@ from mmcalib.options.run import RunOptions
 from mmcalib.options.validate import ProofOptions
 
 
-def test_every_rule_of_a_policy_is_an_option() -> None:
+def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:
     rules = {rule.name for rule in fields(Policy)}
-    assert rules - {field.name for field in options_of(RunOptions)} == {"ram_budget_bytes"}
+    behind = {"max_num_seqs", "gpu_memory_utilization"}
+    assert rules - {field.name for field in options_of(RunOptions)} == {"ram_budget_bytes", *behind}
 
 
 @pytest.mark.parametrize("kind", [RunOptions, ProbeOptions, ProofOptions])
@@ -55,7 +56,10 @@ def test_a_policy_says_what_differs_and_makes_itself_again() -> None:
     ("asked", "says"),
     [
         ({"policy": Policy(coverage=7)}, "--coverage 7 is not a share"),
-        ({"policy": Policy(max_num_seqs=0)}, "--max-num-seqs must be at least 1, not 0"),
+        (
+            {"policy": Policy(max_tokens_per_item=0)},
+            "--max-tokens-per-item must be at least 1, not 0",
+        ),
         ({"validate": "all"}, "--validate all: no such choice"),
         ({"startup_budget_s": -1}, "--startup-budget must be a number of seconds"),
         ({"allowed_local_media_path": "none"}, "--allowed-local-media-path none is not a folder"),
