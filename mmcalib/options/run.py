@@ -232,7 +232,6 @@ class RunOptions(Options):
             "--gpu: every start has the same.",
         ),
     ] = False
-    seed: Annotated[int, Option(metavar="N", help="Seed for choosing the sample.")] = 0
 
     def __post_init__(self) -> None:
         if not self.data and not self.requests:

@@ -39,7 +39,6 @@ class Job:
     validate: Validate = "replay"
     startup_budget_s: float = STARTUP_BUDGET_S
     sample: int = SAMPLE_PER_MODALITY
-    seed: int = 0
     cache_dir: Path | None = None
     gpu: Gpu | None = None
     allow_url: bool = False
@@ -76,7 +75,6 @@ class Job:
             validate=options.validate,
             startup_budget_s=options.startup_budget_s,
             sample=options.sample,
-            seed=options.seed,
             gpu=gpu,
             allow_url=options.allow_url,
             probe=probe,

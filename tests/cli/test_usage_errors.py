@@ -44,7 +44,7 @@ MISTAKES = [
     (f"{RUN} c.yaml", 2, "unexpected argument: c.yaml", "did you mean --config c.yaml?"),
     (f"{RUN} --data media --gpu L4 --gpu T4", 2, "--gpu is given twice", "once: --gpu NAME"),
     (f"{RUN} --model a/b --data media", 2, "--model is given twice", "once: --model MODEL"),
-    (f"{RUN} --data media --seed 1 --seed=1", 2, "--seed is given twice", "once: --seed N"),
+    (f"{RUN} --data media --sample 1 --sample=1", 2, "--sample is given twice", "once: --sample N"),
     (f"{RUN} --data media -v --verbose", 2, "--verbose is given twice", "once: --verbose"),
     (f"{RUN} --data media --gpu A100", 2, "A100-40G, A100-80G", "--gpu A100-40G"),
     ("check media --quiet --quiet", 2, "--quiet is given twice", "once: --quiet"),
