@@ -11,7 +11,7 @@ from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.gate import Gate, Known
 from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Modality, VideoShape
-from mmcalib.domain.text_bound import TextBound
+from mmcalib.domain.text_bound import TextBound, TextCounting
 from mmcalib.errors import UsageError
 from mmcalib.result.part import DocumentPart
 from mmcalib.result.positive import POSITIVE
