@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from mmcalib.census.executors.timeout import TIMEOUT_S
-from mmcalib.options.bounds import Bounds
-from mmcalib.options.option import Option, Options
+from mmcalib.options.option import Bounds, Option, Options
 
 Where = Literal["local", "ray"]
 

@@ -1,17 +1,17 @@
 """What `mmcalib run` and `mmcalib.calibrate` are asked."""
 
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mmcalib.derive.policy import Prefer
-from mmcalib.domain.shapes import Modality
+from mmcalib.derive.policy import FIT, Prefer
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
-from mmcalib.options import words
-from mmcalib.options.bounds import Bounds
 from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
-from mmcalib.options.option import Option, Options, Words
+from mmcalib.options.option import Bounds, Option, Options, Words
 from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
 
 Validate = Literal["none", "budget", "startup", "replay"]
@@ -43,6 +43,62 @@ def _is_size(text: str) -> bool:
     from mmcalib.sizes import size_bytes
 
     return size_bytes(text) is not None
+
+
+# Values as the command line says them: what cannot be read is a ValueError of the words.
+
+
+def _counts(words: Sequence[str]) -> dict[Modality, int]:
+    """`image=4 video=0`."""
+    return dict(map(_count, words))
+
+
+def _count(words: str) -> tuple[Modality, int]:
+    modality, _, number = words.partition("=")
+    if modality not in MODALITIES or not number.isdecimal():
+        raise ValueError(words)
+    return modality, int(number)
+
+
+def _shares(words: Sequence[str]) -> float | dict[Modality, float]:
+    """One share for all modalities together, or one for each."""
+    found: dict[Modality, float] = {}
+    for word in words:
+        modality, _, number = word.rpartition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            share = math.nan
+        if not modality and len(words) == 1 and not math.isnan(share):
+            return share
+        if modality not in MODALITIES or math.isnan(share):
+            raise ValueError(word)
+        found[modality] = share
+    return found
+
+
+def _context(words: str) -> int | Literal["fit"]:
+    """Tokens, or fit."""
+    if words == FIT:
+        return FIT
+    try:
+        return int(words)
+    except ValueError:
+        raise ValueError(words) from None
+
+
+def _media_options(words: str) -> dict[str, dict[str, Any]]:
+    """JSON of modality -> options, as `vllm serve --media-io-kwargs` takes it."""
+    try:
+        given = json.loads(words)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or any(
+        modality not in MODALITIES or not isinstance(options, dict)
+        for modality, options in given.items()
+    ):
+        raise ValueError(words)
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +135,7 @@ class RunOptions(Options):
             help="Items per prompt, such as image=4; may be repeated.",
             words=Words(
                 list[str],
-                words.counts,
+                _counts,
                 wrong="{option} {given}: not a modality and a number",
                 hint="--count image=4",
             ),
@@ -96,7 +152,7 @@ class RunOptions(Options):
             "one modality by itself; may be repeated.",
             words=Words(
                 list[str],
-                words.shares,
+                _shares,
                 wrong="{option} {given} is not a share",
                 hint="--coverage 0.99, or image=0.99",
             ),
@@ -142,7 +198,7 @@ class RunOptions(Options):
             "default: the model's own.",
             words=Words(
                 str,
-                words.context,
+                _context,
                 wrong="{option} {given} is no number of tokens",
                 hint="--max-model-len 32768, or fit",
             ),
@@ -180,7 +236,7 @@ class RunOptions(Options):
             help='What the server will load media with, such as \'{"video": {"fps": 1}}\'.',
             words=Words(
                 str,
-                words.media_options,
+                _media_options,
                 wrong="{option} {given}: not JSON of options per modality",
                 hint="""--media-io-kwargs '{"video": {"fps": 1}}'""",
             ),

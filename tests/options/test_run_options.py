@@ -11,8 +11,7 @@ from pydantic import TypeAdapter
 import mmcalib
 from mmcalib.derive.policy import Policy
 from mmcalib.errors import UsageError
-from mmcalib.options.checked import checked
-from mmcalib.options.option import Options, options_of
+from mmcalib.options.option import Options, checked, options_of
 from mmcalib.options.policy import policy_of, said_by
 from mmcalib.options.probe import ProbeOptions
 from mmcalib.options.run import RunOptions

@@ -9,7 +9,7 @@ from typing import Any
 
 from mmcalib.derive.policy import Policy
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.options.checked import checked
+from mmcalib.options.option import checked
 from mmcalib.options.policy import policy_from, said_by
 from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
 from mmcalib.options.validate import STARTUP_BUDGET_S
