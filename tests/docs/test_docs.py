@@ -111,7 +111,7 @@ def test_options_in_prose_exist() -> None:
     known |= {"--no-oversample", "--num-prompts", "--custom-output-len", "--ignore-eos"}
     known |= {"--max-concurrency", "--kv-cache-dtype", "--enable-log-requests"}
     # The project's own benchmarks.
-    known |= {"--grid"}
+    known |= {"--grid", "--seed"}
     for page, text in TEXTS.items():
         assert set(_OPTION.findall(text)) - known == set(), page
 
