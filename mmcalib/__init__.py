@@ -61,8 +61,6 @@ _HOMES = {
     "validate": "mmcalib.workflows.validate.validate",
     "__version__": "mmcalib.version",
 }
-# Those whose errors speak of arguments here, and of options on the command line.
-_CALLS = ("calibrate", "rehearse", "validate")
 
 
 def __getattr__(name: str) -> "Any":
@@ -71,12 +69,7 @@ def __getattr__(name: str) -> "Any":
         raise AttributeError(f"module 'mmcalib' has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(_HOMES[name]), name)
-    if name in _CALLS:
-        from mmcalib.options.library_words import in_library_words
-
-        found = globals()[name] = in_library_words(found)
-    return found
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> "list[str]":

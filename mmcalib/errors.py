@@ -22,7 +22,7 @@ from __future__ import annotations
 
 class MmcalibError(Exception):
     """A failure with a one-line message, the next thing to do, and an exit code. `reason` is the
-    message without what was being done.
+    message without what was being done. A traceback shows the hint, too.
     """
 
     exit_code = 1
@@ -32,6 +32,10 @@ class MmcalibError(Exception):
         self.message = message
         self.reason = reason or message
         self.hint = hint
+
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        return [f"try: {self.hint}"] if self.hint else []
 
 
 # A mistake in a program, never damage of a file.
@@ -50,7 +54,7 @@ def unexpected(error: Exception, *, at: str = "") -> MmcalibError:
 
 
 class UsageError(MmcalibError):
-    """The command line, a policy or a requests file says something that cannot be meant."""
+    """The command line, an argument or a requests file says something that cannot be meant."""
 
     exit_code = 2
 

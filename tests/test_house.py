@@ -344,7 +344,7 @@ def _lines(folder: Path) -> int:
 def _run_options() -> int:
     """Options of `mmcalib run`, each counted once."""
     shown = subprocess.run(
-        [sys.executable, "-m", "mmcalib", "run", "--help"],
+        [sys.executable, "-m", "mmcalib", "run", "--help-all"],
         capture_output=True,
         text=True,
         check=True,

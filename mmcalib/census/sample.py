@@ -10,7 +10,7 @@ from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, weight
 
 
-def choose(census: Census, per_modality: int, seed: int) -> list[tuple[Shape, str]]:
+def choose(census: Census, per_modality: int, seed: int = 0) -> list[tuple[Shape, str]]:
     """At most `per_modality` distinct shapes of each modality, each with an exemplar's path.
 
     In this order: the heaviest (pixels; frames × pixels; samples), the largest picture, the

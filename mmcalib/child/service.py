@@ -77,10 +77,6 @@ class Service:
                 from mmcalib.child.texts import find_counting
 
                 return find_counting(self.model.texts(), request.modalities)
-            case m.TryDevice():
-                from mmcalib.child.devices import try_device
-
-                return try_device(self.model, request)
             case m.CompareDevices():
                 from mmcalib.child.devices import compare
 

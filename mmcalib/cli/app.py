@@ -45,7 +45,8 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-# In the order in which they are met; what each is for, in words that fit one line of 80.
+# In the order in which they are met; what each is for, in words that fit one line of 80. Without
+# them a command works, but is not listed.
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "run": (run, "Calibrate vLLM for a corpus, write a config and prove it."),
     "doctor": (doctor, "Check the installation and print a fix for each problem."),
@@ -55,13 +56,13 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "validate": (validate, "Judge a vLLM config that somebody wrote."),
     "check": (check, "Does new data fit a calibration? A gate for pipelines."),
     "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
-    "serve": (serve, "vllm serve, also where its own script does not start."),
+    "serve": (serve, ""),
     "report": (report, "Render the report of a calibration again."),
     "diff": (diff, "What two calibrations do not have in common."),
 }
 for _name, (_command, _purpose) in COMMANDS.items():
     _help = RunHelp if _name == "run" else OnceEach
-    app.command(_name, short_help=_purpose, cls=_help)(_command)
+    app.command(_name, short_help=_purpose, cls=_help, hidden=not _purpose)(_command)
 
 
 def _version(wanted: bool) -> None:
@@ -86,7 +87,7 @@ def _root(
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media
     """
     if context.invoked_subcommand is None:
-        print(welcome({name: purpose for name, (_, purpose) in COMMANDS.items()}))
+        print(welcome({name: purpose for name, (_, purpose) in COMMANDS.items() if purpose}))
 
 
 def main() -> None:

@@ -12,8 +12,10 @@ from typer.core import TyperCommand
 
 from mmcalib.cli.usage_errors import drop_output, reader_has_left
 from mmcalib.errors import UsageError
-from mmcalib.options.completion import one_of
 from mmcalib.options.option import OptionField, Options, option_of, options_of
+
+# Where `mmcalib run --help-all` lists the options that are not `basic`.
+MORE = "More options"
 
 
 class OnceEach(TyperCommand):
@@ -87,7 +89,7 @@ def _parameter(field: OptionField) -> inspect.Parameter:
         *spelled,
         metavar=option.metavar,
         help=option.help,
-        autocompletion=option.offers or (one_of(*field.choices) if field.choices else None),
+        rich_help_panel=None if option.basic else MORE,
     )
     return inspect.Parameter(
         field.name,

@@ -12,7 +12,6 @@ import typer
 from mmcalib.cli.choices import either, none_of
 from mmcalib.cli.document import print_document
 from mmcalib.errors import UsageError, VerdictError
-from mmcalib.options.completion import one_of
 from mmcalib.report.formats import CONFIGURATION_NAMES
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ Emit = Annotated[
     typer.Option(
         metavar="FORMAT",
         callback=_known,
-        autocompletion=one_of(*CONFIGURATION_NAMES),
         help=f"Print the configuration instead: {either(CONFIGURATION_NAMES)}.",
     ),
 ]
@@ -50,7 +48,6 @@ EmitToo = Annotated[
         "--emit",
         metavar="FORMAT",
         callback=_all_known,
-        autocompletion=one_of(*_TOO),
         help=f"Write the configuration as {either(_TOO)}, too; may be repeated.",
     ),
 ]

@@ -11,18 +11,12 @@ import typer
 from mmcalib.cli.choices import none_of
 from mmcalib.cli.document import print_json
 from mmcalib.errors import UsageError
-from mmcalib.options.completion import one_of
 
 _KINDS: Final = ("models", "gpus")
 
 
 def list_known(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="models|gpus", help="Which of them.", autocompletion=one_of(*_KINDS)
-        ),
-    ],
+    what: Annotated[str, typer.Argument(metavar="models|gpus", help="Which of them.")],
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="[WORD]...", help="Parts of the name, such as qwen3 or 4090."),

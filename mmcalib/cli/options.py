@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from mmcalib.cli.command import MORE
 from mmcalib.errors import UsageError
 
 # The option that a word without one was meant for.
@@ -48,11 +49,19 @@ FileAndFlags = Annotated[
 ]
 GpuMemory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Another GPU's memory as torch reports it, as 24GiB."),
+    typer.Option(
+        metavar="SIZE",
+        help="Another GPU's memory as torch reports it, as 24GiB.",
+        rich_help_panel=MORE,
+    ),
 ]
 Capability = Annotated[
     str | None,
-    typer.Option(metavar="X.Y", help="That GPU's compute capability, such as 8.9."),
+    typer.Option(
+        metavar="X.Y",
+        help="That GPU's compute capability, such as 8.9.",
+        rich_help_panel=MORE,
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,
@@ -62,8 +71,14 @@ ConfigFile = Annotated[
     ),
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show what vLLM logs, on standard error.")
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Show what vLLM logs, on standard error.", rich_help_panel=MORE
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit 3 when anything had to be skipped.")]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Exit 3 when anything had to be skipped.", rich_help_panel=MORE),
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite results in --out.")]

@@ -26,12 +26,9 @@ from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.spec import RunSoFar
 
 _REPORTS = ("report.html", "report.md")
-# As far as it is known before anything is proven; gone once the run is at its end.
-PROVISIONAL = "engine.provisional.yaml"
 # From the configuration that the user gave to the tuned one.
 DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
-_UNPROVEN = "# PROVISIONAL: the run that proves it has not come to its end. Do not serve with it.\n"
 # Written where `--emit` asks for them, or a configuration was given.
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
 
@@ -77,7 +74,7 @@ def _is_left_over(out: Path) -> bool:
     names = {path.name for path in out.iterdir()}
     if not names - {"skipped.jsonl"}:
         return True
-    if names - {"skipped.jsonl", "calibration.json", PROVISIONAL}:
+    if names - {"skipped.jsonl", "calibration.json"}:
         return False
     try:
         found = Calibration.load(out / "calibration.json")
@@ -93,22 +90,11 @@ def save(so_far: RunSoFar, out: Path) -> None:
     """
     if so_far.calibration is not None:
         so_far.calibration.save(out / "calibration.json")
-        _keep_provisional(so_far.calibration, out)
     write_text(out / "skipped.jsonl", skipped_jsonl(so_far.skipped))
     if so_far.calibration is None:
         # Not before something could be written in their place: the disk may be full.
-        for name in {*FILES, *OTHER_FORMS, PROVISIONAL} - {"skipped.jsonl"}:
+        for name in {*FILES, *OTHER_FORMS} - {"skipped.jsonl"}:
             (out / name).unlink(missing_ok=True)
-
-
-def _keep_provisional(found: Calibration, out: Path) -> None:
-    """The file of a run under way, while nothing speaks against it."""
-    failed = [check.name for check in found.checks if check.status == "fail"]
-    if failed == [RUN_FINISHED.name]:
-        text = engine_yaml(found, f"vllm serve --config {shlex.quote(str(out / 'engine.yaml'))}")
-        write_text(out / PROVISIONAL, _UNPROVEN + text)
-    else:
-        (out / PROVISIONAL).unlink(missing_ok=True)
 
 
 def finish(

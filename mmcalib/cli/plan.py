@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.options import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
-from mmcalib.options.completion import gpu_names, model_ids
 
 
 def plan(
@@ -18,7 +17,6 @@ def plan(
         typer.Option(
             metavar="MODEL",
             help="Checkpoint folder or hub id; may come from --config or --log instead.",
-            autocompletion=model_ids,
         ),
     ] = None,
     gpu: Annotated[
@@ -26,7 +24,6 @@ def plan(
         typer.Option(
             metavar="NAME",
             help="Such as H100-80G or L4; auto: the present one, and the default without --log.",
-            autocompletion=gpu_names,
         ),
     ] = None,
     gpu_memory: GpuMemory = None,

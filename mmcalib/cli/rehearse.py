@@ -10,7 +10,6 @@ import typer
 from mmcalib.cli.options import Capability, ConfigFile, FileAndFlags, GpuMemory, Quiet, Verbose
 from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S
 from mmcalib.errors import UsageError
-from mmcalib.options.completion import gpu_names, model_ids
 
 _STEP_MS = STEP_S * 1000
 
@@ -22,7 +21,6 @@ def rehearse(
         typer.Option(
             metavar="MODEL",
             help="Checkpoint folder or hub id; may come from --config instead.",
-            autocompletion=model_ids,
         ),
     ] = None,
     gpu: Annotated[
@@ -30,7 +28,6 @@ def rehearse(
         typer.Option(
             metavar="NAME",
             help="Such as H100-80G or L4; auto: the present one, and the default.",
-            autocompletion=gpu_names,
         ),
     ] = None,
     gpu_memory: GpuMemory = None,

@@ -10,19 +10,25 @@ from typing import Annotated
 import typer
 
 from mmcalib.cli.choices import either, none_of
+from mmcalib.cli.command import MORE
 from mmcalib.cli.document import print_document
 from mmcalib.cli.emit import Emit, emit_again
 from mmcalib.cli.options import Quiet
-from mmcalib.options.completion import one_of
 from mmcalib.report.formats import REPORT_NAMES
 
 NoThumbnails = Annotated[
     bool,
-    typer.Option("--no-thumbnails", help="No pictures of the costliest items in report.html."),
+    typer.Option(
+        "--no-thumbnails",
+        help="No pictures of the costliest items in report.html.",
+        rich_help_panel=MORE,
+    ),
 ]
 RedactPaths = Annotated[
     bool,
-    typer.Option("--redact-paths", help="Name no file of the corpus in the reports."),
+    typer.Option(
+        "--redact-paths", help="Name no file of the corpus in the reports.", rich_help_panel=MORE
+    ),
 ]
 
 
@@ -47,7 +53,6 @@ def report(
             "--format",
             metavar="FORMAT",
             help=f"{either(REPORT_NAMES)}.",
-            autocompletion=one_of(*REPORT_NAMES),
         ),
     ] = REPORT_NAMES[0],
     data: Annotated[

@@ -17,6 +17,7 @@ from mmcalib.cli.options import (
     Verbose,
     VllmFlags,
 )
+from mmcalib.cli.panels import HelpAll
 from mmcalib.cli.report import NoThumbnails, RedactPaths
 from mmcalib.options.probe import ProbeOptions
 from mmcalib.options.run import RunOptions
@@ -41,6 +42,7 @@ def run(
     ] = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
 
@@ -57,11 +59,11 @@ def run(
 
     from mmcalib.cli.compare import compare, several
     from mmcalib.cli.gpu import gpu_named, gpu_that_serves
-    from mmcalib.cli.output import PROVISIONAL, claim, finish, save
+    from mmcalib.cli.output import claim, finish, save
     from mmcalib.cli.progress import Terminal
     from mmcalib.processes.allocator import give_back_large_blocks
     from mmcalib.progress import Silent
-    from mmcalib.report.early_terminal import first_answer
+    from mmcalib.report.terminal import first_answer
     from mmcalib.workflows.calibration.run import run as run_job
     from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.spec import Job, RunSoFar
@@ -96,9 +98,7 @@ def run(
         save(so_far, out)
         if so_far.calibration is not None and not shown and not quiet:
             shown.append(so_far.calibration)
-            written = out / PROVISIONAL
-            file = str(written) if written.exists() else ""
-            first_answer(so_far.calibration, file, job.to_come, console)
+            first_answer(so_far.calibration, console)
 
     outcome = RunSoFar(on_change=changed)
     try:

@@ -16,7 +16,6 @@ from mmcalib.cli.options import (
     Quiet,
     Verbose,
 )
-from mmcalib.options.completion import gpu_names, model_ids
 from mmcalib.options.corpus import AllowedRoot, Requests
 from mmcalib.options.validate import ProofOptions
 
@@ -31,7 +30,6 @@ def validate(
         typer.Option(
             metavar="MODEL",
             help="Checkpoint folder or hub id; may come from the file instead.",
-            autocompletion=model_ids,
         ),
     ] = None,
     data: Annotated[
@@ -50,7 +48,6 @@ def validate(
             metavar="NAME",
             help="GPU that will serve, such as H100-80G: its memory is rehearsed. "
             "auto: the present one.",
-            autocompletion=gpu_names,
         ),
     ] = None,
     gpu_memory: GpuMemory = None,

@@ -12,11 +12,16 @@ Data = Annotated[
         help="Folder, file, 'pattern', archive or URL of media; @FILE or - reads paths; may be "
         "repeated.",
         words=Words(list[str]),
+        basic=True,
     ),
 ]
 Requests = Annotated[
     list[Path] | None,
-    Option(metavar="FILE", help="JSONL of OpenAI chat requests with local media; may be repeated."),
+    Option(
+        metavar="FILE",
+        help="JSONL of OpenAI chat requests with local media; may be repeated.",
+        basic=True,
+    ),
 ]
 AllowedRoot = Annotated[
     Path | None,
@@ -31,4 +36,4 @@ AllowUrl = Annotated[
     bool,
     Option(help="Read media that requests name by URL, from wherever it is."),
 ]
-Out = Annotated[Path, Option(metavar="DIR", help="Folder for the results.")]
+Out = Annotated[Path, Option(metavar="DIR", help="Folder for the results.", basic=True)]

@@ -17,8 +17,8 @@ _OWN: Final = {
     "media_io_kwargs": """--media-io-kwargs '{"video": {"fps": 1}}'""",
     "max_model_len": "--max-model-len 32768",
     "max_num_batched_tokens": "--max-num-batched-tokens 8192",
-    "max_num_seqs": "--max-num-seqs 64",
-    "gpu_memory_utilization": "--gpu-memory-utilization 0.9",
+    "max_num_seqs": "Policy(max_num_seqs=64)",
+    "gpu_memory_utilization": "Policy(gpu_memory_utilization=0.9)",
 }
 DECIDED: Final = frozenset(_OWN) - {"model"}
 # Those of the user's configuration hold, unless an option says otherwise; the others are compared.

@@ -1,4 +1,4 @@
-"""One option as the metadata of a field: what the command line shows, and the line of its error."""
+"""One option as the metadata of a field: what the command line shows, its bounds, and its error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,42 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from inspect import Parameter
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
+
+from mmcalib.errors import UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Of a number; `holds` of any other value. It is annotated_types' GroupedMetadata by protocol,
+    so that pydantic reads it, and showing help does not import them.
+    """
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    holds: Callable[[Any], bool] | None = None
+
+    @property
+    def __is_annotated_types_grouped_metadata__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[object]:
+        from annotated_types import Ge, Gt, Le, Lt, Predicate
+
+        if self.at_least is not None:
+            yield Ge(self.at_least)
+        if self.above is not None:
+            yield Gt(self.above)
+        if self.at_most is not None:
+            yield Le(self.at_most)
+        if self.below is not None:
+            yield Lt(self.below)
+        if self.holds is not None:
+            yield Predicate(self.holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +61,18 @@ class Words:
 class Option:
     """What is said of an option beyond its name, type, bounds and default.
 
-    `spelled` where that is not the name with dashes; `offers` what the shell completes, where that
-    is no closed choice. `wrong` is the error line of a value out of bounds, with `{option}` and
-    `{given}`. `in_policy`: a policy file may say it too.
+    `spelled` where that is not the name with dashes. `wrong` is the error line of a value out of
+    bounds, with `{option}` and `{given}`. `basic`: a first run may need it, so `run --help` shows
+    it; the others only `run --help-all` does.
     """
 
     help: str
     metavar: str | None = None
     spelled: tuple[str, ...] = ()
-    offers: Callable[[], list[str]] | None = None
     words: Words | None = None
     wrong: str = "{option} {given}: no such choice"
     hint: str = ""
-    in_policy: bool = False
+    basic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +112,15 @@ class Options:
 
     @classmethod
     def of_words(cls, given: Mapping[str, Any]) -> Self:
-        """As the command line gives them. Raises UsageError."""
-        from mmcalib.options.checked import checked, from_words
-
-        return checked(cls, from_words(options_of(cls), given))
+        """As the command line gives them: what is None, False or empty there says nothing. Raises
+        UsageError.
+        """
+        said = {}
+        for field in options_of(cls):
+            value = given[field.name]
+            if not (value is None or value is False or value == []):
+                said[field.name] = _read(field, value)
+        return checked(cls, said)
 
 
 def unannotated(annotation: Any) -> Any:
@@ -102,3 +141,34 @@ def options_of(kind: type) -> Iterator[OptionField]:
             raise TypeError(f"{kind.__name__}.{field.name} is no option")
         default = Parameter.empty if field.default is MISSING else field.default
         yield OptionField(field.name, field.type, option, default)
+
+
+def checked(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The dataclass of options with these values. Raises UsageError for the first that is wrong."""
+    named = (field for field in options_of(kind) if field.name in values)
+    return kind(**{field.name: _valid(field, values[field.name]) for field in named})
+
+
+def _valid(field: OptionField, value: Any) -> Any:
+    # The command line shows its help without it.
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(field.annotation).validate_python(value)
+    except ValidationError as error:
+        # Of the forms that a value may have, the one that was meant fails deepest.
+        deepest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
+        message = field.option.wrong.format(option=field.spelling, given=deepest["input"])
+        hint = field.option.hint.format(option=field.spelling)
+        raise UsageError(message, hint=hint or f"one of {', '.join(field.choices)}") from None
+
+
+def _read(field: OptionField, given: Any) -> Any:
+    words = field.option.words
+    if words is None:
+        return given
+    try:
+        return words.read(given)
+    except ValueError as error:
+        message = words.wrong.format(option=field.spelling, given=error)
+        raise UsageError(message, hint=words.hint) from None

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from mmcalib.census.executors.timeout import TIMEOUT_S
-from mmcalib.errors import UsageError
-from mmcalib.options.bounds import Bounds
-from mmcalib.options.option import Option, Options
+from mmcalib.options.option import Bounds, Option, Options
 
 Where = Literal["local", "ray"]
 
@@ -39,19 +37,15 @@ class ProbeOptions(Options):
         ),
     ] = TIMEOUT_S
     executor: Annotated[
-        Where, Option(metavar="WHERE", help="Where media are read: local or ray.")
+        Where,
+        Option(
+            metavar="WHERE",
+            help="Where media are read: local, or ray: the cluster of RAY_ADDRESS, or a new one.",
+        ),
     ] = "local"
-    ray_address: Annotated[
-        str | None,
-        Option(metavar="HOST:PORT", help="The Ray cluster; default: RAY_ADDRESS, or a new one."),
-    ] = None
     no_cache: Annotated[
         bool, Option(help="Read every file, whether or not it was read before.")
     ] = False
-
-    def __post_init__(self) -> None:
-        if self.ray_address is not None and self.executor != "ray":
-            raise UsageError("--ray-address needs a Ray cluster", hint="--executor ray")
 
 
 PROBE = ProbeOptions()

@@ -1,23 +1,21 @@
-"""What `mmcalib run` and `mmcalib.calibrate` are asked; a policy file says what is `in_policy`."""
+"""What `mmcalib run` and `mmcalib.calibrate` are asked."""
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mmcalib.derive.policy import Prefer
-from mmcalib.domain.shapes import Modality
+from mmcalib.derive.policy import FIT, Prefer
+from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
-from mmcalib.options import words
-from mmcalib.options.bounds import Bounds
-from mmcalib.options.completion import gpu_names, model_ids
 from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
-from mmcalib.options.option import Option, Options, Words, options_of
+from mmcalib.options.option import Bounds, Option, Options, Words
 from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
 
 Validate = Literal["none", "budget", "startup", "replay"]
-Device = Literal["auto", "cpu", "cuda"]
+Device = Literal["cpu", "cuda"]
 
 # Real items measured per modality: the extremes of each and a few more by chance.
 SAMPLE_PER_MODALITY = 12
@@ -26,14 +24,14 @@ Positive = Annotated[int, Bounds(at_least=1)]
 Share = Annotated[float, Bounds(above=0, at_most=1)]
 
 
-def _cap(help: str) -> Option:  # noqa: A002 - as Typer has it
+def _cap(help: str, *, basic: bool = False) -> Option:  # noqa: A002 - as Typer has it
     """A number that may be left out."""
     return Option(
         metavar="N",
         help=help,
         wrong="{option} must be at least 1, not {given}",
         hint="{option} N, or leave it out",
-        in_policy=True,
+        basic=basic,
     )
 
 
@@ -47,9 +45,65 @@ def _is_size(text: str) -> bool:
     return size_bytes(text) is not None
 
 
+# Values as the command line says them: what cannot be read is a ValueError of the words.
+
+
+def _counts(words: Sequence[str]) -> dict[Modality, int]:
+    """`image=4 video=0`."""
+    return dict(map(_count, words))
+
+
+def _count(words: str) -> tuple[Modality, int]:
+    modality, _, number = words.partition("=")
+    if modality not in MODALITIES or not number.isdecimal():
+        raise ValueError(words)
+    return modality, int(number)
+
+
+def _shares(words: Sequence[str]) -> float | dict[Modality, float]:
+    """One share for all modalities together, or one for each."""
+    found: dict[Modality, float] = {}
+    for word in words:
+        modality, _, number = word.rpartition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            share = math.nan
+        if not modality and len(words) == 1 and not math.isnan(share):
+            return share
+        if modality not in MODALITIES or math.isnan(share):
+            raise ValueError(word)
+        found[modality] = share
+    return found
+
+
+def _context(words: str) -> int | Literal["fit"]:
+    """Tokens, or fit."""
+    if words == FIT:
+        return FIT
+    try:
+        return int(words)
+    except ValueError:
+        raise ValueError(words) from None
+
+
+def _media_options(words: str) -> dict[str, dict[str, Any]]:
+    """JSON of modality -> options, as `vllm serve --media-io-kwargs` takes it."""
+    try:
+        given = json.loads(words)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or any(
+        modality not in MODALITIES or not isinstance(options, dict)
+        for modality, options in given.items()
+    ):
+        raise ValueError(words)
+    return given
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(Options):
-    """In the order of `mmcalib run --help`. None leaves a choice to the policy, and that to us."""
+    """In the order of `mmcalib run --help`. None leaves a choice to the policy's default."""
 
     model: Annotated[
         str | None,
@@ -57,7 +111,7 @@ class RunOptions(Options):
             metavar="MODEL[,MODEL]",
             help="Checkpoint folder, or hub id such as `mmcalib list models` shows; of several, a "
             "comparison. Default: that of --config.",
-            offers=model_ids,
+            basic=True,
         ),
     ] = None
     config: Annotated[
@@ -66,6 +120,7 @@ class RunOptions(Options):
             metavar="FILE",
             help="What you serve with today: vLLM's YAML, a Kubernetes manifest, a compose file, "
             "Helm values or a script.",
+            basic=True,
         ),
     ] = None
     data: Data = None
@@ -80,19 +135,13 @@ class RunOptions(Options):
             help="Items per prompt, such as image=4; may be repeated.",
             words=Words(
                 list[str],
-                words.counts,
+                _counts,
                 wrong="{option} {given}: not a modality and a number",
                 hint="--count image=4",
             ),
             wrong="a count must not be negative",
             hint="--count image=4",
-            in_policy=True,
-        ),
-    ] = None
-    policy: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE", help="YAML of the choices below, and of the GPU; options override it."
+            basic=True,
         ),
     ] = None
     coverage: Annotated[
@@ -103,13 +152,13 @@ class RunOptions(Options):
             "one modality by itself; may be repeated.",
             words=Words(
                 list[str],
-                words.shares,
+                _shares,
                 wrong="{option} {given} is not a share",
                 hint="--coverage 0.99, or image=0.99",
             ),
             wrong="{option} {given} is not a share",
             hint="--coverage 0.99",
-            in_policy=True,
+            basic=True,
         ),
     ] = None
     prefer: Annotated[
@@ -118,12 +167,15 @@ class RunOptions(Options):
             metavar="WHAT",
             help="quality (default): downscale nothing unless context or memory force it. "
             "throughput: keep at least half of the items whole.",
-            in_policy=True,
+            basic=True,
         ),
     ] = None
     max_tokens_per_item: Annotated[
         Positive | None,
-        _cap("Cap images, and pairs of video frames, at N tokens each; wins over --prefer."),
+        _cap(
+            "Cap images, and pairs of video frames, at N tokens each; wins over --prefer.",
+            basic=True,
+        ),
     ] = None
     min_image_pixels: Annotated[Positive | None, _cap("Downscale no image below N pixels.")] = None
     min_video_frames: Annotated[
@@ -136,7 +188,6 @@ class RunOptions(Options):
             help="Tokens kept for text and answer; default: 1024.",
             wrong="{option} must not be negative",
             hint="--text-reserve-tokens 1024",
-            in_policy=True,
         ),
     ] = None
     max_model_len: Annotated[
@@ -147,30 +198,17 @@ class RunOptions(Options):
             "default: the model's own.",
             words=Words(
                 str,
-                words.context,
+                _context,
                 wrong="{option} {given} is no number of tokens",
                 hint="--max-model-len 32768, or fit",
             ),
             wrong="{option} must be at least 1, not {given}",
             hint="--max-model-len 32768, or fit",
-            in_policy=True,
+            basic=True,
         ),
     ] = None
     max_num_batched_tokens: Annotated[
         Positive | None, _cap("Tokens per step; default: derived from vLLM's default.")
-    ] = None
-    max_num_seqs: Annotated[Positive | None, _cap("Sequences per step; default: left to vLLM.")] = (
-        None
-    )
-    gpu_memory_utilization: Annotated[
-        Share | None,
-        Option(
-            metavar="SHARE",
-            help="Share of the GPU that vLLM may use; default: vLLM's.",
-            wrong="{option} {given} is not a share",
-            hint="--gpu-memory-utilization 0.9",
-            in_policy=True,
-        ),
     ] = None
     concurrency: Annotated[
         Annotated[float, Bounds(above=0, below=math.inf)] | None,
@@ -179,7 +217,7 @@ class RunOptions(Options):
             help="Sequences of full context that the KV cache must hold; needs --gpu.",
             wrong="{option} must be a number above 0",
             hint="--concurrency 16",
-            in_policy=True,
+            basic=True,
         ),
     ] = None
     ram_budget: Annotated[
@@ -189,7 +227,6 @@ class RunOptions(Options):
             help="Host memory for vLLM's processor caches, as 8GiB.",
             wrong="{option} {given}: not a size",
             hint="--ram-budget 16GiB",
-            in_policy=True,
         ),
     ] = None
     media_io_kwargs: Annotated[
@@ -199,30 +236,33 @@ class RunOptions(Options):
             help='What the server will load media with, such as \'{"video": {"fps": 1}}\'.',
             words=Words(
                 str,
-                words.media_options,
+                _media_options,
                 wrong="{option} {given}: not JSON of options per modality",
                 hint="""--media-io-kwargs '{"video": {"fps": 1}}'""",
             ),
-            in_policy=True,
         ),
     ] = None
     allow_under_reserve: Annotated[
         bool,
-        Option(help="Emit a configuration that may run out of memory under load.", in_policy=True),
+        Option(help="Emit a configuration that may run out of memory under load."),
     ] = False
     validate: Annotated[
         Validate,
-        Option(metavar="HOW", help="How far to prove it: none, budget, startup or replay."),
+        Option(
+            metavar="HOW",
+            help="How far to prove it: none, budget, startup or replay.",
+            basic=True,
+        ),
     ] = "replay"
     startup_budget_s: StartupBudget = STARTUP_BUDGET_S
     device: Annotated[
         Device,
         Option(
             metavar="WHERE",
-            help="Where the processor is measured: cpu, cuda (there as well, and held against "
-            "the CPU) or auto (cuda where it can).",
+            help="Where the processor is measured: cpu, or cuda (there as well, and held against "
+            "the CPU).",
         ),
-    ] = "auto"
+    ] = "cpu"
     sample: Annotated[
         Positive,
         Option(
@@ -238,8 +278,7 @@ class RunOptions(Options):
             metavar="NAME[,NAME]",
             help="GPU that will serve, such as H100-80G: its memory is rehearsed; of several, a "
             "comparison. Default: the present one, if any.",
-            offers=gpu_names,
-            in_policy=True,
+            basic=True,
         ),
     ] = None
     pin_kv_cache: Annotated[
@@ -249,20 +288,6 @@ class RunOptions(Options):
             "--gpu: every start has the same.",
         ),
     ] = False
-    seed: Annotated[int, Option(metavar="N", help="Seed for choosing the sample.")] = 0
-
-    @classmethod
-    def of_words(cls, given: Mapping[str, Any]) -> "RunOptions":
-        """What the command line says, and below it the policy file that it names."""
-        from mmcalib.options.checked import checked, from_words
-        from mmcalib.options.policy_file import read_policy
-
-        said = from_words(options_of(cls), given)
-        below = read_policy(said["policy"]) if "policy" in said else {}
-        merged = {**below, **said}
-        if "count" in said:
-            merged["count"] = {**below.get("count", {}), **said["count"]}
-        return checked(cls, merged)
 
     def __post_init__(self) -> None:
         if not self.data and not self.requests:

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from mmcalib.options.bounds import Bounds
-from mmcalib.options.option import Option, Options
+from mmcalib.options.option import Bounds, Option, Options
 
 Depth = Literal["budget", "startup", "replay"]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
 from vllm.utils.torch_utils import set_default_torch_num_threads
 
-from mmcalib.releases.constants import PROCESSOR_DEVICE_OPTION
 from mmcalib.releases.release import VLLM_0_28, VLLM_0_31
 
 
@@ -32,12 +30,6 @@ def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
         return processor.apply(inputs, TimingContext(enabled=False))
 
 
-def processor_threads() -> int:
-    """Threads of torch on the CPU with which `apply_processor` runs."""
-    with set_default_torch_num_threads():
-        return int(torch.get_num_threads())
-
-
 def dummy_inputs(processor: Any, modality: str) -> Any:
     """One item of vLLM's dummy builder, processed as for the profile."""
     if VLLM_0_31.reached:
@@ -53,11 +45,6 @@ def audio_rate_hz(processor: Any) -> int | None:
     resampler = getattr(processor.info.get_data_parser(), "audio_resampler", None)
     rate = getattr(resampler, "target_sr", None)
     return int(rate) if rate else None
-
-
-def processor_device_option() -> str:
-    """vLLM's option that puts the processor on the accelerator; empty in releases before it."""
-    return PROCESSOR_DEVICE_OPTION if VLLM_0_28.reached else ""
 
 
 def device_transport() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mmcalib import wording
-from mmcalib.report import device_words, traffic_words, words
+from mmcalib.report import traffic_words, words
 from mmcalib.report.cells import cell
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
@@ -31,7 +31,6 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
         kv=any(point.kv_cache_bytes is not None for point in calibration.frontier),
         labels=" or ".join(sorted({point.label for point in calibration.frontier}, reverse=True)),
         bleeding={p.knob: " and ".join(p.bleeds) for p in calibration.frontier if p.bleeds}.items(),
-        device=device_words,
         served=traffic_words,
         verdict=verdict_words(calibration.verdict, calibration.checks, calibration.corpus.losses()),
         serve=serve_with,

@@ -10,7 +10,6 @@ from typing import Final
 
 from rich.console import Console
 
-from mmcalib.report.html.before_after import BeforeAfter, before_after
 from mmcalib.report.html.costly import CostlyItem, costly
 from mmcalib.report.html.page import page
 from mmcalib.report.html.redact import redacted
@@ -58,13 +57,6 @@ class Report:
         )
 
     @cached_property
-    def before_after(self) -> BeforeAfter | None:
-        """One image before and after it is made smaller; None without `thumbnails`."""
-        if not self.thumbnails:
-            return None
-        return before_after(self.calibration, names=self._shown[2], roots=self.roots)
-
-    @cached_property
     def _shown(self) -> tuple[CalibrationDocument, str, dict[str, str] | None]:
         server = self.calibration.server
         if not self.redact_paths:
@@ -79,7 +71,6 @@ def html(report: Report) -> str:
         report.shown,
         report.command,
         report.items,
-        report.before_after,
         thumbnails=report.thumbnails,
         redacted=report.redact_paths,
     )

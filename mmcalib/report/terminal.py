@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
-from mmcalib.report import device_words, words
+from mmcalib.report import words
 from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.result.check_result import CheckResult, verdict_words
 from mmcalib.result.corpus_counts import Corpus
@@ -39,8 +39,6 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
         console.print(table)
         if table is corpus and (line := words.preprocessing(calibration)):
             console.print(Text(line))
-        if table is reserved and calibration.processor_device:
-            console.print(Text(wording.plain(device_words.line(calibration.processor_device))))
         if table is reserved and (note := words.yours_note(calibration)):
             console.print(Text(note, style="yellow"))
     if calibration.yours and calibration.yours.diff and calibration.verdict == "pass":
@@ -48,6 +46,19 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
     console.print(
         verdict_line(calibration.verdict, calibration.checks, calibration.corpus.losses())
     )
+
+
+def first_answer(calibration: CalibrationDocument, console: Console) -> None:
+    """Print the items and the settings, before any proof."""
+    corpus = calibration.corpus
+    for heading, table in (
+        (corpus_heading(corpus, "Your corpus"), corpus_table(corpus)),
+        ("Settings, not proven yet", settings_table(calibration)),
+    ):
+        console.print()
+        console.print(Text(wording.plain(heading), style="bold"))
+        console.print(table)
+    console.print()
 
 
 def _print_diff(yours: YourConfiguration, console: Console) -> None:

@@ -21,7 +21,6 @@ from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memories
 from mmcalib.result.part import DocumentPart
 from mmcalib.result.processor_cache import ProcessorCache
-from mmcalib.result.processor_device import ProcessorDevice
 from mmcalib.result.server import ServerPart
 from mmcalib.result.startup import Startup
 from mmcalib.result.traffic import ServedTraffic
@@ -105,7 +104,6 @@ class CalibrationDocument(DocumentPart):
     verdict: Literal["pass", "fail"]
     costs: Costs | None = None
     cache: ProcessorCache | None = None
-    processor_device: ProcessorDevice | None = None
     preprocessing: Preprocessing | None = None
     server: ServerPart | None = None
     traffic: ServedTraffic | None = None

@@ -44,7 +44,5 @@ def _executor(how: ProbeOptions) -> Executor[Any]:
     if how.executor == "ray":
         from mmcalib.census.executors.ray import RayExecutor
 
-        return RayExecutor(
-            _PROBE, address=how.ray_address, workers=how.workers, timeout_s=how.item_timeout_s
-        )
+        return RayExecutor(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)
     return LocalPool(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)

@@ -39,12 +39,11 @@ class Job:
     validate: Validate = "replay"
     startup_budget_s: float = STARTUP_BUDGET_S
     sample: int = SAMPLE_PER_MODALITY
-    seed: int = 0
     cache_dir: Path | None = None
     gpu: Gpu | None = None
     allow_url: bool = False
     probe: ProbeOptions = PROBE
-    device: Device = "auto"
+    device: Device = "cpu"
     pin_kv_cache: bool = False
     config: WrittenConfiguration = field(default_factory=WrittenConfiguration)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
@@ -76,7 +75,6 @@ class Job:
             validate=options.validate,
             startup_budget_s=options.startup_budget_s,
             sample=options.sample,
-            seed=options.seed,
             gpu=gpu,
             allow_url=options.allow_url,
             probe=probe,
@@ -97,17 +95,6 @@ class Job:
     def cache(self) -> Path:
         """The folder in which it keeps what other jobs may use."""
         return self.cache_dir or cache_dir()
-
-    @property
-    def to_come(self) -> list[str]:
-        """What is proven once the configuration is known, in words."""
-        said = {
-            "none": [],
-            "budget": ["reading the file back"],
-            "startup": ["reading the file back", "the engine start"],
-            "replay": ["reading the file back", "the engine start", "the replay"],
-        }[self.validate]
-        return [*said, *([f"memory on {self.gpu.name}"] if self.gpu else []), "the reports"]
 
 
 @dataclass(slots=True)

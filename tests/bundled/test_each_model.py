@@ -157,7 +157,7 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     served = serve(session, sources, open_to_calibrate(session, sources.resolved))
     assert served.items == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
-    reviewed = Reviewed(derive(session, served), {}, None, {}, ())
+    reviewed = Reviewed(derive(session, served), {}, {}, ())
     made = assemble(job, reviewed)
     proven = prove_decision(session, reviewed, engine_yaml(made, "vllm serve"))
     (read_back,) = (check for check in proven.checks if check.id == ROUND_TRIP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,6 @@ import typer.main
 from mmcalib.checks.catalogue.engine import RUN_FINISHED
 from mmcalib.cli.app import app
 from mmcalib.cli.output import claim
-from mmcalib.cli.panels import RUN
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue
 from mmcalib.models import bundled
@@ -57,14 +57,15 @@ def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:
     assert b"verdict: pass ? 1 warning" in done.stdout + done.stderr
 
 
-def test_every_option_of_run_stands_in_one_group(cli) -> None:
+def test_the_help_of_run_is_short_and_its_whole_is_one_option_away(cli) -> None:
     command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
-    grouped = [name for names in RUN.values() for name in names]
-    assert sorted(grouped) == sorted([*(p.name for p in command.params), "help"])
-    said = cli("run", "--help").out
-    places = [said.index(f"\n{heading}:\n") for heading in RUN]
-    assert places == sorted(places)
-    assert "\nOptions:" not in said
+    every = {max(option.opts, key=len) for option in command.params} - {"flags"}
+    short = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", cli("run", "--help").out, re.M))
+    whole = cli("run", "--help-all")
+    assert set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", whole.out, re.M)) == every | {"--help"}
+    assert short >= {"--model", "--data", "--requests", "--gpu", "--out", "--help-all"}
+    assert len(short) <= 20
+    assert (whole.code, whole.err) == (0, "")
 
 
 def test_gpus(cli) -> None:

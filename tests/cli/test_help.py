@@ -36,7 +36,8 @@ def test_options_are_spelled_with_dashes_and_their_help_is_a_sentence(name: str)
 def test_the_root_shows_its_commands(cli) -> None:
     said = cli("--help")
     assert said.code == 0
-    assert all(name in said.out for name in COMMANDS)
+    listed = re.findall(r"^  ([a-z]+)  ", said.out.partition("Commands:")[2], re.M)
+    assert listed == [name for name in COMMANDS if name != "serve"]
     assert set(COMMANDS) >= {"run", "list"}
 
 
@@ -53,13 +54,13 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     job, policy = Job(model="m", data=()), Policy()
     assert shown["validate"] == job.validate
     assert shown["startup_budget_s"] == job.startup_budget_s
-    assert (shown["sample"], shown["seed"]) == (job.sample, job.seed)
+    assert shown["sample"] == job.sample
     said = {parameter.name: parameter.help for parameter in COMMANDS["run"].params}
     assert f"default: {policy.text_reserve_tokens}." in said["text_reserve_tokens"]
     assert f"{policy.prefer} (default):" in said["prefer"]
     assert f"{policy.coverage:g} by default" in said["coverage"]
     words = {"text_reserve_tokens", "prefer", "coverage", "max_model_len", "media_io_kwargs"}
-    assert [shown[name] for name in sorted(words)] == [None] * len(words), "a policy file may say"
+    assert [shown[name] for name in sorted(words)] == [None] * len(words)
 
 
 def test_version(cli) -> None:

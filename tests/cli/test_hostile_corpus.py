@@ -101,7 +101,6 @@ def remembered(cache: Path) -> int:
         (["--item-timeout", "-1"], "--item-timeout must be a number of seconds above 0", ""),
         (["--item-timeout", "nan"], "--item-timeout must be a number of seconds above 0", ""),
         (["--executor", "nope"], "--executor nope: no such choice", "one of local, ray"),
-        (["--ray-address", "x:1"], "--ray-address needs a Ray cluster", "--executor ray"),
         (["--data", ""], "--data '' names nothing", "--data ."),
         (["--data", "file://"], "--data 'file://' names nothing", "--data ."),
         (["--data", "nope://b/x"], "no file system for nope://", "s3://"),

@@ -13,14 +13,14 @@ import yaml
 from rich.console import Console
 
 from mmcalib.checks.catalogue.engine import RUN_FINISHED
-from mmcalib.cli.output import FILES, PROVISIONAL, claim, finish, save
+from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.serving import serve_command
 from mmcalib.errors import UsageError, VerdictError
-from mmcalib.report.early_terminal import first_answer
+from mmcalib.report.terminal import first_answer
 from mmcalib.result.server import ServerPart
 from mmcalib.workflows.gate.calibration import Calibration
-from mmcalib.workflows.spec import Job, RunSoFar
+from mmcalib.workflows.spec import RunSoFar
 from tests.report.example import calibration
 from tests.report.hostile import NAMES, named
 
@@ -73,36 +73,16 @@ def unfinished(*others: str) -> Calibration:
     return found.model_copy(update={"verdict": "fail", "checks": [found.checks[0], *checks]})
 
 
-def test_a_run_under_way_has_a_file_that_says_it_is_not_proven(tmp_path: Path) -> None:
+def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
     save(RunSoFar(calibration=unfinished()), tmp_path)
-    text = (tmp_path / PROVISIONAL).read_text()
-    assert text.startswith("# PROVISIONAL: ")
-    assert yaml.safe_load(text)["max-num-batched-tokens"] == 2538
-    # What an interrupted run left needs no --force.
     claim(tmp_path, force=False)
-    save(RunSoFar(calibration=unfinished("prompts fit")), tmp_path)
-    assert PROVISIONAL not in os.listdir(tmp_path)
 
 
-def test_at_its_end_none_is_left(tmp_path: Path) -> None:
-    save(RunSoFar(calibration=unfinished()), tmp_path)
-    save(RunSoFar(calibration=calibration()), tmp_path)
-    leave(calibration(), tmp_path)
-    assert PROVISIONAL not in os.listdir(tmp_path)
-
-
-def test_the_first_answer_is_what_is_known_and_what_is_to_come() -> None:
-    page, job = io.StringIO(), Job(model="m", data=["d"], validate="startup")
-    console = Console(file=page, width=96, color_system=None)
-    first_answer(unfinished(), "out/engine.provisional.yaml", job.to_come, console)
-    said = page.getvalue()
-    assert "Your corpus: " in said
-    assert "max_num_batched_tokens" in said
-    last = said.strip().splitlines()[-1]
-    assert last == (
-        "provisional: out/engine.provisional.yaml; still to come: reading the file back, "
-        "the engine start, the reports"
-    )
+def test_the_first_answer_is_what_is_known() -> None:
+    page = io.StringIO()
+    first_answer(unfinished(), Console(file=page, width=96, color_system=None))
+    assert "Your corpus: " in page.getvalue()
+    assert "max_num_batched_tokens" in page.getvalue()
 
 
 def test_a_good_end_writes_the_config_and_says_how_to_serve(tmp_path: Path) -> None:

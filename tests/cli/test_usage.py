@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.cli.gpu import gpu_that_serves
-from mmcalib.derive.policy import TEXT_RESERVE_TOKENS, Policy
+from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.options.option import options_of
 from mmcalib.options.policy import policy_of
@@ -47,16 +47,13 @@ def is_one_error(err: str) -> bool:
         (["--coverage", "1", "--coverage", "image=1"], "--coverage 1 is not a share", ""),
         (["--max-model-len", "short"], "--max-model-len short is no number", "or fit"),
         (["--min-image-pixels", "0"], "--min-image-pixels must be at least 1, not 0", ""),
-        (["--gpu-memory-utilization", "90"], "90.0 is not a share", "0.9"),
         (["--concurrency", "0"], "--concurrency must be a number above 0", "16"),
         (["--concurrency", "4"], "--concurrency needs --gpu", "--gpu L4"),
-        (["--device", "gpu"], "--device gpu: no such choice", "one of auto, cpu, cuda"),
+        (["--device", "gpu"], "--device gpu: no such choice", "one of cpu, cuda"),
         (["--ram-budget", "lots"], "--ram-budget lots: not a size", "--ram-budget 16GiB"),
-        (["--policy", "none.yaml"], "--policy none.yaml: No such file", ""),
         (["--max-tokens-per-item", "0"], "--max-tokens-per-item must be at least 1, not 0", ""),
         (["--max-model-len", "-5"], "--max-model-len must be at least 1, not -5", ""),
         (["--max-num-batched-tokens", "0"], "--max-num-batched-tokens must be at least 1", ""),
-        (["--max-num-seqs", "0"], "--max-num-seqs must be at least 1", ""),
         (["--text-reserve-tokens", "-1"], "--text-reserve-tokens must not be negative", ""),
         (["--sample", "0"], "--sample must be at least 1", ""),
         (["--allowed-local-media-path", "none"], "none is not a folder", ""),
@@ -89,58 +86,15 @@ def job_of(**said: object) -> Job:
 
 
 def test_the_words_arrive_in_the_job() -> None:
-    job = job_of(count=["image=4", "video=0"], max_num_seqs=3, seed=7)
-    assert (job.model, job.data, job.validate, job.seed) == (MODEL, ("media",), "replay", 7)
+    job = job_of(count=["image=4", "video=0"], max_num_batched_tokens=3)
+    assert (job.model, job.data, job.validate) == (MODEL, ("media",), "replay")
     assert job.policy.count == {"image": 4, "video": 0}
-    assert (job.policy.max_num_seqs, job.policy.max_model_len) == (3, None)
+    assert (job.policy.max_num_batched_tokens, job.policy.max_model_len) == (3, None)
     assert job.policy.text_reserve_tokens == TEXT_RESERVE_TOKENS
 
 
 def test_a_reserve_of_nothing_is_not_the_default() -> None:
     assert policy_of(asked(text_reserve_tokens=0)).text_reserve_tokens == 0
-
-
-def test_a_policy_file_says_what_options_say_and_options_win(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text(
-        "prefer: throughput\ncoverage: {image: 0.9}\ncount: {image: 2, video: 1}\n"
-        "max_model_len: fit\ngpu: L4\nconcurrency: 16\nram_budget: 2GiB\n"
-        "media_io_kwargs: {video: {fps: 1}}\n"
-    )
-    job = job_of(policy=path, count=["video=0"], max_model_len="4096")
-    assert job.gpu is not None
-    assert job.gpu.name == "L4"
-    assert job.policy == Policy(
-        prefer="throughput",
-        coverage={"image": 0.9},
-        count={"image": 2, "video": 0},
-        max_model_len=4096,
-        concurrency=16,
-        ram_budget_bytes=2 << 30,
-        media_io_kwargs={"video": {"fps": 1}},
-    )
-    assert job_of(policy=path).policy.max_model_len == "fit"
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("min_image_pixel: 5", "min_image_pixel is no key of a policy; meant is perhaps min_image"),
-        ("max_num_seqs: many", "max_num_seqs: Input should be a valid integer"),
-        ("max_num_seqs: 0", "--max-num-seqs must be at least 1"),
-        ("prefer: speed", "prefer: Input should be 'quality' or 'throughput'"),
-        ("coverage: {text: 1}", "coverage.text: Input should be 'image', 'video' or 'audio'"),
-        ("count: {image: -1}", "a count must not be negative"),
-        ("- quality", "not a mapping of keys"),
-        ("prefer: [", "not YAML"),
-    ],
-)
-def test_a_wrong_policy_is_a_usage_error(text: str, says: str, cli, media, tmp_path) -> None:
-    (tmp_path / "policy.yaml").write_text(text)
-    ended = cli("run", "--model", MODEL, "--data", media, "--policy", tmp_path / "policy.yaml")
-    assert (ended.code, ended.out) == (2, "")
-    assert is_one_error(ended.err)
-    assert says in ended.err
 
 
 def test_data_or_requests_are_needed(cli) -> None:

@@ -87,7 +87,7 @@ def test_the_check_says_which_item_and_what_helps() -> None:
     check = excess_check(excess, Dialect.FLAGS)
     assert "90 items" in check.detail
     assert "30.0 times" in check.detail
-    assert check.remedy.startswith("--max-num-seqs 3, or")
+    assert check.remedy.startswith("-- --max-num-seqs 3, or")
 
 
 def test_counts_of_none_are_not_served() -> None:

@@ -43,7 +43,7 @@ ELSEWHERE = {
 OUTSIDE = {
     "s3://": "a bucket",
     "hf-dataset://lmms-lab": "the hub",
-    "--ray-address": "a cluster",
+    "RAY_ADDRESS=": "a cluster",
     "--install-completion": "changes a person's shell",
     "mmcalib serve": "a server ends when it is told to; tests/e2e/test_serve.py starts one",
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from pydantic import BaseModel
 
 import mmcalib
 from mmcalib.cli.app import app
-from mmcalib.options.policy_file import read_policy
 from mmcalib.workflows.gate.calibration import Calibration
 
 from .pages import TEXTS, command_lines, fenced, programs
@@ -78,15 +76,7 @@ def test_yaml_blocks_parse_and_have_dashes() -> None:
     for page, content in found:
         keys = yaml.safe_load(content)
         assert keys, page
-        if content.startswith("# policy.yaml\n"):
-            continue
         assert [key for key in keys if "_" in str(key)] == [], page
-
-
-def test_the_policy_of_the_docs_is_one(tmp_path: Path) -> None:
-    (policy,) = [text for _, text in fenced("yaml") if text.startswith("# policy.yaml\n")]
-    (tmp_path / "policy.yaml").write_text(policy)
-    assert read_policy(tmp_path / "policy.yaml")["max_model_len"] == "fit"
 
 
 def test_the_readme_opens_with_five_lines() -> None:
@@ -121,7 +111,7 @@ def test_options_in_prose_exist() -> None:
     known |= {"--no-oversample", "--num-prompts", "--custom-output-len", "--ignore-eos"}
     known |= {"--max-concurrency", "--kv-cache-dtype", "--enable-log-requests"}
     # The project's own benchmarks.
-    known |= {"--grid"}
+    known |= {"--grid", "--seed"}
     for page, text in TEXTS.items():
         assert set(_OPTION.findall(text)) - known == set(), page
 

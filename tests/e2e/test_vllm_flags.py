@@ -26,23 +26,26 @@ def test_they_are_rehearsed_and_written(media: Path, tmp_path: Path, engine_cach
         *("run", "--model", QWEN, "--data", media, "--out", tmp_path / "out"),
         *("--gpu-memory", "24GiB", "--capability", "8.9", "--validate", "startup"),
         *("--", "--tensor-parallel-size", "2", "--no-enable-prefix-caching"),
+        *("--max-num-seqs", "4", "--gpu-memory-utilization", "0.8"),
     )
     assert done.returncode == 0, done.stderr
     written = yaml.safe_load((tmp_path / "out/engine.yaml").read_text("utf-8"))
     assert written["tensor-parallel-size"] == 2
     assert written["no-enable-prefix-caching"] is True
+    assert (written["max-num-seqs"], written["gpu-memory-utilization"]) == (4, 0.8)
     found = json.loads((tmp_path / "out/calibration.json").read_text("utf-8"))
     assert found["memory"]["calibrated"]["ranks"] == found["memory"]["default"]["ranks"] == 2
     weights = found["memory"]["calibrated"]["weights_bytes"] / 2**30
     # Half of the language model's; each rank has the whole vocabulary's share, too.
     assert 3.4 < weights < 4.2
     said = {one["setting"]: one for one in found["limits"]["evidence"]}
-    assert said["tensor_parallel_size"]["label"] == "given"
+    for name in ("tensor_parallel_size", "max_num_seqs", "gpu_memory_utilization"):
+        assert said[name]["label"] == "given"
     checks = {check["name"]: check for check in found["checks"]}
     assert checks["not started with --tensor-parallel-size"]["status"] == "skip"
     start = checks["engine start"]
     assert start["status"] == "pass"
-    assert start["detail"].endswith("left out here, without a GPU: tensor_parallel_size")
+    assert start["detail"].endswith(": gpu_memory_utilization, tensor_parallel_size")
     assert "not started with --tensor-parallel-size" in " ".join(done.stderr.split())
 
 

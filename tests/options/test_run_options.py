@@ -1,4 +1,4 @@
-"""Each option once: what the command line, the policy file and the library call make of it."""
+"""Each option once: what the command line and the library call make of it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from pydantic import TypeAdapter
 import mmcalib
 from mmcalib.derive.policy import Policy
 from mmcalib.errors import UsageError
-from mmcalib.options.checked import checked
-from mmcalib.options.option import Options, options_of
+from mmcalib.options.option import Options, checked, options_of
 from mmcalib.options.policy import policy_of, said_by
 from mmcalib.options.probe import ProbeOptions
 from mmcalib.options.run import RunOptions
 from mmcalib.options.validate import ProofOptions
 
-IN_POLICY = {field.name for field in options_of(RunOptions) if field.option.in_policy}
 
-
-def test_every_rule_of_a_policy_is_an_option_and_a_key_of_its_file() -> None:
+def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:
     rules = {rule.name for rule in fields(Policy)}
-    assert rules - IN_POLICY == {"ram_budget_bytes"}
-    assert IN_POLICY - rules == {"ram_budget", "gpu"}
+    behind = {"max_num_seqs", "gpu_memory_utilization"}
+    assert rules - {field.name for field in options_of(RunOptions)} == {"ram_budget_bytes", *behind}
 
 
 @pytest.mark.parametrize("kind", [RunOptions, ProbeOptions, ProofOptions])
@@ -57,11 +54,14 @@ def test_a_policy_says_what_differs_and_makes_itself_again() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"policy": Policy(coverage=7)}, "Policy(coverage=7) is not a share"),
-        ({"policy": Policy(max_num_seqs=0)}, "max_num_seqs must be at least 1, not 0"),
-        ({"validate": "all"}, 'validate="all": no such choice'),
-        ({"startup_budget_s": -1}, "startup_budget_s must be a number of seconds"),
-        ({"allowed_local_media_path": "none"}, "allowed_local_media_path none is not a folder"),
+        ({"policy": Policy(coverage=7)}, "--coverage 7 is not a share"),
+        (
+            {"policy": Policy(max_tokens_per_item=0)},
+            "--max-tokens-per-item must be at least 1, not 0",
+        ),
+        ({"validate": "all"}, "--validate all: no such choice"),
+        ({"startup_budget_s": -1}, "--startup-budget must be a number of seconds"),
+        ({"allowed_local_media_path": "none"}, "--allowed-local-media-path none is not a folder"),
     ],
 )
 def test_the_library_refuses_what_the_command_line_does(
@@ -70,7 +70,15 @@ def test_the_library_refuses_what_the_command_line_does(
     with pytest.raises(UsageError) as caught:
         mmcalib.calibrate("m", tmp_path, **asked)  # type: ignore[arg-type]
     assert caught.value.message.startswith(says)
-    assert caught.value.hint
+    assert caught.value.__notes__ == [f"try: {caught.value.hint}"]
+
+
+def test_a_policy_from_a_dict(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a policy has no 'max_model_length'") as raised:
+        mmcalib.calibrate("m", tmp_path, policy={"max_model_length": 8})
+    assert raised.value.hint == "max_model_len"
+    with pytest.raises(TypeError, match="policy is a Policy or a dict of its fields, not list"):
+        mmcalib.calibrate("m", tmp_path, policy=[8])  # type: ignore[arg-type]
 
 
 def test_the_library_needs_something_to_calibrate_for() -> None:
@@ -80,6 +88,6 @@ def test_the_library_needs_something_to_calibrate_for() -> None:
 
 @pytest.mark.parametrize("depth", ["none", "all"])
 def test_a_configuration_is_proved_in_one_of_three_ways(depth: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f'validate="{depth}": no such choice') as caught:
+    with pytest.raises(UsageError, match=f"--validate {depth}: no such choice") as caught:
         mmcalib.validate(tmp_path / "engine.yaml", validate=depth)  # type: ignore[arg-type]
     assert caught.value.hint == "one of budget, startup, replay"

@@ -17,7 +17,6 @@ from mmcalib.result.evidence import Evidence
 from mmcalib.result.frontier import FrontierPoint
 from mmcalib.result.memory import Memories, Memory
 from mmcalib.result.processor_cache import CachePoint, ProcessorCache
-from mmcalib.result.processor_device import ProcessedItems, ProcessorDevice
 from mmcalib.result.server import ServerPart
 from mmcalib.result.startup import ReplayResult, Startup
 from mmcalib.result.traffic import ServedTraffic
@@ -58,7 +57,6 @@ def calibration() -> Calibration:
         verdict="pass",
         costs=_costs(),
         cache=_cache(),
-        processor_device=_processor_device(),
         preprocessing=Preprocessing(cpu_s_per_item=0.047663, measured_files=18),
         server=_server(),
         traffic=ServedTraffic(
@@ -76,27 +74,6 @@ def _server() -> ServerPart:
         limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
         decodes={"h264": True, "av1": False},
         lone_frames=False,
-    )
-
-
-def _processor_device() -> ProcessorDevice:
-    """Images on a GPU; clips on none."""
-    return ProcessorDevice(
-        device="cuda",
-        cpu_threads=8,
-        option="--mm-processor-device",
-        modalities={
-            "image": ProcessedItems(
-                items=12,
-                differing=0,
-                cpu_items_per_s=31.25,
-                device_items_per_s=412.5,
-                device_mean_bytes=14_680_064,
-                device_peak_bytes=96_468_992,
-                largest_difference=1.0,
-            )
-        },
-        not_compared={"video": "it computes on the CPU, whatever device is named"},
     )
 
 

@@ -39,15 +39,15 @@ def tables(text: str) -> Iterator[list[int]]:
             rows = []
 
 
-def test_there_are_seven_tables() -> None:
-    assert len(list(tables(markdown(calibration(), SERVE)))) == 7
+def test_there_are_six_tables() -> None:
+    assert len(list(tables(markdown(calibration(), SERVE)))) == 6
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_hostile_names_keep_the_tables_whole(name: str) -> None:
     text = markdown(named(name), SERVE)
     found = list(tables(text))
-    assert len(found) == 7
+    assert len(found) == 6
     assert all(len(set(rows)) == 1 for rows in found)
     assert [len(rows) for rows in found][-1] == 2 + len(named(name).checks)
 

@@ -72,7 +72,6 @@ def test_what_may_not_be_read_is_skipped_until_it_may(name: str, home: Path) -> 
         ("check media --calibration locked.json", "locked.json"),
         ("report locked", "locked"),
         (f"run --model {MODEL} --data media --out frozen/out", "--out frozen/out"),
-        (f"run --model {MODEL} --data media --policy locked.yaml", "locked.yaml"),
         pytest.param("run --model ./locked --data media", "locked", marks=pytest.mark.engine),
     ],
 )

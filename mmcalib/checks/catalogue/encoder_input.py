@@ -17,7 +17,8 @@ def excess_check(excess: Excess, dialect: Dialect) -> Check:
     """A warning, not a failure: memory follows the encoder's input, but not that alone; the bytes
     are a rehearsal's to say.
     """
-    fewer = dialect.setting("max_num_seqs", excess.max_num_seqs)
+    seqs = excess.max_num_seqs
+    fewer = dialect.say(flags=f"-- --max-num-seqs {seqs}", lines=f"max-num-seqs: {seqs}")
     cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"
     lower = "a lower gpu_memory_utilization leaves room without reserving it"
     return Check(

@@ -6,7 +6,7 @@ a class here, and a case in `mmcalib.child.service`.
 
 from mmcalib.engine.messages.budget import AskBudget, BudgetFound
 from mmcalib.engine.messages.closing import Done, Failed, Said
-from mmcalib.engine.messages.devices import CompareDevices, DevicesCompared, DeviceTried, TryDevice
+from mmcalib.engine.messages.devices import CompareDevices, DevicesCompared
 from mmcalib.engine.messages.looking import Look, Looked
 from mmcalib.engine.messages.measuring import (
     Blank,
@@ -58,7 +58,6 @@ __all__ = [
     "CountTexts",
     "Counted",
     "CountingFound",
-    "DeviceTried",
     "DevicesCompared",
     "Done",
     "EngineStarted",
@@ -91,7 +90,6 @@ __all__ = [
     "TextsBound",
     "TextsCounted",
     "TrafficServed",
-    "TryDevice",
     "decode",
     "encode",
 ]

@@ -70,6 +70,8 @@ def draw(
     left_px: int = _LEFT_PX,
 ) -> Drawing:
     """Draw `layers` on both canvases. `label` names the chart for screen readers."""
+    if undrawn_words():
+        return Drawing(_UNDRAWN, _UNDRAWN)
     sides = left_px + _RIGHT_PX
     wide = Canvas(720 - sides, height_px, narrow=False)
     narrow = Canvas(320 - sides, height_px, narrow=True)
@@ -77,10 +79,8 @@ def draw(
 
 
 def _svg(layers: Iterable[Layer], canvas: Canvas, label: str, left_px: int) -> Markup:
-    try:
-        import vl_convert
-    except ImportError:
-        return _UNDRAWN
+    import vl_convert
+
     around = {"left": left_px, "right": _RIGHT_PX, "top": _TOP_PX, "bottom": _BOTTOM_PX}
     spec = {
         "width": canvas.width_px,

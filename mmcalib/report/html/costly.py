@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.census.executors.executor import Look, Named, ProbeTask
+from mmcalib.census.executors.executor import Named, ProbeTask
 from mmcalib.census.executors.local import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
@@ -67,7 +67,7 @@ def _item(
     width, height = _outline(one.shape)
     drawable = item.declared in ("image", "video") and is_here(item.path)
     return CostlyItem(
-        name=named(one.exemplar, names),
+        name=_named(one.exemplar, names),
         modality=one.shape.modality,
         shape=str(one.shape),
         tokens=one.tokens,
@@ -78,7 +78,7 @@ def _item(
     )
 
 
-def named(path: str, names: Mapping[str, str] | None) -> str:
+def _named(path: str, names: Mapping[str, str] | None) -> str:
     """As the page names a file: the last part of its path, or what `names` have instead."""
     if names is None:
         location = Location.of(path)
@@ -107,18 +107,18 @@ _THUMBNAIL = Named("mmcalib.report.html.thumbnail", "thumbnail")
 _PICTURE = "data:image/jpeg;"
 
 
-def pictures(items: Sequence[Item], look: Look = _THUMBNAIL) -> dict[Item, str]:
-    """Data URIs of those items that can be drawn here and now: images and videos on this machine,
-    as `look` draws them. Nothing is fetched from elsewhere.
+def pictures(items: Sequence[Item]) -> dict[Item, str]:
+    """Data URIs of those items that can be drawn here and now: images and videos on this machine.
+    Nothing is fetched from elsewhere.
     """
-    drawn = [item for item in dict.fromkeys(items) if can_be_drawn(item)]
+    drawn = [item for item in dict.fromkeys(items) if _can_be_drawn(item)]
     found: dict[Item, str] = {}
     if not drawn:
         return found
     until_s = time.monotonic() + _PATIENCE_S
     workers = min(len(drawn), len(os.sched_getaffinity(0)))
     with LocalPool(
-        look, workers=workers, timeout_s=_PATIENCE_S, memory_bytes=_MEMORY_BYTES
+        _THUMBNAIL, workers=workers, timeout_s=_PATIENCE_S, memory_bytes=_MEMORY_BYTES
     ) as pool:
         tickets = [pool.submit([ProbeTask(item)]) for item in drawn]
         for item, ticket in zip(drawn, tickets, strict=True):
@@ -130,7 +130,7 @@ def pictures(items: Sequence[Item], look: Look = _THUMBNAIL) -> dict[Item, str]:
     return found
 
 
-def can_be_drawn(item: Item) -> bool:
+def _can_be_drawn(item: Item) -> bool:
     """Whether it is a file of this machine that has a picture."""
     file = Location.of(item.path).archive or item.path
     return item.declared in ("image", "video") and os.path.isfile(file)

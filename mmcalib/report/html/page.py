@@ -8,9 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mmcalib import wording
-from mmcalib.report import device_words, traffic_words, words
-from mmcalib.report.html.adequacy import adequacy
-from mmcalib.report.html.before_after import BeforeAfter
+from mmcalib.report import traffic_words, words
 from mmcalib.report.html.cache import cache
 from mmcalib.report.html.costly import CostlyItem
 from mmcalib.report.html.distribution import distributions
@@ -40,13 +38,12 @@ def page(
     shown: CalibrationDocument,
     serve: str,
     items: Sequence[CostlyItem],
-    pair: BeforeAfter | None = None,
     *,
     thumbnails: bool,
     redacted: bool,
 ) -> str:
-    """The text of `report.html`; `pair` is an image before and after it is made smaller.
-    `thumbnails` and `redacted` say how pictures and names were made, so that the page can say so.
+    """The text of `report.html`. `thumbnails` and `redacted` say how pictures and names were made,
+    so that the page can say so.
     """
     environment = Environment(
         loader=PackageLoader("mmcalib.report.html"),
@@ -71,13 +68,10 @@ def page(
         frontiers=list(frontiers(shown)),
         issue=escape(issue(shown)),
         memory=memory(shown),
-        adequacy=adequacy(shown),
         cache=cache(shown.cache) if shown.cache else None,
         traffic=traffic(shown.traffic) if shown.traffic else None,
         served=traffic_words,
-        device=device_words,
         items=items,
-        pair=pair,
         thumbnails=thumbnails,
         redacted=redacted,
         words=words,

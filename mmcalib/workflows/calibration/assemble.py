@@ -35,7 +35,6 @@ from mmcalib.workflows.memory.figures import encoder_budget, memory
 from mmcalib.workflows.memory.pinned import pinned_evidence
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.proof.figures import measured_memory, startup_figures
-from mmcalib.workflows.proof.processor_device import processor_device
 from mmcalib.workflows.spec import Job
 
 _UNFINISHED = Check(
@@ -115,7 +114,6 @@ def assemble(
             encoder_decoder=opened.encoder_decoder,
         ),
         cache=cache_report(decision),
-        processor_device=processor_device(reviewed.compared),
         preprocessing=_preprocessing(decision.table),
         traffic=memory_found.traffic if memory_found else None,
         server=ServerPart.of(opened.server, dict(reviewed.needed)),

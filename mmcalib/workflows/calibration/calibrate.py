@@ -9,7 +9,7 @@ from typing import Any
 
 from mmcalib.derive.policy import Policy
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.options.checked import checked
+from mmcalib.options.option import checked
 from mmcalib.options.policy import policy_from, said_by
 from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
 from mmcalib.options.validate import STARTUP_BUDGET_S
@@ -32,9 +32,8 @@ def calibrate(
     allow_url: bool = False,
     sample: int = SAMPLE_PER_MODALITY,
     startup_budget_s: float = STARTUP_BUDGET_S,
-    seed: int = 0,
     gpu: str | Gpu | None = None,
-    device: Device = "auto",
+    device: Device = "cpu",
     pin_kv_cache: bool = False,
     engine_args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -64,7 +63,6 @@ def calibrate(
             "allow_url": allow_url,
             "sample": sample,
             "startup_budget_s": startup_budget_s,
-            "seed": seed,
             "device": device,
             "pin_kv_cache": pin_kv_cache,
         },

@@ -56,7 +56,7 @@ class Decided:
 def derive(session: Session, served: Served) -> Decided:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
-    sample = choose(corpus.census, job.sample, job.seed)
+    sample = choose(corpus.census, job.sample)
     budgets = BudgetSource(
         host,
         opened,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.census.accesses import Accesses
@@ -119,6 +119,13 @@ def _starts_with(decision: Decision, every: Ask) -> StartsWith:
     return starts
 
 
+def _as_run_takes(values: Mapping[str, int]) -> str:
+    """Options of `run`, and vLLM's behind `--`."""
+    own = [f"{flag(n)} {v}" for n, v in values.items() if n != "max_num_seqs"]
+    seqs = values.get("max_num_seqs")
+    return " ".join([*own, *([f"-- --max-num-seqs {seqs}"] if seqs else [])])
+
+
 def in_bytes(
     checks: Sequence[Check],
     predicted: Predicted,
@@ -138,13 +145,10 @@ def in_bytes(
         return in_tokens(checks, decision, not_rehearsed(predicted, rehearse))
     cures = []
     if not found.passes:
-        cures = [
-            " ".join(f"{flag(n)} {v}" for n, v in cure.engine.values.items())
-            for cure in cured(found, decision, every)
-        ]
+        cures = [_as_run_takes(cure.engine.values) for cure in cured(found, decision, every)]
         if less := with_less_kv_cache(found, before, decision, every):
             seqs = less.engine.max_num_seqs
-            flags = f"--max-num-seqs {seqs} --pin-kv-cache" if seqs else "--pin-kv-cache"
+            flags = f"--pin-kv-cache -- --max-num-seqs {seqs}" if seqs else "--pin-kv-cache"
             left = (
                 f"{gib(less.rehearsed.kv_cache_bytes)}, {less.rehearsed.kv_cache_tokens:,} tokens"
             )

@@ -23,19 +23,18 @@ from mmcalib.workflows.corpus_facts import requests_over
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.gate.rules import ProvenRule, prove_rules
 from mmcalib.workflows.memory.tokens_alone import in_tokens, no_gpu
-from mmcalib.workflows.proof.processor_device import DevicePairs, compare_apart, compared_check
+from mmcalib.workflows.proof.processor_device import compare_apart, compared_check
 from mmcalib.workflows.read import ReadCorpus
 
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """`rules` bound shapes that were not measured, `compared` is the processor on another device,
-    `needed` what the server's environment must say for the items that it refuses now.
+    """`rules` bound shapes that were not measured, `needed` is what the server's environment must
+    say for the items that it refuses now.
     """
 
     decided: Decided
     rules: Mapping[Modality, ProvenRule]
-    compared: DevicePairs | None
     needed: Mapping[str, int]
     checks: tuple[Check, ...]
 
@@ -57,25 +56,18 @@ def review(session: Session, decided: Decided) -> Reviewed:
         checks.append(left)
     if session.prediction is None:
         checks = in_tokens(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
-    compared = _compared(session, decided)
-    if compared is not None:
+    if session.job.device == "cuda":
+        compared = compare_apart(
+            served.resolved.path,
+            session.job.policy.context_tokens,
+            session.job.device,
+            decision.setting,
+            decided.sample,
+            session.progress,
+            served.files,
+        )
         checks.append(compared_check(compared))
-    return Reviewed(decided, rules, compared, needed, tuple(checks))
-
-
-def _compared(session: Session, decided: Decided) -> DevicePairs | None:
-    served = decided.served
-    if served.comparison is None:
-        return None
-    return compare_apart(
-        served.resolved.path,
-        session.job.policy.context_tokens,
-        served.comparison,
-        decided.decision.setting,
-        decided.sample,
-        session.progress,
-        served.files,
-    )
+    return Reviewed(decided, rules, needed, tuple(checks))
 
 
 def findings(

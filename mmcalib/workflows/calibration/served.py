@@ -16,7 +16,6 @@ from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.calibration.sources import Sources
 from mmcalib.workflows.calibration.taken_in import LeftOut, taken_in
 from mmcalib.workflows.decision.texts import Texts
-from mmcalib.workflows.device import DeviceComparison, device_comparison
 from mmcalib.workflows.here import here
 from mmcalib.workflows.media_files import Files
 from mmcalib.workflows.memory.explored import as_served
@@ -38,7 +37,6 @@ class Served:
     left_out: Mapping[str, str]
     files: Files
     texts: Texts
-    comparison: DeviceComparison | None
 
 
 def serve(session: Session, sources: Sources, opened: ModelInfo) -> Served:
@@ -56,9 +54,6 @@ def serve(session: Session, sources: Sources, opened: ModelInfo) -> Served:
         left_out=left_out,
         files=files_of(corpus, job.probe.item_timeout_s),
         texts=texts,
-        comparison=device_comparison(
-            job.device, session.host, opened, list(corpus.census.modalities())
-        ),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +11,6 @@ from pydantic import PrivateAttr
 
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
-from mmcalib.options.library_words import in_library_words, library_words
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
 from mmcalib.result_files import calibration_in, read_calibration
@@ -35,7 +33,6 @@ class Calibration(CalibrationDocument):
             self._counting = self.costs, Counting(model, how) if how else None
         return self._counting[1]
 
-    @in_library_words
     def admits(
         self,
         item: Any,
@@ -55,11 +52,7 @@ class Calibration(CalibrationDocument):
         """
         # Only requests have texts.
         counting = self.counting if isinstance(item, Mapping) else None
-        answer = admitted(self.gate, item, allowed_local_media_path, counting, allow_url=allow_url)
-        reason, remedy = library_words(answer.reason), library_words(answer.remedy)
-        if reason is answer.reason and remedy is answer.remedy:
-            return answer
-        return replace(answer, reason=reason, remedy=remedy)
+        return admitted(self.gate, item, allowed_local_media_path, counting, allow_url=allow_url)
 
     def __repr__(self) -> str:
         """One line: the whole is thousands, which `to_json` has."""

@@ -186,5 +186,7 @@ def _remedy(found: TrafficFigures, starts_with: StartsWith) -> str:
         return ""
     share = found.fitting_utilization
     if share is not None and starts_with(share):
-        return f"--gpu-memory-utilization {share:g}"
-    return "--max-num-batched-tokens less, or --gpu-memory-utilization less, which leaves more free"
+        return f"-- --gpu-memory-utilization {share:g}"
+    return (
+        "--max-num-batched-tokens less, or -- --gpu-memory-utilization less: that leaves more free"
+    )

@@ -47,7 +47,7 @@ def measured(
 ) -> tuple[Subject, list[Check]]:
     """The subject with the costs of the corpus, and what of the corpus will be rejected."""
     served, left_out = _served(corpus, subject)
-    sample = choose(served.census, SAMPLE_PER_MODALITY, seed=0)
+    sample = choose(served.census, SAMPLE_PER_MODALITY)
     table, unreadable = measure(
         asks.host, served.census, subject.setting, sample, progress, files_of(served)
     )
@@ -149,7 +149,7 @@ def made_up(
     if requests is None:
         return None
     corpus = read((), [requests], allowed_root=folder, cache=folder, progress=progress)
-    sample = choose(corpus.census, SAMPLE_PER_MODALITY, seed=0)
+    sample = choose(corpus.census, SAMPLE_PER_MODALITY)
     files = files_of(corpus)
     table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
     return replace(subject, table=table), corpus

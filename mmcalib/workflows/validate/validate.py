@@ -9,7 +9,7 @@ from pathlib import Path
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.options.checked import checked
+from mmcalib.options.option import checked
 from mmcalib.options.validate import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
 from mmcalib.result.validation import Validation
