@@ -23,9 +23,7 @@ RUN: Mapping[str, Sequence[str]] = {
         *("max_num_seqs", "gpu_memory_utilization", "concurrency", "ram_budget"),
         *("media_io_kwargs", "allow_under_reserve"),
     ),
-    "The GPU that serves": (
-        *("gpu", "gpu_memory", "capability", "pin_kv_cache", "flags"),
-    ),
+    "The GPU that serves": (*("gpu", "gpu_memory", "capability", "pin_kv_cache", "flags"),),
     "Proof": ("validate", "startup_budget_s", "device", "encoder_sweep"),
     "Results": (
         *("out", "force", "emit", "no_thumbnails", "redact_paths", "as_json", "verbose", "quiet"),

@@ -254,9 +254,7 @@ class RunOptions(Options):
             "--gpu: every start has the same.",
         ),
     ] = False
-    seed: Annotated[
-        int, Option(metavar="N", help="Seed for choosing the sample.")
-    ] = 0
+    seed: Annotated[int, Option(metavar="N", help="Seed for choosing the sample.")] = 0
 
     @classmethod
     def of_words(cls, given: Mapping[str, Any]) -> "RunOptions":

@@ -117,7 +117,14 @@ def offender(origin: str, answer: str = "no", kind: str = "item") -> Offender:
 
 def summary(no: int = 0, unknown: int = 0) -> Summary:
     return Summary(
-        kind="summary", all_fit=False, share=1.0, checked=99, skipped=0, fits=0, no=no, unknown=unknown
+        kind="summary",
+        all_fit=False,
+        share=1.0,
+        checked=99,
+        skipped=0,
+        fits=0,
+        no=no,
+        unknown=unknown,
     )
 
 
