@@ -33,8 +33,9 @@ from mmcalib.models import resolve
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.traffic import TrafficFigures
 from mmcalib.workflows.memory.rehearse import Rehearsals, gpu_of
+from mmcalib.workflows.spec import cache_dir
 from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
+from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = "L4"
@@ -145,7 +146,7 @@ def worst_order(calibration: CalibrationDocument, scratch: Path) -> TrafficFigur
     embeds = {one.shape: one.embeds for one in known}
     sizes = sorted({size: shape for shape, size in embeds.items()}.items())
     places = {round(n * (len(sizes) - 1) / (SHAPES - 1)) for n in range(SHAPES)}
-    model = Path(resolve(calibration.model.id).path)
+    model = Path(resolve(calibration.model.id, cache_dir=cache_dir()).path)
     with Rehearsals(gpu_of(GPU)) as rehearsals:
         args = {**calibration.engine_config, "model": str(model)}
         started = rehearsals.rehearse(args)

@@ -120,8 +120,7 @@ class Service:
             from mmcalib.child.rehearsal.traffic import serve_imagined
 
             return serve_imagined(stage, request, self._note)
-        from mmcalib.child.traffic.books import StepBooks
-        from mmcalib.child.traffic.serve import serve
+        from mmcalib.child.traffic import StepBooks, serve
 
         return serve(request, StepBooks(), self._note)
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mmcalib.derive.logs.causes import OutOfMemory
-from mmcalib.derive.logs.phases import Phase
+from mmcalib.derive.logs import OutOfMemory, Phase
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES

@@ -6,5 +6,5 @@ from typing import Literal
 
 # measured: read from vLLM doing it. rehearsed: from vLLM's code on imaginary memory. computed:
 # follows from measured values by vLLM's own rule. assumed: nobody said otherwise. given: by the
-# user. projected: a log's measured figure plus the difference of two rehearsals (`plan --log`).
-Label = Literal["measured", "rehearsed", "computed", "assumed", "given", "projected"]
+# user.
+Label = Literal["measured", "rehearsed", "computed", "assumed", "given"]

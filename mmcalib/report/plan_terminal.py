@@ -10,9 +10,7 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.derive.fix import COSTS, Cost
-from mmcalib.domain.label import Label
 from mmcalib.report import words
-from mmcalib.report.log_terminal import beside_the_log
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.memory import Memory
 from mmcalib.result.plan import Combination, Plan, TriedFix
@@ -22,18 +20,20 @@ def planned(plan: Plan, console: Console) -> None:
     """Print the whole plan."""
     console.print()
     size = wording.gib(plan.memory.total_bytes)
-    how = "a log and rehearsals" if _by_log(plan) else "rehearsed"
-    title = f"{plan.model} on {plan.gpu} ({size}), vLLM {plan.vllm}, {how}"
+    title = f"{plan.model} on {plan.gpu} ({size}), vLLM {plan.vllm}, rehearsed"
     console.print(Text(wording.plain(title), style="bold"))
     for line in _as_it_is(plan):
         console.print(Text(wording.plain(line)))
     _reserved(plan.reserved, console)
     console.print()
-    if plan.log is not None:
-        beside_the_log(plan.log, plan.memory, console)
+    said = [*plan.log.failures, *plan.log.notes] if plan.log else []
+    if said:
+        console.print(Text("What the log says", style="bold"))
+        for line in said:
+            console.print(Text(f"- {wording.plain(line)}"))
+        console.print()
     if plan.fixes:
-        by = ": the log's figures, plus what was rehearsed to change" if _by_log(plan) else ""
-        console.print(Text(f"Each fix on its own{by}", style="bold"))
+        console.print(Text("Each fix on its own", style="bold"))
         console.print(_fixes(plan.fixes))
         console.print()
         for line in _remarks(plan.fixes):
@@ -44,10 +44,6 @@ def planned(plan: Plan, console: Console) -> None:
         console.print(Text(f"- {wording.plain(line)}"))
     console.print()
     _conclusion(plan, console)
-
-
-def _by_log(plan: Plan) -> bool:
-    return plan.log is not None and plan.log.planned_from == "log"
 
 
 def _as_it_is(plan: Plan) -> Iterator[str]:
@@ -68,15 +64,7 @@ def capacity(memory: Memory) -> str:
     return (
         f"KV cache {wording.gib(memory.kv_cache_bytes)}, {wording.number(memory.kv_cache_tokens)} "
         f"tokens, {wording.number(memory.max_concurrency)} requests of full length at once"
-        f"{_BY.get(memory.labels.get('kv_cache_bytes'), '')}"
     )
-
-
-# Where a log decides; all else of a plan is rehearsed, as its title says.
-_BY: dict[Label | None, str] = {
-    "measured": " (measured by the log)",
-    "projected": " (log + rehearsed difference)",
-}
 
 
 def _fixes(fixes: Sequence[TriedFix]) -> Table:

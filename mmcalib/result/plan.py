@@ -6,11 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.fix import Cost
-from mmcalib.domain.label import Label
 from mmcalib.result.check_result import CheckResult
-from mmcalib.result.log_row import LogRow
-from mmcalib.result.logged import Logged
 from mmcalib.result.memory import Memory
 from mmcalib.result.part import DocumentPart
 
@@ -20,7 +18,7 @@ class TriedFix(DocumentPart):
     `changes` and `flags` have whole values, merged with the configuration.
 
     `reaches`: it alone reaches the goal; `lacking_bytes` of KV cache are lacking to it. `warning`:
-    what its price does not say; `label` is that of its KV cache.
+    what its price does not say.
     """
 
     name: str
@@ -35,7 +33,6 @@ class TriedFix(DocumentPart):
     max_concurrency: float | None
     problem: str
     warning: str
-    label: Label | None = None
 
 
 class Price(DocumentPart):
@@ -64,13 +61,22 @@ class Combination(DocumentPart):
     memory: Memory
 
 
+class Logged(DocumentPart):
+    """What a server's log said; `oom` is the error with which it ran out of GPU memory."""
+
+    vllm: str
+    model: str
+    failures: list[str]
+    notes: list[str]
+    oom: ObservedOom | None = None
+
+
 class Plan(DocumentPart):
     """Which fixes reach the goal. `verdict`: the goal is reached already, or by the combination, or
     by what may run out of memory under load (`under-reserved`), or out of reach. `lacking_bytes` is
     the KV cache that the goal needs beyond `memory`'s; `reserved` is R4 of it as it is, None where
     the goal is not reached so. `kept` is what no fix may change; `others` reach the goal, too, each
-    without a cost that `combination` has. `log_row` is the log as a row of evidence, to be kept or
-    given to others.
+    without a cost that `combination` has.
     """
 
     goal: str
@@ -83,7 +89,6 @@ class Plan(DocumentPart):
     combination: Combination | None
     others: list[Combination] = Field(default_factory=list)
     log: Logged | None
-    log_row: LogRow | None = None
     model: str
     source: Literal["local", "hub", "bundled"]
     config: str

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from mmcalib.derive.logs.retired import RetiredKnob, retired_among, retired_in
+from mmcalib.derive.retired import RetiredKnob, retired_among, retired_in
 from mmcalib.errors import UsageError
 from mmcalib.wording import one_line
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -132,7 +133,11 @@ def test_diff_names_what_is_not_the_same(cli, tmp_path: Path) -> None:
 def test_diff_takes_two_rehearsals(cli, tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text(rehearsed_by(tmp_path).model_dump_json())
-    less = {"kv_cache_bytes": -GIB, "kv_cache_tokens": None, "max_concurrency": None}
+    less: dict[str, Any] = {
+        "kv_cache_bytes": -GIB,
+        "kv_cache_tokens": None,
+        "max_concurrency": None,
+    }
     new.write_text(rehearsed_by(tmp_path, vllm="0.33.0", **less).model_dump_json())
     found = json.loads(cli("diff", str(old), str(new), "--json").out)
     fits("diff", found)

@@ -11,9 +11,8 @@ from rich.console import Console
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.report.plan_terminal import planned
 from mmcalib.result.check_result import CheckResult
-from mmcalib.result.logged import Logged, PartApart, ReleaseOfLog
 from mmcalib.result.memory import Memory
-from mmcalib.result.plan import Combination, Plan, Price, TriedFix
+from mmcalib.result.plan import Combination, Logged, Plan, Price, TriedFix
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 GIB = 1 << 30
@@ -160,7 +159,7 @@ def test_a_reached_goal_needs_nothing() -> None:
 
 def test_a_log_with_an_oom_never_has_its_goal_reached_already() -> None:
     oom = ObservedOom("serving", GIB, 0, None, None, None, 0, 0, 0, GIB, 0)
-    log = Logged(vllm="", model="", memory=ENOUGH, failures=[], notes=[], oom=oom)
+    log = Logged(vllm="", model="", failures=[], notes=[], oom=oom)
     plan = a_plan(verdict="reached already", memory=ENOUGH, fixes=[], combination=None, log=log)
     assert "already" not in page(plan)
     assert "KV cache 1.00 GiB, 29,127 tokens, 3.56" in page(plan)
@@ -205,72 +204,12 @@ def test_out_of_reach_still_shows_the_best() -> None:
     assert "did not suffice to know if less would do" in shown
 
 
-def test_a_log_stands_beside_the_rehearsal_and_cannot_break_the_page() -> None:
-    log = Logged(
-        vllm="0.9",
-        model="m",
-        memory=Memory(weights_bytes=6 * GIB, label="measured"),
-        failures=["out of memory\x1b[2J"],
-        notes=[],
-    )
+def test_what_a_log_says_cannot_break_the_page() -> None:
+    log = Logged(vllm="0.9", model="m", failures=["out of memory\x1b[2J"], notes=["of 0.9"])
     shown = page(a_plan(log=log))
-    assert "What uses the memory" in shown
-    assert any("6.00 GiB" in line and "7.00 GiB" in line for line in shown.splitlines())
+    assert "What the log says\n- out of memory" in shown
+    assert "- of 0.9" in shown
     assert "\x1b" not in shown
-
-
-def part(name: str, log: int, found: int, **more: object) -> PartApart:
-    values = {
-        "name": name,
-        "unit": "bytes",
-        "log": log,
-        "rehearsed": found,
-        "difference": found - log,
-        "tolerance": GIB // 8,
-        "apart": abs(found - log) > GIB // 8,
-    }
-    return PartApart.model_validate({**values, **more})
-
-
-def test_a_plan_that_stands_on_its_log_says_so_everywhere() -> None:
-    log = Logged(
-        vllm="",
-        model="m",
-        memory=Memory(kv_cache_bytes=2 * GIB, kv_cache_tokens=58_254, label="measured"),
-        failures=[],
-        notes=[],
-        release=ReleaseOfLog(
-            versions=["0.31.0"],
-            known_by="lines",
-            evidence=["gpu_worker.py:692"],
-            contradicts=False,
-            words="of vLLM 0.31.0 by the lines of source it names (gpu_worker.py:692)",
-        ),
-        parts=[
-            part("weights", 7 * GIB, 7 * GIB),
-            part("KV cache", 2 * GIB, 7 * GIB),
-            part("encoder budget", 16_384, 32_768, unit="tokens", tolerance=0, apart=True),
-        ],
-        planned_from="log",
-        reason="planned from the log: the rehearsal has 5.00 GiB more KV cache",
-    )
-    own = SHORT.model_copy(update={"labels": {"kv_cache_bytes": "measured"}})
-    best = a_plan().combination
-    assert best is not None
-    more = ENOUGH.model_copy(update={"labels": {"kv_cache_bytes": "projected"}})
-    shown = page(a_plan(log=log, memory=own, combination=best.model_copy(update={"memory": more})))
-    assert "vLLM 0.32.0, a log and rehearsals" in shown
-    rows = {line.split("  ")[0]: line.split() for line in shown.splitlines()}
-    assert rows["weights"][-1] == "equal"
-    assert rows["KV cache"][-2:] == ["+5.00", "GiB"]
-    assert rows["encoder budget"][-3:] == ["16,384", "32,768", "+16,384"]
-    assert "- the log is of vLLM 0.31.0 by the lines of source it names" in shown
-    assert "→ planned from the log: the rehearsal has 5.00 GiB more KV cache" in shown
-    assert "Each fix on its own: the log's figures, plus what was rehearsed to change" in shown
-    flat = " ".join(shown.split())
-    assert "3.56 requests of full length at once (log + rehearsed difference)" in flat
-    near = log.model_copy(update={"planned_from": "rehearsal", "reason": "planned from the r"})
-    assert "vLLM 0.32.0, rehearsed" in page(a_plan(log=near))
 
 
 def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.every_fix import every_fix, every_rule
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import COSTS, Fix, Outcome, changed, effective, spelled
 from mmcalib.derive.fix_search import Found, cheapest
-from mmcalib.derive.fixes.host import HOST_ONLY
+from mmcalib.derive.fixes import HOST_ONLY, every_fix
 from mmcalib.derive.goal import Goal, parse_goal
 from mmcalib.derive.kept import KEEPABLE, parse_kept
 from mmcalib.domain.area_cap import AreaCap
@@ -301,8 +300,3 @@ def test_ranks_share_the_heads() -> None:
         if f.knob == "tensor_parallel_size"
     ]
     assert ranks == [2, 4]
-
-
-def test_no_two_rules_stand_at_one_place() -> None:
-    places = [rule.place for rule in every_rule()]
-    assert places == sorted(set(places))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.every_fix import every_fix
 from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
+from mmcalib.derive.fixes import every_fix
 from mmcalib.derive.goal import Goal
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap

@@ -126,16 +126,7 @@ def test_a_server_that_ran_out_of_memory_needs_another_configuration(
     assert plan.combination.changes == {"gpu_memory_utilization": 0.91}
     assert plan.combination.reserved is not None
     assert plan.combination.reserved.status == "pass"
-    assert plan.log.memory.weights_bytes == pytest.approx(plan.memory.weights_bytes, rel=0.01)
-    assert "What uses the memory" in ended.stderr
-    # It states no KV cache to stand on.
-    assert (plan.log.planned_from, plan.memory.labels["kv_cache_bytes"]) == (
-        "rehearsal",
-        "computed",
-    )
-    assert plan.log_row is not None
-    assert plan.log_row.gpu == "L4"
-    assert plan.log_row.figures.weights_gib == 7.16
+    assert "What the log says" in ended.stderr
 
 
 @pytest.mark.long
@@ -166,39 +157,6 @@ def test_dropping_a_size_hint_is_combined_with_what_reaches_the_goal(engine_cach
     assert (first.name, first.changes) == (hint.name, {"limit_mm_per_prompt": plain})
     tried = [fix for fix in others if not fix.problem]
     assert all("limit_mm_per_prompt" in fix.changes for fix in tried)
-
-
-@pytest.mark.long
-def test_a_log_of_an_older_release_is_what_its_plan_stands_on(
-    tmp_path: Path, engine_cache: Path
-) -> None:
-    """The public log q25vl7b-l4 (memory_logs.jsonl); 0.32 rehearses 0.70 GiB less."""
-    log = tmp_path / "server.log"
-    log.write_text(
-        "INFO 08-31 10:00:00 [api_server.py:1] vLLM API server version 0.9.0.1\n"
-        "INFO 08-31 10:00:00 [utils.py:1] non-default args: {'model': "
-        "'Qwen/Qwen2.5-VL-7B-Instruct', 'max_model_len': 2048, 'max_num_batched_tokens': 2048, "
-        "'gpu_memory_utilization': 0.9}\n"
-        "Model loading took 15.6271 GiB and 119.639792 seconds\n"
-        "Available KV cache memory: 1.81 GiB\n"
-        "GPU KV cache size: 33,824 tokens\n"
-        "Maximum concurrency for 2,048 tokens per request: 16.52x\n"
-    )
-    ended = mmcalib(engine_cache, "plan", "--log", log, "--gpu", "L4", "--json")
-    assert ended.returncode == 0, ended.stderr
-    fits("plan", ended.stdout)
-    plan = Plan.model_validate_json(ended.stdout)
-    assert plan.log is not None
-    assert plan.log.planned_from == "log"
-    assert plan.memory.kv_cache_tokens == 33_824
-    assert plan.memory.max_concurrency == 16.52
-    assert plan.memory.labels["kv_cache_bytes"] == "measured"
-    (kv_cache,) = (part for part in plan.log.parts if part.name == "KV cache")
-    assert kv_cache.apart
-    assert kv_cache.log == round(1.81 * 2**30)
-    assert "planned from the log: the rehearsal has" in " ".join(ended.stderr.split())
-    assert plan.log_row is not None
-    assert plan.log_row.id == "qwen2.5-vl-7b-instruct-l4-0.9.0.1"
 
 
 @pytest.mark.long

@@ -9,33 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.derive import logs
-from mmcalib.derive.logs import (
-    arguments,
-    cause_messages,
-    facts,
-    figures,
-    line,
-    phases,
-    read_log,
-    retired,
-)
+from mmcalib.derive import logs, retired
+from mmcalib.derive.logs import read_log
 from mmcalib.errors import UsageError
 from mmcalib.workflows.plan import from_log
 from tests.cli.conftest import Cli
 
 ARGS = b"non-default args: {'model': 'm', "
-MARKS = " ".join(
-    [figure.mark for figure in figures.FIGURES]
-    + [fact.mark for fact in facts.FACTS]
-    + [mark for mark, _ in cause_messages._READERS]
-)
+MARKS = " ".join([mark for _, mark, _, _ in logs._FACTS] + [mark for mark, _ in logs._FAILURES])
 FILLS = ["1", "1,111", "1.1", "( ", "a ", "'", "... ", "(a pid=1 ", "\x1b[1", "Using  ", "-", "\t"]
 
 
 def patterns() -> list[re.Pattern[str]]:
-    found = [figure.pattern for figure in figures.FIGURES] + [fact.pattern for fact in facts.FACTS]
-    for module in (arguments, cause_messages, facts, line, phases, retired):
+    found = [pattern for _, _, pattern, _ in logs._FACTS] + [*logs._OF_OOM.values()]
+    for module in (logs, retired):
         found += [one for one in vars(module).values() if isinstance(one, re.Pattern)]
     return found
 
@@ -46,7 +33,7 @@ def test_every_pattern_takes_time_that_is_linear_in_the_line() -> None:
             text = fill * (20_000 // len(fill))
             started = time.process_time()
             # A key is looked for where an argument begins, the others anywhere.
-            (pattern.match if pattern is arguments._KEY else pattern.search)(text)
+            (pattern.match if pattern is logs._KEY else pattern.search)(text)
             # One that backtracks takes minutes.
             assert time.process_time() - started < 2, (pattern.pattern, fill)
 
@@ -69,15 +56,17 @@ def test_what_is_no_log_ends(name: str, tmp_path: Path) -> None:
 def test_a_line_without_end_is_read_as_far_as_lines_go(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     endless = b" x" * 5_000_000
-    log.write_bytes(ARGS + b"'dtype': 'bfloat16'}" + endless + b"\nModel loading took 1 GiB")
+    log.write_bytes(
+        ARGS + b"'dtype': 'bfloat16'}" + endless + b"\nAvailable KV cache memory: 1 GiB"
+    )
     found = from_log.read(log)
     assert found.engine_args == {"model": "m", "dtype": "bfloat16"}
-    assert found.log.weights_bytes == 1 << 30
+    assert found.log.kv_cache_bytes == 1 << 30
 
 
 def test_of_a_log_that_repeats_itself_little_is_kept() -> None:
-    lines = (f"(W pid={n}) Model loading took {n}.0 GiB" for n in range(30_000))
-    assert len(read_log(lines).readings) == 20_000
+    lines = (f"CUDA out of memory. Tried to allocate {n}.00 MiB" for n in range(30_000))
+    assert len(read_log(lines).failures) == 20_000
     named = (f"non-default args: {{'k{n}': 1}}" for n in range(30_000))
     assert len(read_log(named).engine_args) == 20_000
 
@@ -94,13 +83,10 @@ def test_no_argument_is_more_than_json_carries(value: str) -> None:
     log = read_log(
         [
             f"non-default args: {{'gpu_memory_utilization': {value}, 'max_model_len': {value}}}",
-            "Model loading took 1 GiB",
-            "PyTorch: GPU 0 has a total capacity of 24 GiB",
         ]
     )
     assert all(isinstance(one, str) for one in log.engine_args.values())
     assert log.gpu_memory_utilization is None
-    assert log.requested_bytes is None
 
 
 @pytest.mark.parametrize("form", ["utf-16", "latin-1", "utf-8-sig"])

@@ -10,7 +10,7 @@ from typing import Any
 
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import line
-from mmcalib.derive.logs.retired import retired_among
+from mmcalib.derive.retired import retired_among
 
 ROUND_TRIP = CheckId("config round trip")
 UNKNOWN_KEY = CheckId("unknown key {}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mmcalib.checks.check import KEEP, CheckId
 
 MEMORY_ON = CheckId("memory on {}")
+TRAFFIC_ON = CheckId("traffic on {}")
 CONCURRENCY = CheckId("concurrency")
 BETTER = CheckId("better than the defaults")
 KEEP_DEFAULTS = CheckId(KEEP)

@@ -11,8 +11,7 @@ from mmcalib.child.rehearsal.forwards import Forwards
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.rehearse import live_tensors
 from mmcalib.child.rehearsal.startup import emptied, named_modules
-from mmcalib.child.traffic.books import StepBooks
-from mmcalib.child.traffic.serve import Say, serve
+from mmcalib.child.traffic import Say, StepBooks, serve
 from mmcalib.domain.traffic import Traffic, TrafficStep
 from mmcalib.engine.messages import ServeTraffic
 from mmcalib.releases import compilation

@@ -19,7 +19,13 @@ from mmcalib.engine.messages.measuring import (
     OpenModel,
 )
 from mmcalib.engine.messages.message import Interim, Message, Reply, Request, decode, encode
-from mmcalib.engine.messages.rehearsing import Imagine, RehearsalFound, Rehearse
+from mmcalib.engine.messages.rehearsing import (
+    Imagine,
+    RehearsalFound,
+    Rehearse,
+    ServeTraffic,
+    TrafficServed,
+)
 from mmcalib.engine.messages.serving import (
     Answered,
     EngineStarted,
@@ -40,10 +46,6 @@ from mmcalib.engine.messages.texts import (
     FindCounting,
     TextsBound,
     TextsCounted,
-)
-from mmcalib.engine.messages.traffic import (
-    ServeTraffic,
-    TrafficServed,
 )
 
 __all__ = [

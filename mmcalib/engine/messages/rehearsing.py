@@ -1,4 +1,4 @@
-"""vLLM's startup on an imaginary GPU."""
+"""vLLM's startup on an imaginary GPU, and requests served there or on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine.messages.closing import Done
 from mmcalib.engine.messages.message import Repeatable, Reply, Request
 from mmcalib.gpus.gpu import Gpu
@@ -38,3 +39,24 @@ class Rehearse(Repeatable, Request[RehearsalFound]):
     engine_args: dict[str, Any]
     gpu: Gpu
     steps: tuple[EncoderStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficServed(Reply):
+    """How it went."""
+
+    traffic: Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class ServeTraffic(Repeatable, Request[TrafficServed]):
+    """Start vLLM's engine core and serve the requests, in their order, until all have answers.
+
+    Without a `gpu` it is the engine of this machine, and nothing is known of its memory. Answers
+    are made up: as long as each request says, of one token.
+    """
+
+    engine_args: dict[str, Any]
+    requests: tuple[TrafficRequest, ...]
+    arrivals: Arrivals
+    gpu: Gpu | None

@@ -18,7 +18,6 @@ from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel
 from mmcalib.result.budget import EncoderBudget
 from mmcalib.result.memory import Memory
-from mmcalib.result.peak_tensor import peak_tensors
 from mmcalib.result.rehearsal import Phase, Rehearsal
 from mmcalib.version import __version__
 from mmcalib.workflows.memory.cross_check import disagreement, estimate_bytes
@@ -125,16 +124,7 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
         starts=found.kv_cache_tokens is not None,
         memory=memory(found, gpu),
         budget=_rehearsed_budget(found),
-        phases=[
-            Phase(
-                name=phase.name,
-                peak_bytes=phase.peak_bytes,
-                scratch_bytes=phase.scratch_bytes,
-                scratch_operation=phase.scratch_operation,
-                largest=peak_tensors(phase.largest),
-            )
-            for phase in found.phases
-        ],
+        phases=[Phase.showing(phase) for phase in found.phases],
         encoder_estimate_bytes=estimate_bytes(found.budget, model.path),
         cross_check=disagreement(found, model.path),
         assumptions=[*found.assumptions, *model.notes],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mmcalib.derive.demand import ObservedOom
@@ -13,12 +13,11 @@ from mmcalib.derive.kept import NOTHING_KEPT, Keep
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import EngineError, MmcalibError
 from mmcalib.workflows.memory.prediction import MemoryPrediction
-from mmcalib.workflows.plan.standing import Standing
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The configuration as it is, its goal, what must stay, and what its figures stand on.
+    """The configuration as it is, its goal, and what must stay.
 
     `required` fixes are part of every combination. `oom` is what the log's server lacked when it
     ran out of memory.
@@ -28,7 +27,6 @@ class Bench:
     engine_args: Mapping[str, Any]
     goal: Goal
     kept: Keep = NOTHING_KEPT
-    standing: Standing = field(default_factory=Standing)
     required: tuple[Fix, ...] = ()
     oom: ObservedOom | None = None
 
@@ -56,14 +54,8 @@ class Bench:
             answer = self.rehearse(fixes)
         except EngineError as error:
             return Outcome(False, 0, error.message)
-        stands = self.stands(answer)
-        length = stands.budget.max_model_len if stands.budget else 0
-        return Outcome(self.goal.reached(stands), self.goal.lacking_bytes(stands, length))
-
-    def stands(self, answer: Rehearsed) -> Rehearsed:
-        """A rehearsal with its KV cache as it stands beside a log, where that decides."""
-        anchor = self.standing.anchor
-        return anchor.moved(answer) if anchor else answer
+        length = answer.budget.max_model_len if answer.budget else 0
+        return Outcome(self.goal.reached(answer), self.goal.lacking_bytes(answer, length))
 
     def found(self, fixes: tuple[Fix, ...]) -> Rehearsed | MmcalibError | None:
         """What was rehearsed for these fixes, vLLM's refusal, or None where nobody has asked."""

@@ -1,17 +1,24 @@
-"""A server's log as the start of a plan: which model and GPU, which arguments, what went wrong."""
+"""A server's log as the start of a plan: model, GPU, arguments, and what went wrong."""
 
 from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.logs import StartupLog, read_log
 from mmcalib.documents import open_document
+from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import UsageError
+from mmcalib.gpus import catalogue, present
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.result.plan import Logged
+from mmcalib.sizes import GIB
+from mmcalib.wording import gib
 
 # Arguments that move memory, or decide what is loaded. The others are of the API server, or are
 # not for a log to decide, such as trust_remote_code.
@@ -29,11 +36,15 @@ TAKEN_OVER: Final = frozenset(
 # of.
 _EFFECTIVE: Final = ("max_model_len", "max_num_batched_tokens", "gpu_memory_utilization")
 # Of no weight here.
-_OF_THE_SERVER: Final = frozenset({"host", "port", "model_tag", "served_model_name"})
+_OF_THE_SERVER: Final = frozenset(
+    {"host", "port", "model_tag", "served_model_name", "api_key", "hf_token"}
+)
 # Configurations are printed in lines of some 6,000 characters; a start prints hundreds of lines, a
 # day of requests some hundred megabytes.
 _LINE_BYTES: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
+# Logs round to 0.01 GiB, and drivers differ a little in what they leave.
+_ROUNDED: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,70 @@ def read(path: Path) -> ServerLog:
         effective=tuple(effective),
         left_out=tuple(sorted(given.keys() - TAKEN_OVER - _OF_THE_SERVER)),
     )
+
+
+def logged(
+    found: ServerLog,
+    base: Rehearsed,
+    gpu: Gpu,
+    oom: ObservedOom | None = None,
+    doubts: Iterable[str] = (),
+) -> Logged:
+    """What the log said, for the report; `base` is the rehearsal on `gpu`."""
+    log = found.log
+    return Logged(
+        vllm=log.vllm_version or "",
+        model=log.model or "",
+        failures=list(map(str, log.failures)),
+        notes=[*_notes(found, base, gpu), *doubts],
+        oom=oom,
+    )
+
+
+def _notes(found: ServerLog, base: Rehearsed, gpu: Gpu) -> Iterator[str]:
+    log = found.log
+    if log.vllm_version not in (None, base.vllm):
+        yield f"the log is of vLLM {log.vllm_version}; the installed {base.vllm} was rehearsed"
+    if log.total_bytes is not None and not _same_size(gpu.total_bytes, log.total_bytes):
+        yield f"the log is of a GPU with {gib(log.total_bytes)}: all is rehearsed on {gpu.name}"
+    if found.effective:
+        said = ", ".join(f"{name}={found.engine_args[name]}" for name in found.effective)
+        yield f"as the log's engine had it by default: {said}"
+    if found.left_out:
+        yield f"not taken over from the log: {', '.join(found.left_out)}"
+
+
+def gpu_of_log(log: StartupLog) -> Gpu:
+    """The GPU whose memory the log states, or this machine's. Raises UsageError."""
+    total = log.total_bytes
+    here = present.present() if present.has_gpu() else None
+    if total is None:
+        if here is not None:
+            return here
+        raise UsageError("the log does not say which GPU it is of", hint="--gpu NAME")
+    if here is not None and _same_size(here.total_bytes, total):
+        return here
+    alike = [
+        gpu
+        for gpu in catalogue.all()
+        if _same_size(gpu.total_bytes, total) and gpu.capability and not gpu.memory_only
+    ]
+    if len(alike) == 1:
+        return alike[0]
+    size = f"{total / GIB:.2f}GiB"
+    if alike:
+        raise UsageError(
+            f"the log is of a GPU with {size}: {', '.join(gpu.name for gpu in alike)}",
+            hint=f"--gpu {alike[0].name}, or whichever it is",
+        )
+    raise UsageError(
+        f"the log is of a GPU with {size}, which no known GPU has",
+        hint=f"--gpu-memory {size} --capability X.Y, or --gpu NAME",
+    )
+
+
+def _same_size(one: int, other: int) -> bool:
+    return abs(one - other) <= _ROUNDED * other
 
 
 def _lines(path: Path) -> Iterator[str]:

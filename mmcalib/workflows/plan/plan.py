@@ -20,18 +20,15 @@ from mmcalib.errors import EngineError, ModelError, UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, read_config, resolve
 from mmcalib.progress import Progress, Silent
-from mmcalib.result.log_row import LogRow
 from mmcalib.result.plan import Plan
 from mmcalib.version import __version__
 from mmcalib.workflows.config_file import read_configuration
+from mmcalib.workflows.memory.figures import memory
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of
 from mmcalib.workflows.opening import open_model, takes_no_media
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.bench import Bench
-from mmcalib.workflows.plan.log_gpu import gpu_of_log, same_size, total_bytes
-from mmcalib.workflows.plan.log_row import row as log_row
-from mmcalib.workflows.plan.logged import logged
 from mmcalib.workflows.plan.planned import best, others, reserved, tried
 from mmcalib.workflows.plan.reserving import (
     Settled,
@@ -42,7 +39,6 @@ from mmcalib.workflows.plan.reserving import (
     without_trap_hints,
 )
 from mmcalib.workflows.plan.searching import searched
-from mmcalib.workflows.plan.standing import Standing, standing
 from mmcalib.workflows.refused import saying_what_to_change
 from mmcalib.workflows.spec import cache_dir
 
@@ -88,8 +84,9 @@ def plan(
         bench = Bench(prediction, {**args, "model": resolved.path}, wanted, kept)
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
-            if read is not None:
-                bench = _beside_log(bench, read, resolved, device)
+            doubts: list[str] = []
+            if read is not None and any(failure.oom for failure in read.log.failures):
+                bench, doubts = _with_oom(bench, read, resolved, device)
             outcome = bench.outcome(())
             at = judged(bench, (), device) if outcome.reached or bench.oom else None
             honest = bench if outcome.reached and at and at.holds else without_trap_hints(bench)
@@ -104,13 +101,12 @@ def plan(
             kept=list(keep),
             verdict=found.verdict,
             reserved=reserved(at, cheapest if found.verdict == "reached" else None, bench.oom),
-            memory=bench.standing.memory(base, device),
+            memory=memory(base, device),
             lacking_bytes=outcome.lacking_bytes,
             fixes=tries,
             combination=cheapest,
             others=alternatives,
-            log=logged(read, base, bench.standing, bench.oom) if read is not None else None,
-            log_row=_row(read, resolved, device) if read is not None else None,
+            log=from_log.logged(read, base, device, bench.oom, doubts) if read else None,
             model=resolved.id,
             source=resolved.source,
             config="" if path is None else str(path),
@@ -145,37 +141,31 @@ def _search(
     return fixes, found
 
 
-def _beside_log(bench: Bench, read: from_log.ServerLog, resolved: ResolvedModel, gpu: Gpu) -> Bench:
-    """The bench with the log beside a rehearsal of its own configuration, which options may have
-    changed.
+def _with_oom(
+    bench: Bench, read: from_log.ServerLog, resolved: ResolvedModel, gpu: Gpu
+) -> tuple[Bench, list[str]]:
+    """The bench with what the log's server lacked, beside a rehearsal of its own configuration,
+    which options may have changed; and what keeps that from being rehearsed.
     """
+    doubts = []
     own = replace(bench, engine_args={**read.engine_args, "model": resolved.path})
     try:
-        stands = standing(read.log, own.rehearse(()), gpu, total_bytes(read.log))
+        base = own.rehearse(())
     except EngineError as error:
-        # What it ran out of is then held against the configuration as it is.
-        own = bench
-        stands = Standing(
-            reason=f"the log's own configuration cannot be rehearsed: {error.message}"
-        )
-    oom = observe_oom(replace(own, standing=stands), read.log, gpu)
-    if oom is not None and own.rehearse(()).budget is None:
+        # It is then held against the configuration as it is.
+        own, base = bench, bench.rehearse(())
+        doubts.append(f"the log's own configuration cannot be rehearsed: {error.message}")
+    oom = observe_oom(own, read.log, gpu)
+    if base.budget is None:
         raise takes_no_media(resolved)
-    return replace(bench, standing=stands, oom=oom)
-
-
-def _row(read: from_log.ServerLog, resolved: ResolvedModel, gpu: Gpu) -> LogRow:
-    """Of the GPU that was given, unless the log states another's memory."""
-    total = total_bytes(read.log)
-    other = total is not None and not same_size(gpu.total_bytes, total)
-    return log_row(read.log, dict(read.engine_args), resolved.id, None if other else gpu.name)
+    return replace(bench, oom=oom), doubts
 
 
 def _gpu(gpu: str | Gpu | None, read: from_log.ServerLog | None) -> Gpu:
     if isinstance(gpu, Gpu):
         return gpu
     if gpu is None and read is not None:
-        return gpu_of_log(read.log)
+        return from_log.gpu_of_log(read.log)
     return gpu_of(gpu or AUTO)
 
 

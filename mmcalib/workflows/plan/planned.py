@@ -5,12 +5,13 @@ from __future__ import annotations
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.fix import Fix, effective, spelled
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.fixes.size_hint import SIZE_HINT
+from mmcalib.derive.fixes import SIZE_HINT
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.result.check_result import CheckResult
 from mmcalib.result.plan import Combination, Price, TriedFix
+from mmcalib.workflows.memory.figures import memory
 from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.reserving import Judged, judged, oom_words
 from mmcalib.workflows.plan.searching import refused_by
@@ -20,10 +21,9 @@ def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
     """One fix as it did on its own."""
     answer = bench.found((fix,)) if not fix.untried else None
     found = answer if isinstance(answer, Rehearsed) else None
-    stands = bench.stands(found) if found else None
     changes = dict(fix.changes) if fix.untried else bench.changes((fix,))
     problem = answer.message if isinstance(answer, MmcalibError) else fix.untried
-    reaches = bench.goal.reached(stands) if stands else None
+    reaches = bench.goal.reached(found) if found else None
     lacking = bench.outcome((fix,)).lacking_bytes if found else None
     at = judged(bench, (fix,), gpu) if reaches or fix.knob == SIZE_HINT else None
     if reaches and at is not None and at.lacking_bytes:
@@ -38,10 +38,9 @@ def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
         price=fix.price,
         reaches=reaches,
         lacking_bytes=lacking,
-        kv_cache_bytes=stands.kv_cache_bytes if stands else None,
-        kv_cache_tokens=stands.kv_cache_tokens if stands else None,
-        max_concurrency=stands.max_concurrency if stands else None,
-        label=bench.standing.label(found) if found else None,
+        kv_cache_bytes=found.kv_cache_bytes if found else None,
+        kv_cache_tokens=found.kv_cache_tokens if found else None,
+        max_concurrency=found.max_concurrency if found else None,
         problem=problem,
         warning=_warning(fix, bench, found, at) if found else "",
     )
@@ -79,7 +78,7 @@ def _combination(fixes: tuple[Fix, ...], bench: Bench, gpu: Gpu) -> Combination 
         reaches=True,
         proven=True,
         reserved=reserved(judged(bench, fixes, gpu)),
-        memory=bench.standing.memory(answer, gpu),
+        memory=memory(answer, gpu),
     )
 
 

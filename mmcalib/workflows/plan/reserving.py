@@ -18,10 +18,9 @@ from mmcalib.derive.cures import Engine
 from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, observed_oom
 from mmcalib.derive.fix import COSTS, Cost, Fix, Outcome
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.fixes.size_hint import SIZE_HINT
-from mmcalib.derive.fixes.utilization import UTILIZATION
+from mmcalib.derive.fixes import SIZE_HINT, UTILIZATION
 from mmcalib.derive.limits import Count
-from mmcalib.derive.logs import OutOfMemory, SamplerOutOfMemory, StartupLog
+from mmcalib.derive.logs import StartupLog
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.setting import DEFAULT
@@ -84,13 +83,13 @@ def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
         )
         (check,) = in_tokens([tokens], configuration, not_rehearsed(predicted, command))
     short = predicted_shortfall(predicted, configuration)
-    stands, lacking = bench.stands(answer), 0
+    lacking = 0
     if bench.oom is not None:
-        lacking = bench.oom.lacking(stands, short)
+        lacking = bench.oom.lacking(answer, short)
         check = _against_oom(check, bench.oom, lacking)
     if check.status == "fail":
         check = replace(check, remedy=_REMEDY)
-    return Judged(check, short, configuration, stands, max(0, lacking))
+    return Judged(check, short, configuration, answer, max(0, lacking))
 
 
 def _predict(
@@ -108,11 +107,7 @@ def observe_oom(bench: Bench, log: StartupLog, gpu: Gpu) -> ObservedOom | None:
     """The worst out-of-memory error of the log's server, whose own configuration is the bench's;
     None where it has none. Raises EngineError where that configuration cannot be rehearsed.
     """
-    errors = [
-        (t.cause if isinstance(t.cause, OutOfMemory) else OutOfMemory(), t.phase)
-        for t in log.troubles
-        if isinstance(t.cause, OutOfMemory | SamplerOutOfMemory)
-    ]
+    errors = [(failure.oom, failure.phase) for failure in log.failures if failure.oom]
     if not errors:
         return None
     answer = bench.rehearse(())
@@ -121,10 +116,9 @@ def observe_oom(bench: Bench, log: StartupLog, gpu: Gpu) -> ObservedOom | None:
         configuration, predicted = _predict(bench, (), answer, answer.budget, gpu)
         short = predicted_shortfall(predicted, configuration)
         every = list(demands(configuration, answer, predicted.steps))
-    stands = bench.stands(answer)
     if log.kv_cache_bytes is not None:
-        stands = replace(stands, kv_cache_bytes=log.kv_cache_bytes)
-    observed = (observed_oom(cause, phase, stands, short, every) for cause, phase in errors)
+        answer = replace(answer, kv_cache_bytes=log.kv_cache_bytes)
+    observed = (observed_oom(cause, phase, answer, short, every) for cause, phase in errors)
     return max(observed, key=lambda one: one.lacking_bytes)
 
 
@@ -219,7 +213,7 @@ def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
         yield from _lower_utilization(bench, at)
         return
     for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
-        less = at.found.kv_cache_bytes - bench.stands(cure.rehearsed).kv_cache_bytes
+        less = at.found.kv_cache_bytes - cure.rehearsed.kv_cache_bytes
         mend = _mend(cure.engine, at.configuration.budget, less)
         if bench.kept.allows(mend):
             yield mend
@@ -258,7 +252,7 @@ def without_trap_hints(bench: Bench) -> Bench:
     if honest is bench or not isinstance(answer, Rehearsed) or not isinstance(now, Rehearsed):
         return bench
     (fix,) = honest.required
-    less = bench.stands(now).kv_cache_bytes - bench.stands(answer).kv_cache_bytes
+    less = now.kv_cache_bytes - answer.kv_cache_bytes
     if less > 0:
         fix = replace(fix, cost="KV cache", price=f"{gib(less)} less: {fix.price}")
     elif bench.outcome(()).reached:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from mmcalib.checks.catalogue.assumptions import served_answers
-from mmcalib.checks.catalogue.traffic import TRAFFIC_ON
+from mmcalib.checks.catalogue.memory import TRAFFIC_ON
 from mmcalib.checks.check import Check
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
@@ -22,7 +22,7 @@ from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction, ke
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
+from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by
 from mmcalib.workflows.traffic.trace import trace
 
 # A run waits for it: of more requests a sample is served.

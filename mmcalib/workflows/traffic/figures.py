@@ -8,7 +8,7 @@ from typing import Final, Literal
 from mmcalib.derive.load import Margin, thinned
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.traffic import Trace, Traffic, TrafficStep
-from mmcalib.result.peak_tensor import peak_tensors
+from mmcalib.result.peak_tensor import PeakTensor
 from mmcalib.result.traffic import (
     EncoderCacheUse,
     HighestTrafficStep,
@@ -85,20 +85,10 @@ def _highest(served: Traffic) -> HighestTrafficStep | None:
         encoder_tokens=step.encoder_tokens,
         requests=list(highest.origins[:_NAMED]),
         encoding=list(highest.encoding[:_NAMED]),
-        largest=peak_tensors(highest.largest),
+        largest=[PeakTensor.showing(one) for one in highest.largest],
     )
 
 
 def _point(number: int, step: TrafficStep) -> TimelineStep:
-    return TimelineStep(
-        step=number,
-        peak_bytes=step.peak_bytes or 0,
-        held_bytes=step.held_bytes or 0,
-        logical_bytes=step.logical_bytes,
-        alive_bytes=step.alive_bytes,
-        tokens=step.tokens,
-        encoder_tokens=step.encoder_tokens,
-        kv_blocks=step.kv_blocks,
-        scheduled=step.scheduled,
-        waiting=step.waiting,
-    )
+    names = TimelineStep.model_fields.keys() - {"step"}
+    return TimelineStep(step=number, **{name: getattr(step, name) or 0 for name in names})

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import BareRequest
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.models import ResolvedModel, resolve
+from mmcalib.models import ResolvedModel, cut_checkpoint, resolve
 from mmcalib.options.probe import PROBE
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.rehearsal import Rehearsal
@@ -22,11 +23,11 @@ from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.figures import rehearsal
 from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
 from mmcalib.workflows.opening import context_of, open_model
+from mmcalib.workflows.proof.startup import CUT_LAYERS
 from mmcalib.workflows.read import ReadCorpus, read
 from mmcalib.workflows.spec import cache_dir
 from mmcalib.workflows.traffic.figures import traffic_figures
 from mmcalib.workflows.traffic.sampling import MOST_REQUESTS
-from mmcalib.workflows.traffic.serving import cut_for_serving, served_by
 from mmcalib.workflows.traffic.trace import trace
 
 
@@ -83,6 +84,31 @@ def rehearse_traffic(
             "assumptions": [*document.assumptions, *asked.assumptions],
         }
     )
+
+
+def cut_for_serving(model: Path, scratch: Path) -> Path:
+    """The folder of a model of the same widths and fewer layers: what a step takes above the loaded
+    model does not depend on their number.
+    """
+    return cut_checkpoint(
+        model, scratch / "served", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
+    ).path
+
+
+def served_by(
+    rehearsals: Rehearsals,
+    cut: Path,
+    engine_args: Mapping[str, Any],
+    started: Rehearsed,
+    asked: Trace,
+    arrivals: Arrivals,
+) -> Traffic:
+    """With as many KV blocks as startup found for the whole model."""
+    blocks = {"num_gpu_blocks_override": started.kv_blocks}
+    args = {**engine_args, **blocks, "model": str(cut)}
+    # It decides about blocks, which are decided.
+    args.pop("kv_cache_memory_bytes", None)
+    return rehearsals.serve(args, asked.requests, arrivals)
 
 
 def _counted_trace(

@@ -11,7 +11,7 @@ from mmcalib.derive.facts import Facts
 from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.goal import Goal
-from mmcalib.derive.logs import OutOfMemory, Phase, SamplerOutOfMemory, StartupLog, Trouble
+from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import VllmRefused
 from mmcalib.gpus import catalogue
@@ -310,7 +310,7 @@ OOM = OutOfMemory(
 
 
 def exhausted(at: Bench, *, phase: Phase | None = "serving: encoder") -> Bench:
-    log = StartupLog(troubles=(Trouble(OOM, phase, None, 1, 1),))
+    log = StartupLog(failures=(Failure("", phase, OOM),))
     return replace(at, oom=observe_oom(at, log, L4))
 
 
@@ -343,8 +343,8 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
 
 def test_a_message_without_figures_still_asks_for_room() -> None:
     calm = served(2)
-    trouble = Trouble(SamplerOutOfMemory(256), "profile: sampler", None, 1, 1)
-    oom = observe_oom(calm, StartupLog(troubles=(trouble,)), L4)
+    failure = Failure("", "profile: sampler", OutOfMemory())
+    oom = observe_oom(calm, StartupLog(failures=(failure,)), L4)
     assert oom is not None
     assert (oom.wanted_bytes, oom.step_bytes, oom.lacking_bytes) == (None, None, VLLM_SLACK_BYTES)
     at = replace(calm, oom=oom)

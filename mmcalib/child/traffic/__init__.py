@@ -1,1 +1,0 @@
-"""Requests through the engine core, on whatever GPU it finds."""

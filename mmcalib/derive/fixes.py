@@ -1,0 +1,328 @@
+"""Every memory fix that vLLM's documentation and the usual guides name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mmcalib.derive.facts import Facts
+from mmcalib.derive.fix import LAST, Fix, count_of
+from mmcalib.derive.goal import Goal
+from mmcalib.derive.kept import NOTHING_KEPT, Keep
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
+from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
+from mmcalib.sizes import GIB
+
+UTILIZATION: Final = "gpu_memory_utilization"
+# The knob of a fix that may shrink the profile alone.
+SIZE_HINT: Final = "size hint"
+HOST_ONLY: Final = "host memory only"
+# Of a GPU that serves nothing else; driver and display want some hundred MiB.
+_MOST_UTILIZATION: Final = 0.95
+_MODEL_LENS: Final = (32_768, 16_384, 8_192, 4_096)
+# What a size hint would name where nothing is known of the media.
+_HINTS: Final[Mapping[str, Mapping[str, int]]] = {
+    "image": {"width": 1_024, "height": 1_024},
+    "video": {"num_frames": 32, "width": 640, "height": 640},
+}
+_GRAPH_SIZE: Final = 16
+_SEQS: Final = (64, 16)
+# vLLM's own default on smaller GPUs, and half of it.
+_BATCHED_TOKENS: Final = (SMALL_GPU_BATCHED_TOKENS, SMALL_GPU_BATCHED_TOKENS // 2)
+_SIXTEEN_BITS: Final = ("auto", "bfloat16", "float16")
+# Shares of the weights.
+_OFFLOADED: Final = (4, 2)
+_RANKS: Final = (2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfixed:
+    """The configuration as it is, the goal that it does not reach, and what no fix may touch."""
+
+    engine_args: Mapping[str, Any]
+    facts: Facts
+    goal: Goal
+    kept: Keep = NOTHING_KEPT
+
+
+def every_fix(
+    engine_args: Mapping[str, Any], facts: Facts, goal: Goal, kept: Keep = NOTHING_KEPT
+) -> list[Fix]:
+    """Fixes that would change these engine arguments, the mildest level of each knob first."""
+    unfixed = Unfixed(engine_args, facts, goal, kept)
+    return [fix for propose in _FIXES for fix in propose(unfixed) if kept.allows(fix)]
+
+
+def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
+    """More of the GPU for vLLM."""
+    if unfixed.engine_args.get(UTILIZATION, 0) >= _MOST_UTILIZATION:
+        return
+    rest = (1 - _MOST_UTILIZATION) * unfixed.facts.total_bytes / GIB
+    yield Fix(
+        name=UTILIZATION,
+        knob=UTILIZATION,
+        changes={UTILIZATION: _MOST_UTILIZATION},
+        cost="nothing",
+        price=f"if nothing else runs on the GPU: {rest:.2f} GiB stay free",
+    )
+
+
+def _context(unfixed: Unfixed) -> Iterator[Fix]:
+    """A shorter context."""
+    lengths = unfixed.kept.down("max_model_len", _MODEL_LENS)
+    shorter = [tokens for tokens in lengths if tokens < unfixed.facts.max_model_len]
+    for level, tokens in enumerate(shorter):
+        yield Fix(
+            name=f"max_model_len={tokens}",
+            knob="max_model_len",
+            changes={"max_model_len": tokens},
+            cost="requests",
+            price=f"prompt and answer have at most {tokens:,} tokens together",
+            level=level,
+            severity=level,
+            alone=level == 0,
+        )
+
+
+def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
+    """Fewer modalities, and fewer items of each."""
+    args, served = unfixed.engine_args, unfixed.facts.largest_items
+    wanted = {modality for modality in served if count_of(args, modality)}
+    kept = "image" if "image" in served else next(iter(served), "")
+    for modality in served:
+        if modality == kept:
+            continue
+        yield Fix(
+            name=f"no {modality}",
+            knob=f"limit {modality}",
+            changes={"limit_mm_per_prompt": {modality: 0}},
+            cost="requests",
+            price=f"no request may carry {modality}",
+            severity=1,
+            # Whoever has set a limit wants the modality served.
+            combines=modality not in wanted,
+        )
+    several = {m: 1 for m in served if (count_of(args, m) or 2) > 1}
+    if several:
+        yield Fix(
+            name="one item of each modality",
+            knob="limits",
+            changes={"limit_mm_per_prompt": several},
+            cost="requests",
+            price="a prompt carries at most one " + ", one ".join(several),
+            # vLLM budgets for one item of each, whatever the count (vllm#38459).
+            combines=False,
+        )
+    yield Fix(
+        name="language_model_only",
+        knob="language_model_only",
+        changes={"language_model_only": True},
+        cost="requests",
+        price="text only: the encoder is not even loaded",
+        severity=LAST,
+        combines=False,
+    )
+
+
+def _caps(unfixed: Unfixed) -> Iterator[Fix]:
+    """Smaller items: lower values of what the processor caps them by."""
+    for knob in unfixed.facts.knobs:
+        if knob.modality in unfixed.facts.largest_items:
+            yield from _cap(knob, _configured(knob, unfixed.engine_args))
+
+
+def _configured(knob: Knob, engine_args: Mapping[str, Any]) -> Value:
+    """The value that the arguments set, else the processor's default."""
+    found: Any = engine_args
+    for key in knob.place():
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) else knob.value
+
+
+def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
+    """Lower values of one option, in the scope that the processor honours."""
+    values = {price: value for value, price in knob.reductions() if value < now}
+    for level, (price, value) in enumerate(values.items()):
+        yield Fix(
+            name=f"{knob.name}={value}",
+            knob=knob.name,
+            changes={knob.argument: knob.kwargs(value)},
+            cost="quality",
+            price=price,
+            level=level,
+            severity=level,
+            alone=level == 0,
+            shrinks=knob.modality,
+        )
+
+
+def _hint(unfixed: Unfixed) -> Iterator[Fix]:
+    """A size hint for the modality that is profiled. Never combined: most hints move only the
+    profile.
+    """
+    items = unfixed.facts.largest_items
+    largest = max(items, key=lambda m: (items[m], m), default="")
+    if hint := _HINTS.get(largest):
+        yield Fix(
+            name=f"size hint for {largest}",
+            knob=SIZE_HINT,
+            changes={"limit_mm_per_prompt": {largest: dict(hint)}},
+            cost="requests",
+            price=f"vLLM profiles with a smaller {largest}",
+            severity=LAST,
+            combines=False,
+        )
+
+
+def _graphs(unfixed: Unfixed) -> Iterator[Fix]:
+    """Fewer CUDA graphs, or none."""
+    if unfixed.engine_args.get("enforce_eager"):
+        return
+    if not unfixed.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
+        yield Fix(
+            name="max_cudagraph_capture_size",
+            knob="cuda graphs",
+            changes={"max_cudagraph_capture_size": _GRAPH_SIZE},
+            cost="speed",
+            price=f"steps of more than {_GRAPH_SIZE} tokens run without CUDA graphs",
+        )
+    yield Fix(
+        name="enforce_eager",
+        knob="cuda graphs",
+        changes={"enforce_eager": True},
+        cost="speed",
+        price="no CUDA graphs and no compiled code: slower answers, quicker start",
+        level=1,
+        severity=1,
+    )
+
+
+def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
+    """Fewer requests at once."""
+    least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
+    counts = unfixed.kept.down("max_num_seqs", _SEQS)
+    seqs = [count for count in counts if least <= count < unfixed.facts.max_num_seqs]
+    for level, count in enumerate(seqs):
+        yield Fix(
+            name=f"max_num_seqs={count}",
+            knob="max_num_seqs",
+            changes={"max_num_seqs": count},
+            cost="speed",
+            price=f"at most {count} requests run at once",
+            level=level,
+            severity=level,
+            alone=level == 0,
+        )
+
+
+def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
+    """Fewer tokens in a step."""
+    facts = unfixed.facts
+    largest = max(facts.largest_items.values(), default=0)
+    for tokens in unfixed.kept.down("max_num_batched_tokens", _BATCHED_TOKENS):
+        needed = max(tokens, facts.max_num_seqs, 0 if facts.chunks_mm_input else largest)
+        if needed < facts.max_num_batched_tokens:
+            yield Fix(
+                name="max_num_batched_tokens",
+                knob="max_num_batched_tokens",
+                changes={"max_num_batched_tokens": needed},
+                cost="speed",
+                price=f"prompts are read {needed:,} tokens at a time: slower first answers",
+            )
+            return
+
+
+def _kv_cache_dtype(unfixed: Unfixed) -> Iterator[Fix]:
+    """Eight bits for keys and values."""
+    if str(unfixed.engine_args.get("kv_cache_dtype", "auto")) not in _SIXTEEN_BITS:
+        return
+    yield Fix(
+        name="kv_cache_dtype",
+        knob="kv_cache_dtype",
+        changes={"kv_cache_dtype": "fp8"},
+        cost="quality",
+        price="keys and values are kept in 8 bits",
+    )
+
+
+def _quantization(unfixed: Unfixed) -> Iterator[Fix]:
+    """Eight bits for weights."""
+    if unfixed.facts.quantized or unfixed.engine_args.get("quantization"):
+        return
+    yield Fix(
+        name="quantization",
+        knob="quantization",
+        changes={"quantization": "fp8"},
+        cost="quality",
+        price="weights in 8 bits, made at each start: measure the answers, or take a checkpoint "
+        "that was quantized with care",
+        severity=LAST,
+    )
+
+
+def _offload(unfixed: Unfixed) -> Iterator[Fix]:
+    """Weights in host memory."""
+    before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
+    weights = unfixed.facts.weights_bytes
+    sizes = sorted({math.ceil(weights / share / GIB) for share in _OFFLOADED})
+    for level, gib in enumerate(size for size in sizes if size > before):
+        yield Fix(
+            name=f"cpu_offload_gb={gib}",
+            knob="cpu_offload_gb",
+            changes={"cpu_offload_gb": gib},
+            cost="most of the speed",
+            price=f"every step reads {gib} GiB of weights from host memory",
+            level=level,
+            severity=level,
+            alone=level == 0,
+        )
+
+
+def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
+    """More GPUs."""
+    # vLLM refuses ranks that cannot share the heads.
+    heads = unfixed.facts.attention_heads or max(_RANKS)
+    more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]
+    for level, ranks in enumerate(more):
+        yield Fix(
+            name=f"tensor_parallel_size={ranks}",
+            knob="tensor_parallel_size",
+            changes={"tensor_parallel_size": ranks},
+            cost="hardware",
+            price=f"{ranks} such GPUs",
+            level=level,
+            severity=level,
+            alone=level == 0,
+        )
+
+
+def _host(_: Unfixed) -> Iterator[Fix]:
+    """What guides name and what frees no memory of a GPU: shown, and not rehearsed."""
+    yield Fix(
+        name="mm_processor_cache_gb",
+        knob="mm_processor_cache_gb",
+        changes={"mm_processor_cache_gb": 0},
+        cost="speed",
+        price="processed media are not kept: 4 GiB less for each process that has a cache",
+        combines=False,
+        untried=HOST_ONLY,
+    )
+    yield Fix(
+        name="VLLM_CPU_KVCACHE_SPACE",
+        knob="VLLM_CPU_KVCACHE_SPACE",
+        changes={},
+        cost="speed",
+        price="the KV cache of vLLM's CPU backend: no GPU has it",
+        combines=False,
+        untried=HOST_ONLY,
+    )
+
+
+# A report shows fixes of the same cost in this order.
+_FIXES: Final = (
+    *(_utilization, _context, _modalities, _caps, _hint, _graphs, _seqs, _batched_tokens),
+    *(_kv_cache_dtype, _quantization, _offload, _ranks, _host),
+)

