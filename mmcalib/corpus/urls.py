@@ -158,4 +158,4 @@ def materialise(data: bytes, extension: str, scratch: Path) -> str:
     path = scratch / f"{name}{extension}"
     if path.exists():
         return os.path.realpath(path)
-    return keep(io.BytesIO(data), path)
+    return keep(io.BytesIO(data), path, len(data))

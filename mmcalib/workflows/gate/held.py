@@ -12,7 +12,7 @@ from mmcalib.corpus.urls import sent_frames as frames_of
 from mmcalib.domain.encoding import Encoded, Encoding
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, flaw
-from mmcalib.locations.location import Location, is_here
+from mmcalib.locations.location import Location
 from mmcalib.wording import one_line
 from mmcalib.workflows.gate.arrays import is_array, is_sound, layout_of
 
@@ -123,8 +123,6 @@ def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item
     location = Location.of(name)
     if location.is_file:
         return Item(os.path.abspath(name))
-    if location.archive is not None and is_here(name):
-        return Item(name)
     if remote is None:
         return Skipped(name, "URL of a scheme that is not read")
     return Item(remote) if allow_url else Skipped(name, REMOTE)
