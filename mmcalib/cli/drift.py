@@ -9,7 +9,7 @@ import typer
 
 from mmcalib.cli.command import command
 from mmcalib.cli.options import Quiet
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, Requests
+from mmcalib.options.corpus import AllowedRoot, Requests
 
 
 @command
@@ -35,7 +35,6 @@ def drift(
         typer.Option(metavar="SHARE", help="Share of requests that may be refused."),
     ] = 0.01,
     allowed_local_media_path: AllowedRoot = None,
-    allow_url: AllowUrl = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -70,7 +69,6 @@ def drift(
             requests or [],
             tolerated=tolerate,
             allowed_root=allowed_local_media_path,
-            allow_url=allow_url,
             progress=Silent() if quiet else Terminal(console),
         )
     if as_json:

@@ -11,7 +11,7 @@ from mmcalib.cli.command import OnceEach
 RUN: Mapping[str, Sequence[str]] = {
     "What to calibrate for": (
         *("model", "config", "data", "requests", "census", "allowed_local_media_path"),
-        "allow_url",
+        "allowed_media_domains",
     ),
     "Reading it": (
         *("sample", "seed", "executor", "workers", "item_timeout_s", "no_cache", "ray_address"),

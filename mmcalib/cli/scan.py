@@ -9,7 +9,7 @@ import typer
 
 from mmcalib.cli.command import command
 from mmcalib.cli.options import Force, Quiet, Strict
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
+from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Data, Out, Requests
 from mmcalib.options.probe import ProbeOptions
 
 
@@ -20,7 +20,7 @@ def scan(
     requests: Requests = None,
     out: Out = Path("out"),
     allowed_local_media_path: AllowedRoot = None,
-    allow_url: AllowUrl = False,
+    allowed_media_domains: AllowedDomains = None,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -48,6 +48,7 @@ def scan(
     from mmcalib.cli.progress import Terminal
     from mmcalib.corpus.shard import Shard
     from mmcalib.errors import UsageError
+    from mmcalib.locations.domains import allowing
     from mmcalib.progress import Silent
     from mmcalib.workflows.scan import scan as scan_all
 
@@ -56,16 +57,16 @@ def scan(
     part = Shard.parse(shard) if shard is not None else None
     claim(out, force=force)
     console = Console(stderr=True, highlight=False)
-    found = scan_all(
-        data or [],
-        requests or [],
-        allowed_root=allowed_local_media_path,
-        allow_url=allow_url,
-        shard=part,
-        repeats=repeats,
-        how=probe,
-        progress=Silent() if quiet else Terminal(console),
-    )
+    with allowing(allowed_media_domains or ()):
+        found = scan_all(
+            data or [],
+            requests or [],
+            allowed_root=allowed_local_media_path,
+            shard=part,
+            repeats=repeats,
+            how=probe,
+            progress=Silent() if quiet else Terminal(console),
+        )
     # It also reads the order of requests, and every text, which a census does not keep.
     source = "--data DIR"
     leave(found, out, console, source=source, as_json=as_json, quiet=quiet, strict=strict)

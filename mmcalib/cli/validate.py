@@ -17,7 +17,7 @@ from mmcalib.cli.options import (
     Verbose,
 )
 from mmcalib.options.completion import gpu_names, model_ids
-from mmcalib.options.corpus import AllowedRoot, Requests
+from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Requests
 from mmcalib.options.validate import ProofOptions
 
 
@@ -44,6 +44,7 @@ def validate(
     ] = None,
     requests: Requests = None,
     allowed_local_media_path: AllowedRoot = None,
+    allowed_media_domains: AllowedDomains = None,
     gpu: Annotated[
         str | None,
         typer.Option(
@@ -84,6 +85,7 @@ def validate(
         data=data or [],
         requests=requests or [],
         allowed_local_media_path=allowed_local_media_path,
+        allowed_media_domains=allowed_media_domains or (),
         gpu=gpu_named(gpu, gpu_memory, capability),
         flags=flags or [],
         validate=proof.validate,

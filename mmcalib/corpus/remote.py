@@ -12,6 +12,7 @@ from mmcalib.corpus.source import Source, at_least_one
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.locations.disk import NOT_REGULAR
+from mmcalib.locations.domains import is_http
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.locations.optional_deps import need, plain_errors
 from mmcalib.locations.remote import extra_of, file_system
@@ -124,7 +125,7 @@ class RemoteSource:
             return entries(folder, self._fs.ls(folder.name, detail=True))
 
     def _start(self) -> Entry:
-        if self.url.startswith(("http://", "https://")):
+        if is_http(self.url):
             # Asking about each would be a request more, and a web page is no list of files.
             return Entry(self._root, "file")
         root = self._root

@@ -13,7 +13,7 @@ from mmcalib.errors import UsageError
 from mmcalib.options import words
 from mmcalib.options.bounds import Bounds
 from mmcalib.options.completion import gpu_names, model_ids
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, CensusFiles, Data, Out, Requests
+from mmcalib.options.corpus import AllowedDomains, AllowedRoot, CensusFiles, Data, Out, Requests
 from mmcalib.options.option import Option, Options, Words, options_of
 from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
 
@@ -74,7 +74,7 @@ class RunOptions(Options):
     census: CensusFiles = None
     out: Out = Path("out")
     allowed_local_media_path: Annotated[AllowedRoot, Bounds(holds=_is_folder)] = None
-    allow_url: AllowUrl = False
+    allowed_media_domains: AllowedDomains = None
     count: Annotated[
         dict[Modality, Annotated[int, Bounds(at_least=0)]] | None,
         Option(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from mmcalib.errors import CorpusError, UsageError
+from mmcalib.locations.domains import is_allowed
 from mmcalib.locations.location import is_here
 from mmcalib.result.survey import missing
 from mmcalib.wording import few
@@ -14,9 +14,9 @@ from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.scan import merge
 
 
-def counted_before(paths: Sequence[Path], *, allow_url: bool = False) -> ReadCorpus:
+def counted_before(paths: Sequence[Path]) -> ReadCorpus:
     """The census files at `paths`, or in these folders, as one corpus. Its media are read where
-    they lie, remote ones only if `allow_url`: whoever wrote the file chose them.
+    they lie, remote ones only from hosts that are allowed: whoever wrote the file chose them.
 
     A census keeps neither the order of requests nor the texts of all, so that nothing is known of
     what repeats, and many texts are bounded rather than counted. Raises UsageError where shards
@@ -38,9 +38,5 @@ def counted_before(paths: Sequence[Path], *, allow_url: bool = False) -> ReadCor
         survey.requests,
         found.skipped,
         survey.corpus.files,
-        reach=partial(_may_be_read, allow_url),
+        reach=lambda path: is_here(path) or is_allowed(path),
     )
-
-
-def _may_be_read(allow_url: bool, path: str) -> bool:
-    return allow_url or is_here(path)

@@ -20,6 +20,7 @@ from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.seen import decode, may_pass
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import OutputError
+from mmcalib.locations.domains import NOT_ALLOWED
 from mmcalib.locations.location import Location, is_here
 from mmcalib.scratch import Scratch
 
@@ -32,7 +33,7 @@ Reach = Callable[[str], bool]
 
 _FILE = "file://"
 
-_NOT_ASKED_FOR = "remote media are read with --allow-url only"
+_NOT_ASKED_FOR = f"remote media: {NOT_ALLOWED}"
 
 # An item, the bytes that it had, and the seconds in which it must be decoded.
 _Asked = tuple[Item, str, float]

@@ -69,7 +69,6 @@ def read(
     requests: Sequence[Path],
     *,
     allowed_root: Path | None,
-    allow_url: bool = False,
     cache: Path,
     progress: Progress,
     how: ProbeOptions = PROBE,
@@ -83,7 +82,6 @@ def read(
         resolved(data),
         requests,
         allowed_root=allowed_root,
-        allow_url=allow_url,
         scratch=cache / "inline",
     )
     with probing(how, cache, progress, whole=DECODED_FILES) as prober:
@@ -122,7 +120,6 @@ def sources_of(
     requests: Sequence[Path],
     *,
     allowed_root: Path | None,
-    allow_url: bool,
     scratch: Path,
 ) -> list[Source]:
     """Requests first. Raises CorpusError when one is missing."""
@@ -130,7 +127,6 @@ def sources_of(
         RequestsSource(
             path,
             allowed_root=allowed_root,
-            allow_url=allow_url,
             scratch=scratch,
             label=label,
             at_rest=True,

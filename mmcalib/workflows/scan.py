@@ -36,7 +36,6 @@ def scan(
     requests: Sequence[Path] = (),
     *,
     allowed_root: Path | None = None,
-    allow_url: bool = False,
     shard: Shard | None = None,
     repeats: bool = False,
     how: ProbeOptions = PROBE,
@@ -53,9 +52,7 @@ def scan(
         )
     scratch = cache_dir() / "inline"
     found = resolved(data)
-    sources = sources_of(
-        found, requests, allowed_root=allowed_root, allow_url=allow_url, scratch=scratch
-    )
+    sources = sources_of(found, requests, allowed_root=allowed_root, scratch=scratch)
     roots = [one.root for one in found]
     progress = progress or Silent()
     with probing(how, cache_dir(), progress) as prober:

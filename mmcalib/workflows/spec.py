@@ -45,7 +45,7 @@ class Job:
     seed: int = 0
     cache_dir: Path | None = None
     gpu: Gpu | None = None
-    allow_url: bool = False
+    allowed_media_domains: Sequence[str] = ()
     probe: ProbeOptions = PROBE
     encoder_sweep: bool = False
     device: Device = "auto"
@@ -85,7 +85,7 @@ class Job:
             sample=options.sample,
             seed=options.seed,
             gpu=gpu,
-            allow_url=options.allow_url,
+            allowed_media_domains=tuple(options.allowed_media_domains or ()),
             probe=probe,
             encoder_sweep=options.encoder_sweep,
             device=options.device,

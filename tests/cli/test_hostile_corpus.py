@@ -82,6 +82,7 @@ def test_a_scan_that_is_ended_leaves_no_worker_behind(
         server.hang = threading.Event()
         slow = server.put("slow.png", tars.png())
         words = ["scan", "--data", tree, "--data", slow, "--out", out, "--force", "--quiet"]
+        words += ["--allowed-media-domains", "127.0.0.1"]
         with started(cache, *words) as process:
             # Its workers wait for an answer by now.
             wait_until(lambda: server.asked)

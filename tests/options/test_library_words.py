@@ -27,7 +27,7 @@ MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
         ("--data DIR or --requests FILE.jsonl", "data=DIR or requests=FILE.jsonl"),
         ("--concurrency needs --gpu", "concurrency needs gpu"),
         ("--media-io-kwargs '{\"video\": 1}'", 'Policy(media_io_kwargs={"video": 1})'),
-        ("or --allow-url fetches it", "or allow_url=True fetches it"),
+        ("or name it in --allowed-media-domains", "or name it in allowed_media_domains"),
         (
             "mmcalib run --model MODEL --data DIR --out OUT writes one",
             "mmcalib.calibrate(model=MODEL, data=DIR) writes one",
@@ -80,7 +80,7 @@ def test_remedies_of_admits(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     url = "https://example.com/a.png"
     answer = calibration().admits(url)
-    assert answer.remedy == "check a local copy, or allow_url=True fetches it"
+    assert answer.remedy == "check a local copy, or name its host in allowed_media_domains"
     parts = [{"type": "image_url", "image_url": {"url": "/etc/passwd"}}]
     request = {"messages": [{"role": "user", "content": parts}]}
     with pytest.raises(UsageError) as raised:

@@ -47,11 +47,11 @@ class Connection:
         lines = (f"HTTP/1.1 {status}", *headers, "Connection: close", "", "")
         return self.send("\r\n".join(lines).encode() + body)
 
-    def answer_range(self, data: bytes, *headers: str, total: int | None = None) -> bool:
+    def answer_range(self, data: bytes, *headers: str) -> bool:
         """As a good server would."""
         start, last = self.range or (0, len(data) - 1)
         body = data[start : last + 1]
-        said = f"Content-Range: bytes {start}-{start + len(body) - 1}/{total or len(data)}"
+        said = f"Content-Range: bytes {start}-{start + len(body) - 1}/{len(data)}"
         length = f"Content-Length: {len(body)}"
         return self.answer("206 Partial Content", said, length, *headers, body=body)
 

@@ -15,6 +15,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import write_texts
+from mmcalib.locations.domains import allowing
 from mmcalib.result.survey import Survey
 from mmcalib.workflows.counted_before import counted_before
 from mmcalib.workflows.read import files_of
@@ -63,8 +64,9 @@ def test_remote_media_are_read_where_that_was_asked_for(tmp_path: Path) -> None:
     census.add(PHOTO, "memory://bucket/a.png")
     out = written(tmp_path / "1", census)
     media = [("image", "memory://bucket/a.png"), ("image", str(tmp_path / "none.png"))]
-    for allowed, why in ((False, "remote media are read with"), (True, "no such file")):
-        remote, local = files_of(counted_before([out], allow_url=allowed))(media)  # type: ignore[arg-type]
+    for allowed, why in (("", "remote media: its host"), ("bucket", "no such file")):
+        with allowing([allowed]):
+            remote, local = files_of(counted_before([out]))(media)  # type: ignore[arg-type]
         assert isinstance(remote, Skipped)
         assert isinstance(local, Skipped)
         assert remote.reason.startswith(why)

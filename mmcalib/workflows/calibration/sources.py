@@ -29,12 +29,11 @@ def read_corpus(job: Job, progress: Progress) -> ReadCorpus:
     """Raises CorpusError and UsageError where something named is not there."""
     if job.census:
         with progress.step("reading the census"):
-            return counted_before(job.census, allow_url=job.allow_url)
+            return counted_before(job.census)
     return read(
         job.data,
         job.requests,
         allowed_root=job.allowed_root,
-        allow_url=job.allow_url,
         cache=job.cache,
         progress=progress,
         how=job.probe,

@@ -23,12 +23,11 @@ def drift_of_requests(
     *,
     tolerated: float,
     allowed_root: Path | None = None,
-    allow_url: bool = False,
     progress: Progress | None = None,
 ) -> Drift:
     """By the requests themselves, which are read once, by headers. Raises as `check`."""
     seen, gate = TrafficSeen(), calibration.gate
-    answers = check(calibration, (), requests, allowed_root=allowed_root, allow_url=allow_url)
+    answers = check(calibration, (), requests, allowed_root=allowed_root)
     with (progress or Silent()).step("reading requests") as task:
         for checked in answers:
             task.advance()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ from pydantic import PrivateAttr
 
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
+from mmcalib.locations.domains import allowing
 from mmcalib.options.library_words import in_library_words, library_words
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
@@ -42,7 +43,7 @@ class Calibration(CalibrationDocument):
         item: Any,
         *,
         allowed_local_media_path: str | os.PathLike[str] | None = None,
-        allow_url: bool = False,
+        allowed_media_domains: Sequence[str] = (),
     ) -> Admission:
         """Whether one item, row of a dataset or chat request fits. Needs no vLLM.
 
@@ -52,14 +53,15 @@ class Calibration(CalibrationDocument):
         `(array, rate_hz)`; a row of a dataset as a mapping, whose media and words are one prompt; a
         chat request, whose files lie below `allowed_local_media_path` (default: the working
         folder); or a shape. What cannot be read does not fit, and what is elsewhere is unknown
-        unless `allow_url` has its header fetched.
+        unless it is on one of `allowed_media_domains`, which then sends its header.
 
         Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
         leads outside that folder.
         """
         # Only requests and rows have texts.
         counting = self.counting if isinstance(item, Mapping) else None
-        answer = admitted(self.gate, item, allowed_local_media_path, counting, allow_url=allow_url)
+        with allowing(allowed_media_domains):
+            answer = admitted(self.gate, item, allowed_local_media_path, counting)
         reason, remedy = library_words(answer.reason), library_words(answer.remedy)
         if reason is answer.reason and remedy is answer.remedy:
             return answer
@@ -71,7 +73,7 @@ class Calibration(CalibrationDocument):
         item: Any,
         *,
         allowed_local_media_path: str | os.PathLike[str] | None = None,
-        allow_url: bool = False,
+        allowed_media_domains: Sequence[str] = (),
     ) -> Any:
         """The item itself where it fits, and otherwise its like in the largest size that does:
         bytes for bytes, an array for an array, of a row or request one with smaller media, and of a
@@ -80,7 +82,8 @@ class Calibration(CalibrationDocument):
         Raises ValueError where no size fits, or where a file of video or sound would have to be
         encoded anew; otherwise as `admits`.
         """
-        return fitted(self.gate, item, allowed_local_media_path, self.counting, allow_url=allow_url)
+        with allowing(allowed_media_domains):
+            return fitted(self.gate, item, allowed_local_media_path, self.counting)
 
     def __repr__(self) -> str:
         """One line: the whole is thousands, which `to_json` has."""

@@ -36,40 +36,38 @@ def fitted(
     item: Any,
     root: Root = None,
     counting: Counting | None = None,
-    *,
-    allow_url: bool = False,
 ) -> Any:
     """The item itself where it fits; otherwise a smaller one of the same kind: bytes for bytes, an
     array for an array, a row or request with smaller media. A path or URL becomes a `PIL.Image`.
 
     Raises ValueError where no size fits, and as `admitted` does.
     """
-    answer = admitted(gate, item, root, counting, allow_url=allow_url)
+    answer = admitted(gate, item, root, counting)
     if answer.fits:
         return item
     if isinstance(item, Mapping) and not is_cell(item):
         row = dataset_row(item)
         if row is None:
-            made = _request(gate, item, root, allow_url=allow_url)
+            made = _request(gate, item, root)
         else:
             made = item
             for one in row.media:
-                smaller = _medium(gate, one.medium, allow_url=allow_url)
+                smaller = _medium(gate, one.medium)
                 if smaller is not one.medium:
                     whole = isinstance(one.medium, tuple) and is_array(_at(item, one.at))
                     made = replaced(made, one.at, smaller[0] if whole else smaller)
-        answer = admitted(gate, made, root, counting, allow_url=allow_url)
+        answer = admitted(gate, made, root, counting)
         if not answer.fits:
             raise ValueError(f"no size of its media fits: {answer.reason}; {answer.remedy}")
         return made
-    return _medium(gate, item, allow_url=allow_url)
+    return _medium(gate, item)
 
 
-def _request(gate: Gate, request: Mapping[str, Any], root: Root, *, allow_url: bool) -> Any:
+def _request(gate: Gate, request: Mapping[str, Any], root: Root) -> Any:
     """With a `data:` URL for each picture that is too large."""
     if "body" in request:
-        return {**request, "body": _request(gate, request["body"], root, allow_url=allow_url)}
-    with request_lines(root, allow_url=allow_url) as reader:
+        return {**request, "body": _request(gate, request["body"], root)}
+    with request_lines(root) as reader:
         messages = [
             {**message, "content": [_part(gate, part, reader) for part in message["content"]]}
             if isinstance(message.get("content"), list)
@@ -104,8 +102,8 @@ def _at(row: Mapping[str, Any], at: tuple[Any, ...]) -> Any:
     return found
 
 
-def _medium(gate: Gate, item: Any, *, allow_url: bool) -> Any:
-    file = presented(item, allow_url=allow_url)
+def _medium(gate: Gate, item: Any) -> Any:
+    file = presented(item)
     if isinstance(file, Skipped):
         raise ValueError(f"no size of it fits: {file.reason}")
     answer = admitted_file(gate, file)
@@ -149,7 +147,7 @@ def _smaller(item: Any, to: Shape) -> Any:
 
 def _read(name: str | os.PathLike[str]) -> bytes:
     """Of what was read before, so that nothing more need be allowed."""
-    item = item_named(name, allow_url=True)
+    item = item_named(name)
     assert isinstance(item, Item)
     with open_item(item) as opened:
         return opened.file.read()

@@ -12,6 +12,7 @@ from mmcalib.corpus.urls import sent_frames as frames_of
 from mmcalib.domain.encoding import Encoded, Encoding
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, flaw
+from mmcalib.locations.domains import is_allowed
 from mmcalib.locations.location import Location
 from mmcalib.wording import one_line
 from mmcalib.workflows.gate.arrays import is_array, is_sound, layout_of
@@ -48,17 +49,17 @@ def is_picture(item: Any) -> TypeGuard[Image]:
     return isinstance(item, Image.Image)
 
 
-def presented(item: Any, *, allow_url: bool = False) -> Encoded | Skipped:
-    """What it is; of what is elsewhere nothing, unless `allow_url`. Raises TypeError for what is
-    no medium.
+def presented(item: Any) -> Encoded | Skipped:
+    """What it is; of what is elsewhere nothing, unless its host is allowed. Raises TypeError for
+    what is no medium.
     """
-    found = _presented(item, allow_url=allow_url)
+    found = _presented(item)
     if isinstance(found, Encoded) and (why := flaw(found.shape)):
         return Skipped(NOWHERE, one_line(why))
     return found
 
 
-def _presented(item: Any, *, allow_url: bool) -> Encoded | Skipped:
+def _presented(item: Any) -> Encoded | Skipped:
     if item is None:
         return Skipped(NOWHERE, "no image, video or audio")
     if isinstance(item, Encoded):
@@ -66,14 +67,14 @@ def _presented(item: Any, *, allow_url: bool) -> Encoded | Skipped:
     if isinstance(item, ImageShape | VideoShape | AudioShape):
         return Encoded(item)
     if isinstance(item, str | os.PathLike):
-        named = item_named(item, allow_url=allow_url)
+        named = item_named(item)
         return named if isinstance(named, Skipped) else _examined(named)
     if isinstance(item, bytes | bytearray | memoryview):
         return _bytes(bytes(item))
     if isinstance(item, Mapping) and is_cell(item):
-        return _cell(item, allow_url)
+        return _cell(item)
     if hasattr(item, _DECODES):
-        return presented(getattr(item, _DECODES), allow_url=allow_url)
+        return presented(getattr(item, _DECODES))
     if hasattr(item, "read") and (data := read_whole(item)) is not None:
         return _bytes(data)
     if is_picture(item):
@@ -108,7 +109,7 @@ def what(item: Any) -> str:
     return f"{name} of shape {tuple(item.shape)}" if is_array(item) else name
 
 
-def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item | Skipped:
+def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
     """A path, or a URL unless there is a file of that name."""
     if not isinstance(name, str) or os.path.lexists(name):
         return Item(os.path.abspath(os.fsdecode(name)))
@@ -125,15 +126,15 @@ def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item
         return Item(os.path.abspath(name))
     if remote is None:
         return Skipped(name, "URL of a scheme that is not read")
-    return Item(remote) if allow_url else Skipped(name, REMOTE)
+    return Item(remote) if is_allowed(remote) else Skipped(name, REMOTE)
 
 
-def _cell(cell: Mapping[str, Any], allow_url: bool) -> Encoded | Skipped:
+def _cell(cell: Mapping[str, Any]) -> Encoded | Skipped:
     if "array" in cell:
         return _sound(cell["array"], cell["sampling_rate"])
     data = cell.get("bytes")
     if data is None:
-        return presented(str(cell["path"]), allow_url=allow_url)
+        return presented(str(cell["path"]))
     return _bytes(bytes(data))
 
 

@@ -43,8 +43,6 @@ def admitted(
     item: Any,
     root: Root = None,
     counting: Counting | None = None,
-    *,
-    allow_url: bool = False,
 ) -> Admission:
     """Whether it fits, with a remedy where not; `root` as `RequestLines` takes it, `counting` as
     `admitted_prompt` does.
@@ -55,13 +53,13 @@ def admitted(
     if isinstance(item, Mapping) and not is_cell(item):
         row = dataset_row(item)
         if row is not None:
-            return _admitted_row(gate, row, counting, allow_url=allow_url)
-        with request_lines(root, allow_url=allow_url) as reader:
+            return _admitted_row(gate, row, counting)
+        with request_lines(root) as reader:
             prompt = reader.prompt("the request", request_line(item))
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)
             return admitted_prompt(gate, prompt, counting)[1]
-    file = presented(item, allow_url=allow_url)
+    file = presented(item)
     return unreadable(file.reason) if isinstance(file, Skipped) else admitted_file(gate, file)
 
 
@@ -87,9 +85,7 @@ def admitted_prompt(
     return tuple(files), _together(gate, files, wants, prompt.messages, prompt.fields, counting)
 
 
-def _admitted_row(
-    gate: Gate, row: DatasetRow, counting: Counting | None, *, allow_url: bool
-) -> Admission:
+def _admitted_row(gate: Gate, row: DatasetRow, counting: Counting | None) -> Admission:
     """One medium without words is judged as an item, all else as one prompt. The row's columns give
     the size of a picture that is elsewhere.
     """
@@ -97,7 +93,7 @@ def _admitted_row(
         return unreadable(f"the column {row.empty} is empty")
     files: list[Encoded] = []
     for one in row.media:
-        seen = presented(one.medium, allow_url=allow_url)
+        seen = presented(one.medium)
         if isinstance(seen, Skipped) and seen.reason == REMOTE and row.size:
             seen = Encoded(row.size)
         if isinstance(seen, Skipped):
@@ -159,7 +155,7 @@ def unusable(reason: str) -> Admission:
 
 
 def _elsewhere(reason: str) -> Admission:
-    return undecided(reason, "check a local copy, or --allow-url fetches it")
+    return undecided(reason, "check a local copy, or name its host in --allowed-media-domains")
 
 
 def _instead(reason: str) -> str:
@@ -171,13 +167,11 @@ def _instead(reason: str) -> str:
 
 
 @contextmanager
-def request_lines(root: Root, *, allow_url: bool) -> Iterator[RequestLines]:
+def request_lines(root: Root) -> Iterator[RequestLines]:
     """What reads requests of a program; inline media are kept as long as it is open."""
     allowed = Path(root) if root is not None else None
     with Scratch() as scratch:
-        yield RequestLines(
-            os.getcwd(), allowed_root=allowed, scratch=scratch.path, allow_url=allow_url
-        )
+        yield RequestLines(os.getcwd(), allowed_root=allowed, scratch=scratch.path)
 
 
 def request_line(request: Mapping[str, Any]) -> bytes:
