@@ -26,9 +26,13 @@ def allowing(domains: Iterable[str]) -> Iterator[None]:
 def is_allowed(url: str) -> bool:
     """By the very name of its host, or bucket."""
     try:
-        host = urlsplit(url).hostname
+        return is_allowed_host(urlsplit(url).hostname)
     except ValueError:
         return False
+
+
+def is_allowed_host(host: str | None) -> bool:
+    """Of a name without its port, in small letters."""
     return bool(host) and host in os.environ.get(VARIABLE, "").split(",")
 
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, BinaryIO
-from urllib.parse import urljoin
 
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import UsageError
@@ -19,7 +18,7 @@ from mmcalib.locations.bounds import (
     TIMEOUT_S,
 )
 from mmcalib.locations.disk import NOT_REGULAR
-from mmcalib.locations.domains import NOT_ALLOWED, is_allowed, is_http
+from mmcalib.locations.domains import NOT_ALLOWED, is_allowed, is_allowed_host, is_http
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.locations.opening import Opened
 from mmcalib.locations.optional_deps import foreign, missing, need, plain_errors
@@ -99,7 +98,7 @@ def file_system(url: str) -> tuple[Any, str]:
         raise missing(f"fsspec's file system for {scheme}://", extra_of(url)) from error
     except ValueError as error:
         raise UsageError(
-            f"no file system for {scheme}://", hint="such as s3://, gs://, https://, zip://"
+            f"no file system for {scheme}://", hint="such as s3://, gs://, https://"
         ) from error
     with plain_errors(extra_of(url)):
         # Listings would be kept for ever.
@@ -121,6 +120,7 @@ def _client() -> dict[str, Any]:
     """How aiohttp asks: each answer in its time, and no redirect out of what is allowed."""
     aiohttp = need("aiohttp", "remote")
     trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(_judge_request)
     trace.on_request_redirect.append(_judge_redirect)
     timeout = aiohttp.ClientTimeout(
         total=TIMEOUT_S, connect=CONNECT_TIMEOUT_S, sock_read=CONNECT_TIMEOUT_S
@@ -128,11 +128,21 @@ def _client() -> dict[str, Any]:
     return {"trace_configs": [trace], "timeout": timeout, "trust_env": True}
 
 
+async def _judge_request(session: Any, context: Any, params: Any) -> None:
+    _refuse(params.url)
+
+
 async def _judge_redirect(session: Any, context: Any, params: Any) -> None:
-    to = urljoin(str(params.url), params.response.headers.get("Location", ""))
-    if not (is_http(to) and is_allowed(to)):
-        params.response.close()
-        raise OSError(errno.EIO, one_line(f"redirects to {to}: {NOT_ALLOWED}"))
+    headers = params.response.headers
+    # Where aiohttp looks for it, too.
+    to = headers.get("Location") or headers.get("URI") or ""
+    _refuse(params.url.join(type(params.url)(to)), "redirects to ")
+
+
+def _refuse(url: Any, leads: str = "") -> None:
+    """Raises OSError for a host that is not allowed, of a URL as aiohttp takes it apart."""
+    if url.scheme not in ("http", "https") or not is_allowed_host(url.host):
+        raise OSError(errno.EIO, one_line(f"{leads}{url}: {NOT_ALLOWED}"))
 
 
 def held(info: Mapping[str, Any]) -> ByteSource | None:

@@ -60,6 +60,8 @@ class Connection:
 class Server:
     url: str
     asked: list[str] = field(default_factory=list)
+    # As who asked called it.
+    hosts: set[str] = field(default_factory=set)
 
 
 @contextmanager
@@ -81,6 +83,7 @@ def server(behave: Callable[[Connection], object], host: str = "127.0.0.1") -> I
             first, _, headers = head.decode("latin-1").partition("\r\n")
             path = first.split(" ")[1]
             running.asked.append(path)
+            running.hosts |= set(re.findall(r"(?im)^host: (\S+)", headers))
             behave(Connection(path, headers, sock, stop))
 
     def accept() -> None:

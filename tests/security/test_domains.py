@@ -27,14 +27,15 @@ def picture(connection: Connection) -> None:
     connection.answer_range(PICTURE)
 
 
-def redirect(to: str):
-    return lambda connection: connection.answer("302 Found", f"Location: {to}")
+def redirect(to: str, header: str = "Location"):
+    return lambda connection: connection.answer("302 Found", f"{header}: {to}")
 
 
-def test_a_redirect_leads_to_allowed_hosts_alone() -> None:
+@pytest.mark.parametrize("header", ["Location", "URI"])
+def test_a_redirect_leads_to_allowed_hosts_alone(header: str) -> None:
     with (
         server(picture, "127.0.0.2") as second,
-        server(redirect(f"{second.url}/b.png")) as first,
+        server(redirect(f"{second.url}/b.png", header)) as first,
     ):
         item = Item(f"{first.url}/a.png")
         with allowing(["127.0.0.1"]):
@@ -57,6 +58,18 @@ def test_redirects_that_nobody_follows(to: str) -> None:
     with server(redirect(to)) as first, allowing(["127.0.0.1"]):
         assert isinstance(probe(Item(f"{first.url}/a.png")), Skipped)
         assert set(first.asked) == {"/a.png"}
+
+
+@pytest.mark.parametrize("between", ["\\@", "\\/@", "#@", "?@", "@", "%40", "\t@", ";@"])
+def test_a_host_is_the_one_that_is_connected_to(between: str) -> None:
+    with server(picture) as secret, allowing(["localhost"]):
+        port = secret.url.rpartition(":")[2]
+        for url in (
+            f"http://127.0.0.1:{port}{between}localhost:{port}/a.png",
+            f"http://localhost:{port}{between}127.0.0.1:{port}/a.png",
+        ):
+            probe(Item(url))
+            assert secret.hosts <= {f"localhost:{port}"}
 
 
 def test_hosts_are_allowed_meanwhile() -> None:
