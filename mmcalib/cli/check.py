@@ -11,7 +11,7 @@ import typer
 
 from mmcalib.cli.command import command
 from mmcalib.cli.document import print_document
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, Requests
+from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Requests
 
 if TYPE_CHECKING:
     from mmcalib.result.check_lines import Offender, Summary
@@ -38,7 +38,7 @@ def check(
         bool, typer.Option("--stdin", help="Read paths, or JSON chat requests, one per line.")
     ] = False,
     allowed_local_media_path: AllowedRoot = None,
-    allow_url: AllowUrl = False,
+    allowed_media_domains: AllowedDomains = None,
     allow_unknown: Annotated[
         bool,
         typer.Option("--allow-unknown", help="Treat unknown items as fitting."),
@@ -63,6 +63,7 @@ def check(
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
+    from mmcalib.locations.domains import allowing
     from mmcalib.progress import Silent
     from mmcalib.report.check_words import (
         failure_line,
@@ -94,10 +95,9 @@ def check(
         requests or [],
         sys.stdin.buffer if reads else (),
         allowed_root=allowed_local_media_path,
-        allow_url=allow_url,
     )
     progress = Silent() if quiet else Terminal(console)
-    with progress.step("checking") as task:
+    with allowing(allowed_media_domains or ()), progress.step("checking") as task:
         for checked in answers:
             task.advance()
             if isinstance(checked, Skipped):

@@ -8,7 +8,7 @@ import typer
 
 from mmcalib.cli.command import command
 from mmcalib.cli.options import Quiet, Strict
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Requests
+from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Data, Requests
 from mmcalib.options.probe import ProbeOptions
 
 
@@ -18,7 +18,7 @@ def scan(
     data: Data = None,
     requests: Requests = None,
     allowed_local_media_path: AllowedRoot = None,
-    allow_url: AllowUrl = False,
+    allowed_media_domains: AllowedDomains = None,
     repeats: Annotated[
         bool,
         typer.Option("--repeats", help="Also compare contents, which reads whole files."),
@@ -39,6 +39,7 @@ def scan(
     from mmcalib.cli.document import print_json
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import UsageError, VerdictError
+    from mmcalib.locations.domains import allowing
     from mmcalib.progress import Silent
     from mmcalib.report.census_terminal import show_scanned
     from mmcalib.result.census import ScanDocument, SkippedItem
@@ -47,15 +48,15 @@ def scan(
     if not data and not requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
     console = Console(stderr=True, highlight=False)
-    found = scan_all(
-        data or [],
-        requests or [],
-        allowed_root=allowed_local_media_path,
-        allow_url=allow_url,
-        repeats=repeats,
-        how=probe,
-        progress=Silent() if quiet else Terminal(console),
-    )
+    with allowing(allowed_media_domains or ()):
+        found = scan_all(
+            data or [],
+            requests or [],
+            allowed_root=allowed_local_media_path,
+            repeats=repeats,
+            how=probe,
+            progress=Silent() if quiet else Terminal(console),
+        )
     if as_json:
         # Names need not be Unicode, which a document that is checked must be.
         skipped = [SkippedItem.model_construct(path=s.path, reason=s.reason) for s in found.skipped]

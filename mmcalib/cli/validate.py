@@ -16,7 +16,7 @@ from mmcalib.cli.options import (
     Quiet,
     Verbose,
 )
-from mmcalib.options.corpus import AllowedRoot, Requests
+from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Requests
 from mmcalib.options.validate import ProofOptions
 
 
@@ -42,6 +42,7 @@ def validate(
     ] = None,
     requests: Requests = None,
     allowed_local_media_path: AllowedRoot = None,
+    allowed_media_domains: AllowedDomains = None,
     gpu: Annotated[
         str | None,
         typer.Option(
@@ -81,6 +82,7 @@ def validate(
         data=data or [],
         requests=requests or [],
         allowed_local_media_path=allowed_local_media_path,
+        allowed_media_domains=allowed_media_domains or (),
         gpu=gpu_named(gpu, gpu_memory, capability),
         flags=flags or [],
         validate=proof.validate,

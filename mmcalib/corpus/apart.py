@@ -21,8 +21,8 @@ Found = Item | Prompt | Skipped
 # page, as a value of the table, and as bytes of Python.
 MEMORY_BYTES = 2 << 30
 
-# The longest silence: of a table on this machine, as long as an item may take; from elsewhere, as
-# long as ten requests may take.
+# The longest silence: of an archive on this machine, as long as an item may take; from elsewhere,
+# as long as ten requests may take.
 SILENCE_S = 30.0
 REMOTE_SILENCE_S = 300.0
 
@@ -35,8 +35,8 @@ class End(NamedTuple):
 
 
 class Apart:
-    """What `source`, the table or data set at `path`, has to give. Where reading it ends early, the
-    last that is given says so, `Skipped` under `path`. Raises what the source raises.
+    """What `source`, the archive, table or data set at `path`, has to give. Where reading it ends
+    early, the last that is given says so, `Skipped` under `path`. Raises what the source raises.
     """
 
     def __init__(

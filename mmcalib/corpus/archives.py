@@ -1,50 +1,63 @@
-"""Files that hold other files, known by their endings."""
+"""Files that hold other files: tar and zip archives here, tables of parquet in `parquet`."""
 
 from __future__ import annotations
 
-import importlib
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
+from dataclasses import dataclass, field
+from typing import IO
 
 from mmcalib.corpus.apart import Apart
+from mmcalib.corpus.content_parts import PART_OF, UrlType, text_part, url_part
+from mmcalib.corpus.parquet import ParquetSource
+from mmcalib.corpus.rows import MOST_SENT_BYTES
 from mmcalib.corpus.source import Source
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.corpus.walk import is_hidden
+from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.locations.archive import Archive, Member
+from mmcalib.locations.disk import NOT_REGULAR
+from mmcalib.locations.location import inside
+from mmcalib.locations.optional_deps import plain_errors
+from mmcalib.media.failure import reason
+from mmcalib.media.file_names import MEDIA_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS
+from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
+from mmcalib.sizes import MIB
 
-_TAR = ("mmcalib.corpus.webdataset", "WebDatasetSource")
-# Imported when such a file is met: some need a library that is not always there.
-_SOURCES: Mapping[str, tuple[str, str]] = {
-    ".tar": _TAR,
-    ".tgz": _TAR,
-    ".tar.gz": _TAR,
-    ".tar.bz2": _TAR,
-    ".tar.xz": _TAR,
-    ".tar.zst": _TAR,
-    ".parquet": ("mmcalib.corpus.parquet", "ParquetSource"),
-    ".zip": ("mmcalib.corpus.zip_archive", "ZipSource"),
+_KINDS: Mapping[str, str] = {
+    **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"), "tar"),
+    ".zip": "zip",
+    ".parquet": "parquet",
 }
-_ENDINGS = tuple(_SOURCES)
-# What is unpacked in a process of its own: a page of a table says how much it unpacks to.
-_APART = frozenset((".parquet",))
 # Of a million names few are an archive's: most are told by their last letter.
-_LAST = frozenset(letter for ending in _ENDINGS for letter in (ending[-1], ending[-1].upper()))
+_LAST = frozenset(letter for ending in _KINDS for letter in (ending[-1], ending[-1].upper()))
+
+# Endings of words as webdataset/autodecode.py (1.0) decodes them, and fields of JSON of which the
+# first is the text where the sample has no other.
+_WORDS = ("txt", "text", "caption", "transcript")
+_JSON = ("json", "jsn")
+_FIELDS = ("prompt", "question", "text", "caption")
+# Of `tar_file_iterator` in webdataset/tariterators.py (1.0).
+_META = re.compile(r"__[^/]*__($|/)")
+# More text than this fits into no context.
+_LONGEST_TEXT_BYTES = MIB
+
+# Media hardly shrink. Beyond the first megabytes, more than this is a bomb.
+_MOST_UNPACKED = 100
+_FREELY_UNPACKED_BYTES = 1 << 26
 
 
 def archive_at(path: str) -> Source | None:
-    """What reads the archive at `path`, a file or a URL; None when its name is not one of them.
-
-    Raises UsageError when the library that reads it is not installed.
+    """What reads the archive at `path`, a file or a URL, in a process of its own; None when its
+    name is not one of them.
     """
     if path[-1:] not in _LAST and path.startswith("/"):
         return None
-    name = path.lower()
-    if not path.startswith("/"):
-        name = name.partition("?")[0]
-    if not name.endswith(_ENDINGS):
+    name = path.lower() if path.startswith("/") else path.lower().partition("?")[0]
+    kind = next((_KINDS[ending] for ending in _KINDS if name.endswith(ending)), None)
+    if kind is None:
         return None
-    ending = next(ending for ending in _ENDINGS if name.endswith(ending))
-    module, kind = _SOURCES[ending]
-    source = cast("Source", getattr(importlib.import_module(module), kind)(path))
-    return Apart(source, path) if ending in _APART else source
+    return Apart(ParquetSource(path) if kind == "parquet" else ArchiveSource(kind, path), path)
 
 
 def items_of(found: Iterable[str | Skipped]) -> Iterator[Item | Skipped]:
@@ -63,3 +76,179 @@ def prompts_of(found: Iterable[str | Skipped]) -> Iterator[Prompt | Skipped]:
     for path in found:
         if not isinstance(path, Skipped) and (archive := archive_at(path)):
             yield from archive.prompts()
+
+
+class ArchiveSource:
+    """The files in the archive of this kind, `tar` or `zip`, at `path` or a URL.
+
+    In a tar, files that stand together and share the path up to the first dot of the name are one
+    sample, as the WebDataset library reads them: of two files and more it is a prompt, its media in
+    the order of the archive, its text from `.txt`, `.caption` or a field of `.json`. A file by
+    itself is an item. Names that begin with a dot and WebDataset's `__meta__` are left out. A
+    damaged archive counts as far as it can be read, without its last sample as a prompt.
+    """
+
+    def __init__(self, kind: str, path: str) -> None:
+        self.kind, self.path = kind, path
+
+    def items(self) -> Iterator[Item | Skipped]:
+        """Every file but the texts and labels of a sample that has media."""
+        for found in self._samples():
+            if isinstance(found, Skipped):
+                yield found
+            else:
+                several = len(found.files) > 1
+                yield from (file.item for file in (several and found.media) or found.files)
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        for found in self._samples() if self.kind == "tar" else ():
+            if isinstance(found, _Sample) and found.whole and len(found.files) > 1 and found.media:
+                yield found.prompt(f"{self.path}:{found.key}")
+
+    def _samples(self) -> Iterator[_Sample | Skipped]:
+        sample = None
+        empty = True
+        try:
+            with Archive(self.kind, self.path) as archive:
+                for found in self._files(archive):
+                    empty = False
+                    if isinstance(found, Skipped):
+                        yield found
+                    elif sample and found.key == sample.key:
+                        sample.files.append(found)
+                    else:
+                        if sample:
+                            yield sample
+                        sample = _Sample(found.key, [found])
+        except (OSError, ValueError) as error:
+            if sample:
+                sample.whole = False
+                yield sample
+            yield Skipped(self.path, reason(error))
+            return
+        if sample:
+            yield sample
+        elif empty:
+            yield Skipped(self.path, "archive without files")
+
+    def _files(self, archive: Archive) -> Iterator[_File | Skipped]:
+        """Raises OSError and ValueError where the archive cannot be read any further."""
+        seen: set[str] = set()
+        unpacked = 0
+        most = _FREELY_UNPACKED_BYTES + _MOST_UNPACKED * archive.size_bytes
+        for member in archive.members():
+            name = member.name
+            is_meta = self.kind == "tar" and _META.match(name)
+            if is_meta or is_hidden(name) or member.is_folder:
+                continue
+            path = inside(self.kind, name, self.path)
+            if not member.is_file:
+                yield Skipped(path, NOT_REGULAR)
+                continue
+            if name in seen:
+                yield Skipped(path, "another of this name comes before it")
+                continue
+            seen.add(name)
+            unpacked += member.size_bytes
+            if unpacked > most:
+                raise ValueError(f"it unpacks to more than {_MOST_UNPACKED} times its size")
+            yield self._file(archive, member, path)
+
+    def _file(self, archive: Archive, member: Member, path: str) -> _File:
+        size_bytes = member.size_bytes
+        if self.kind == "zip":
+            return _File(Item(path, held=ByteSource(archive.version, size_bytes)), member.name)
+        key, ending = _key(member.name)
+        head, data = b"", None
+        with plain_errors():
+            file = member.open()
+            if archive.compressed and size_bytes <= MOST_SENT_BYTES:
+                head = data = _read(file, size_bytes)
+            elif ending in (*_WORDS, *_JSON):
+                head = _read(file, min(size_bytes, _LONGEST_TEXT_BYTES))
+            else:
+                head = _read(file, min(size_bytes, HEAD_BYTES))
+        held = ByteSource(archive.version, size_bytes, data)
+        return _File(Item(path, held=held), key, ending, head)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One member; `head` are its first bytes, or of text all that count."""
+
+    item: Item
+    key: str
+    ending: str = ""
+    head: bytes = field(default=b"", repr=False)
+
+    @property
+    def is_text(self) -> bool:
+        return self.ending in _WORDS or self.ending in _JSON
+
+    @property
+    def is_media(self) -> bool:
+        """By the ending, so that a damaged one is missed, or else by content."""
+        return self.ending in MEDIA_ENDINGS or (not self.is_text and is_media(self.head))
+
+    @property
+    def part_type(self) -> UrlType:
+        kind = sniff(self.head[:HEAD_BYTES])
+        sound = self.ending in SOUND_ENDINGS
+        if kind == "audio" or (sound and kind != "image"):
+            return PART_OF["audio"]
+        return PART_OF["video" if kind == "container" or self.ending in VIDEO_ENDINGS else "image"]
+
+
+@dataclass(slots=True)
+class _Sample:
+    """What stands together under one prefix. `whole`: nothing of it was lost."""
+
+    key: str
+    files: list[_File]
+    whole: bool = True
+
+    @property
+    def media(self) -> list[_File]:
+        return [file for file in self.files if file.is_media]
+
+    def prompt(self, origin: str) -> Prompt | Skipped:
+        texts = [file for file in self.files if file.is_text]
+        if sum(file.item.held.size_bytes for file in texts if file.item.held) > _LONGEST_TEXT_BYTES:
+            return Skipped(origin, f"text of more than {_LONGEST_TEXT_BYTES >> 20} MiB")
+        words = filter(None, map(_plain, texts))
+        text = "\n".join(words) or "\n".join(filter(None, map(_field, texts)))
+        media = self.media
+        parts = [url_part(file.part_type, file.item.path) for file in media]
+        if text:
+            parts.append(text_part(text))
+        items = tuple(file.item for file in media)
+        return Prompt(origin, items, text, [{"role": "user", "content": parts}])
+
+
+def _read(file: IO[bytes] | None, size_bytes: int) -> bytes:
+    data = file.read(size_bytes) if file else b""
+    if len(data) < size_bytes:
+        raise ValueError("it ends within a member")
+    return data
+
+
+def _key(name: str) -> tuple[str, str]:
+    """The prefix and the last ending in small letters, as `base_plus_ext` of WebDataset splits."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, endings = base.partition(".")
+    return folder + slash + stem, endings.rpartition(".")[2].lower()
+
+
+def _plain(file: _File) -> str:
+    return file.head.decode(errors="replace").strip() if file.ending in _WORDS else ""
+
+
+def _field(file: _File) -> str:
+    try:
+        data = json.loads(file.head) if file.ending in _JSON else None
+    except (ValueError, RecursionError):
+        return ""
+    found = [data[name] for name in _FIELDS if name in data] if isinstance(data, dict) else []
+    words = next((text for text in found if isinstance(text, str)), "")
+    # Half of a surrogate pair is no text that can be sent.
+    return words.encode(errors="replace").decode().strip()

@@ -10,7 +10,6 @@ from typing import Any
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.locations.location import Location
-from mmcalib.locations.optional_deps import need
 from mmcalib.locations.parquet import batch_rows, open_table
 from mmcalib.media.failure import reason
 
@@ -94,33 +93,8 @@ def _rows_of(batch: Any) -> list[Row | None]:
 
 
 def _columns(schema: Any) -> tuple[list[str], list[str]]:
-    """The columns that may hold media, and those that hold words."""
-    arrow = need("pyarrow", "parquet")
-    types = need("pyarrow.types", "parquet")
-    media, texts = [], []
-    for column in schema:
-        kind = column.type
-        if isinstance(kind, arrow.BaseExtensionType):
-            kind = kind.storage_type
-        if types.is_list(kind) or types.is_large_list(kind):
-            kind = kind.value_type
-        if types.is_binary(kind) or types.is_large_binary(kind) or _is_file(kind, types):
-            media.append(column.name)
-        elif column.name.lower() in TEXT_COLUMNS and _is_text(column.type, types):
-            texts.append(column.name)
-    return media, texts
-
-
-def _is_file(kind: Any, types: Any) -> bool:
-    """Whether it is a struct of binary `bytes` or a `path`, or both."""
-    if not types.is_struct(kind):
-        return False
-    fields = {kind.field(place).name: kind.field(place).type for place in range(kind.num_fields)}
-    if "bytes" in fields:
-        kinds = (types.is_binary, types.is_large_binary, types.is_null)
-        return any(is_kind(fields["bytes"]) for is_kind in kinds)
-    return "path" in fields and _is_text(fields["path"], types)
-
-
-def _is_text(kind: Any, types: Any) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    """The columns that may hold media, bytes or paths, and those that hold words."""
+    kinds = {one.name: str(getattr(one.type, "storage_type", one.type)) for one in schema}
+    media = [name for name, kind in kinds.items() if "binary" in kind or "path: " in kind]
+    words = [name for name, kind in kinds.items() if kind in ("string", "large_string")]
+    return media, [name for name in words if name.lower() in TEXT_COLUMNS]

@@ -1,6 +1,6 @@
-"""A process that reads tables for its parent: `python -m mmcalib.corpus.reader PIPE LIMIT`.
+"""A process that reads archives for its parent: `python -m mmcalib.corpus.reader PIPE LIMIT`.
 
-A table of a few kilobytes can stand for gigabytes, so tables are unpacked where that has a bound.
+A few kilobytes can stand for gigabytes, so tars, zips and tables are read where that has a bound.
 What was found goes out in lists, as it comes.
 """
 
@@ -52,7 +52,7 @@ def _read(source: Source, what: What) -> Iterator[list[Found] | End]:
                 found, carried, sent_s = [], 0, time.monotonic()
     except MmcalibError as error:
         end = End(failure=(type(error), error.message, error.hint))
-    except Exception as error:  # noqa: BLE001 - whatever a library raises costs one table
+    except Exception as error:  # noqa: BLE001 - whatever a library raises costs one archive
         from mmcalib.media.failure import reason
 
         end = End(reason=reason(error))

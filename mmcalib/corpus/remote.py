@@ -9,11 +9,11 @@ from dataclasses import replace
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.listing import Entry, TooMany, entries
 from mmcalib.corpus.source import Source, at_least_one
-from mmcalib.corpus.zip_archive import ZipSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.locations.disk import NOT_REGULAR
-from mmcalib.locations.location import BEHIND, Location, member_name
+from mmcalib.locations.domains import is_http
+from mmcalib.locations.location import BEHIND, Location
 from mmcalib.locations.optional_deps import need, plain_errors
 from mmcalib.locations.remote import extra_of, file_system
 from mmcalib.media.failure import reason
@@ -35,35 +35,25 @@ class RemoteSource:
     """Every object below `url`, in fsspec's spelling, in the order of sorted names, depth first.
 
     As in a folder, names that begin with a dot are left out, and archives are read as what they
-    hold. Listed folder by folder. `zip://*.jpg::/data/a.zip` names members of an archive. Objects
-    on a web server are named one by one. Raises UsageError for what nothing can open.
+    hold. Listed folder by folder. Objects on a web server are named one by one. Raises UsageError
+    for what nothing can open, and for a member of an archive.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._inner: Source | None = None
         location = Location.of(url)
-        if location.scheme == "zip" and location.archive is not None:
-            self._inner = ZipSource(location.archive, pattern=member_name(location.member or ""))
-        elif location.archive is not None:
-            raise UsageError(
-                f"cannot list {one_line(url)}", hint=f"--data {one_line(location.archive)}"
-            )
-        elif location.scheme in _MEMBERS:
-            raise UsageError(
-                f"cannot list {one_line(url)}: no archive behind it",
-                hint=f"--data {one_line(url.partition('://')[2])}",
-            )
-        else:
-            try:
-                self._fs, self._root = file_system(url)
-            except (OSError, ValueError) as error:
-                raise CorpusError(
-                    f"cannot open {one_line(url)}: {reason(error)}",
-                    hint="--data s3://BUCKET/FOLDER, https://HOST/FILE and others: docs/sources.md",
-                ) from error
-            self._matches: re.Pattern[str] | None = None
-            self._levels = _MOST_LEVELS
+        if location.archive is not None or location.scheme in _MEMBERS:
+            whole = location.archive or url.partition("://")[2]
+            raise UsageError(f"cannot list {one_line(url)}", hint=f"--data {one_line(whole)}")
+        try:
+            self._fs, self._root = file_system(url)
+        except (OSError, ValueError) as error:
+            raise CorpusError(
+                f"cannot open {one_line(url)}: {reason(error)}",
+                hint="--data s3://BUCKET/FOLDER, https://HOST/FILE and others: docs/sources.md",
+            ) from error
+        self._matches: re.Pattern[str] | None = None
+        self._levels = _MOST_LEVELS
 
     def items(self) -> Iterator[Item | Skipped]:
         """Raise CorpusError when there is nothing at all."""
@@ -75,18 +65,12 @@ class RemoteSource:
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Those of the archives below the URL."""
-        if self._inner:
-            yield from self._inner.prompts()
-            return
         for found in self._files():
             archive = None if isinstance(found, Skipped) else self._archive(found)
             if archive:
                 yield from archive.prompts()
 
     def _items(self) -> Iterator[Item | Skipped]:
-        if self._inner:
-            yield from self._inner.items()
-            return
         for found in self._files():
             if isinstance(found, Skipped):
                 yield found
@@ -141,7 +125,7 @@ class RemoteSource:
             return entries(folder, self._fs.ls(folder.name, detail=True))
 
     def _start(self) -> Entry:
-        if self.url.startswith(("http://", "https://")):
+        if is_http(self.url):
             # Asking about each would be a request more, and a web page is no list of files.
             return Entry(self._root, "file")
         root = self._root

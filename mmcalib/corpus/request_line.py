@@ -21,6 +21,7 @@ from mmcalib.corpus.urls import (
 )
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import UsageError
+from mmcalib.locations.domains import is_allowed
 from mmcalib.locations.location import Location, url_of
 from mmcalib.wording import one_line
 
@@ -41,9 +42,9 @@ class RequestLines:
     """Reads requests whose relative paths start at `folder`, a resolved path.
 
     Media must lie below `allowed_root` (default: that folder), links resolved. Inline media are
-    written to `scratch` and are items like the others. Remote media are items by their URLs with
-    `allow_url`, and otherwise refused. With `at_rest` files do not come or go meanwhile: one that
-    is named often is looked for once.
+    written to `scratch` and are items like the others. Remote media are items by their URLs where
+    their hosts are allowed, and otherwise refused. With `at_rest` files do not come or go
+    meanwhile: one that is named often is looked for once.
     """
 
     def __init__(
@@ -52,13 +53,11 @@ class RequestLines:
         *,
         allowed_root: str | Path | None = None,
         scratch: Path,
-        allow_url: bool = False,
         at_rest: bool = False,
     ) -> None:
         self._folder = folder
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
-        self._allow_url = allow_url
         self._found = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
@@ -100,7 +99,7 @@ class RequestLines:
     def _find(self, part_type: UrlType, url: str) -> _Named:
         if is_inline(url):
             path = inline_file(part_type, url, self._scratch)
-        elif self._allow_url and (remote := remote_url(url)):
+        elif (remote := remote_url(url)) and is_allowed(remote):
             path = remote
         else:
             path = local_path(url, self._folder, self._root)

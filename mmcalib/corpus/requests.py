@@ -66,10 +66,11 @@ class RequestsSource:
 
     Relative paths start at the file's own folder. Media must lie below `allowed_root` (default:
     that folder), links resolved; else UsageError. Inline media are written to `scratch` and are
-    items like the others. Remote media are items by their URLs with `allow_url`, and otherwise
-    refused. `label` names the file in the origins of its requests (default: its name). The file is
-    read line by line, once per call. With `at_rest` neither it nor the media change meanwhile: then
-    `items` behind `prompts` gives what was met there, and reads unusable lines only.
+    items like the others. Remote media are items by their URLs where their hosts are allowed, and
+    otherwise refused. `label` names the file in the origins of its requests (default: its name).
+    The file is read line by line, once per call. With `at_rest` neither it nor the media change
+    meanwhile: then `items` behind `prompts` gives what was met there, and reads unusable lines
+    only.
     """
 
     def __init__(
@@ -79,7 +80,6 @@ class RequestsSource:
         allowed_root: str | Path | None = None,
         scratch: Path,
         label: str | None = None,
-        allow_url: bool = False,
         at_rest: bool = False,
     ) -> None:
         self.path = Path(path)
@@ -99,7 +99,6 @@ class RequestsSource:
             folder,
             allowed_root=allowed_root,
             scratch=scratch,
-            allow_url=allow_url,
             at_rest=at_rest,
         )
         self._label = label or self.path.name

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.archives import archive_at
@@ -14,6 +15,7 @@ from mmcalib.corpus.glob import GlobSource, is_pattern
 from mmcalib.corpus.paths import ListFile, PathsSource, StreamLines
 from mmcalib.corpus.source import Source
 from mmcalib.errors import UsageError
+from mmcalib.locations.domains import NOT_ALLOWED, is_allowed, is_http
 from mmcalib.locations.location import Location
 from mmcalib.wording import one_line
 
@@ -57,6 +59,11 @@ def _one(data: str, given_as: str) -> Source:
     if not location.is_file:
         from mmcalib.corpus.remote import RemoteSource
 
+        if is_http(data) and not is_allowed(data):
+            host = urlsplit(data).hostname or "HOST"
+            raise UsageError(
+                f"{one_line(data)}: {NOT_ALLOWED}", hint=f"--allowed-media-domains {host}"
+            )
         one = location.archive is None and not is_pattern(data)
         return (one and archive_at(data)) or RemoteSource(data)
     if is_pattern(data) and not os.path.lexists(data):

@@ -14,12 +14,13 @@ from urllib.parse import unquote
 
 from mmcalib.corpus.content_parts import PART_OF, UrlType
 from mmcalib.locations.atomic_copy import keep
+from mmcalib.locations.domains import NOT_ALLOWED
 from mmcalib.locations.location import BEHIND
 from mmcalib.media.sniff import FRAMES
 
-REMOTE = "remote URL: not fetched without --allow-url"
+REMOTE = f"remote URL: {NOT_ALLOWED}"
 
-# What `allow_url` opens. Any other scheme of fsspec may lead back to this disk.
+# What requests may name. Any other scheme of fsspec may lead back to this disk.
 _REMOTE_SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
 
 FRAMES_SUFFIX = ".frames"
@@ -158,4 +159,4 @@ def materialise(data: bytes, extension: str, scratch: Path) -> str:
     path = scratch / f"{name}{extension}"
     if path.exists():
         return os.path.realpath(path)
-    return keep(io.BytesIO(data), path)
+    return keep(io.BytesIO(data), path, len(data))

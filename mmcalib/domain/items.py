@@ -13,14 +13,12 @@ from mmcalib.domain.shapes import Modality
 class ByteSource:
     """What a source knows of bytes that are no file of their own.
 
-    `version` changes when the bytes do (size and time of the archive, an ETag). They begin at
-    `offset` of the archive where they stand in it as they are; `data` are the bytes themselves,
-    where only the source can get at them.
+    `version` changes when the bytes do (size and time of the archive, an ETag); `data` are the
+    bytes themselves, where getting at them again takes long.
     """
 
     version: str
     size_bytes: int
-    offset: int | None = None
     data: bytes | None = field(default=None, repr=False)
 
 

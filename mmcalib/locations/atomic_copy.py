@@ -16,8 +16,8 @@ _BLOCK_BYTES = MIB
 _PRIVATE = 0o700
 
 
-def keep(source: BinaryIO, path: Path) -> str:
-    """Write what can still be read of `source` to `path`, which is returned with links resolved.
+def keep(source: BinaryIO, path: Path, size_bytes: int) -> str:
+    """Write so many bytes of `source` to `path`, which is returned with links resolved.
 
     The file appears whole or not at all, in place of an older one. Raises OutputError, and what
     reading raises.
@@ -34,7 +34,8 @@ def keep(source: BinaryIO, path: Path) -> str:
     try:
         # What a buffer holds back would fail only when the file is closed.
         with os.fdopen(handle, "wb", buffering=0) as file:
-            while block := source.read(_BLOCK_BYTES):
+            while block := source.read(min(_BLOCK_BYTES, size_bytes)):
+                size_bytes -= len(block)
                 try:
                     left = memoryview(block)
                     while left:

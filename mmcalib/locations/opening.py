@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol, cast
 from mmcalib.closing import Closing
 from mmcalib.domain.items import Item
 from mmcalib.locations.atomic_copy import keep
-from mmcalib.locations.file_slice import Window
+from mmcalib.locations.disk import regular_version
 from mmcalib.locations.location import BEHIND, Location
 
 # Of a medium that is no file of its own; vLLM itself fetches 256 MB at most. Any server can say
@@ -27,12 +27,14 @@ MOST_COPIED_BYTES = 1 << 32
 class Opened(Closing):
     """The bytes of one item; `file` can be read and sought, and is closed with it.
 
-    `path` is set where they are a file of their own, which C libraries open faster by name.
+    `path` is set where they are a file of their own, which C libraries open faster by name, and
+    `within` is what must stay open meanwhile.
     """
 
     file: BinaryIO
     size_bytes: int
     path: str | None = None
+    within: object = None
 
     def close(self) -> None:
         self.file.close()
@@ -44,8 +46,8 @@ class _Opener(Protocol):
 
 # The module that reads each scheme. Any other scheme is one of fsspec's file systems.
 _OPENERS: Mapping[str, str] = {
-    "tar": "mmcalib.locations.tar",
-    "zip": "mmcalib.locations.zip",
+    "tar": "mmcalib.locations.archive",
+    "zip": "mmcalib.locations.archive",
     "parquet": "mmcalib.locations.parquet",
     "hf-dataset": "mmcalib.locations.hf_dataset",
 }
@@ -66,6 +68,30 @@ def open_item(item: Item) -> Opened:
     return opener.open_item(item, location)
 
 
+def open_whole(path: str) -> tuple[str, BinaryIO, int]:
+    """What tells the versions of a regular file or of an object apart, its bytes and its size.
+
+    Raises OSError or ValueError, UsageError when a package is not installed.
+    """
+    if Location.of(path).is_file:
+        version = regular_version(path)
+        file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed by who asked
+        return version, file, os.fstat(file.fileno()).st_size
+    from mmcalib.locations.remote import open_url
+
+    version = version_of(path)
+    return version, *open_url(path)
+
+
+def version_of(path: str) -> str:
+    """The version alone. Raises the same."""
+    if Location.of(path).is_file:
+        return regular_version(path)
+    from mmcalib.locations import remote
+
+    return remote.version_of(path)
+
+
 def local_copy(path: str, scratch: Path) -> str:
     """The path of a file with the bytes of the item at `path`: itself, or a copy in `scratch`.
 
@@ -79,5 +105,4 @@ def local_copy(path: str, scratch: Path) -> str:
         if opened.size_bytes > MOST_COPIED_BYTES:
             raise OSError(errno.EFBIG, f"more than {MOST_COPIED_BYTES >> 30} GiB, not copied")
         suffix = Path(path.partition(BEHIND)[0]).suffix
-        whole = cast("BinaryIO", Window(opened.file, 0, opened.size_bytes))
-        return keep(whole, scratch / f"{name}{suffix}")
+        return keep(opened.file, scratch / f"{name}{suffix}", opened.size_bytes)

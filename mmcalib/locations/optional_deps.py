@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import lzma
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.locations.bounds import Patience
 from mmcalib.wording import one_line
 
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError)
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
 def need(module: str, extra: str) -> Any:
@@ -46,7 +48,7 @@ def plain_errors(extra: str = "remote") -> Iterator[None]:
             raise
         with plain_errors(extra):
             raise error.__cause__ from error
-    except (OSError, ValueError, MmcalibError):
+    except (OSError, ValueError, MemoryError, MmcalibError):
         raise
     except ImportError as error:
         raise UsageError(one_line(str(error)), hint=f"pip install 'mmcalib[{extra}]'") from error

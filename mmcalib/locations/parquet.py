@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from mmcalib.domain.items import Item
-from mmcalib.locations.disk import regular_version
 from mmcalib.locations.location import Location
-from mmcalib.locations.opening import Opened
+from mmcalib.locations.opening import Opened, open_whole
 from mmcalib.locations.optional_deps import need, plain_errors
 from mmcalib.locations.table_cell import Cell, Cursor
 from mmcalib.sizes import MIB
@@ -36,7 +35,7 @@ def open_table(path: str) -> Iterator[tuple[str, Any]]:
     """
     parquet = need("pyarrow.parquet", "parquet")
     with plain_errors("parquet"):
-        version, file = _open(path)
+        version, file, _ = open_whole(path)
         try:
             with (
                 file,
@@ -55,15 +54,6 @@ def batch_rows(metadata: Any) -> int:
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     largest_bytes = max((group.total_byte_size for group in groups), default=0)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest_bytes)))
-
-
-def _open(path: str) -> tuple[str, BinaryIO]:
-    if Location.of(path).is_file:
-        version = regular_version(path)
-        return version, cast("BinaryIO", open(path, "rb"))
-    from mmcalib.locations.remote import open_url, version_of
-
-    return version_of(path), open_url(path)[0]
 
 
 def open_item(item: Item, location: Location) -> Opened:

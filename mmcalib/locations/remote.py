@@ -6,6 +6,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, BinaryIO
 
 from mmcalib.domain.items import ByteSource, Item
@@ -17,9 +18,11 @@ from mmcalib.locations.bounds import (
     TIMEOUT_S,
 )
 from mmcalib.locations.disk import NOT_REGULAR
+from mmcalib.locations.domains import NOT_ALLOWED, is_allowed, is_allowed_host, is_http
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.locations.opening import Opened
 from mmcalib.locations.optional_deps import foreign, missing, need, plain_errors
+from mmcalib.wording import one_line
 
 _ON_DISK = ("file", "local")
 
@@ -33,7 +36,7 @@ _LARGEST_BYTES = (1 << 63) - 1
 # How file systems say that an object is still the one that it was, the surest first.
 _TAGS = (
     *("ETag", "etag", "generation", "md5Hash", "content_hash", "LastModified", "last_modified"),
-    *("mtime", "updated", "created"),
+    *("Last-Modified", "mtime", "updated", "created"),
 )
 
 
@@ -50,8 +53,6 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
 
     Raises OSError or ValueError, UsageError when a package is not installed.
     """
-    if _is_http(url):
-        return _open_web(url)[:2]
     fs, path = file_system(url)
     here = Location.of(url).scheme in _ON_DISK
     with plain_errors(extra_of(url)):
@@ -59,7 +60,7 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
             # A pipe would be waited for.
             raise OSError(errno.EINVAL, NOT_REGULAR)
         file = fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
-        if not file.seekable():
+        if not file.seekable() or (is_http(url) and file.size is None):
             return _whole(file)
         size = getattr(file, "size", None)
         if not isinstance(size, int):
@@ -68,14 +69,6 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
         if not isinstance(size, int) or size < 0:
             raise OSError(errno.EIO, "its server does not say how large it is")
     return foreign(file, distant=not here), size
-
-
-def _open_web(url: str) -> tuple[BinaryIO, int, str]:
-    for module in ("fsspec", "aiohttp"):
-        need(module, "remote")
-    from mmcalib.locations.web_file import open_web
-
-    return open_web(url)
 
 
 def _whole(file: BinaryIO) -> tuple[BinaryIO, int]:
@@ -96,6 +89,8 @@ def file_system(url: str) -> tuple[Any, str]:
     """
     scheme = Location.of(url).scheme or "file"
     fsspec = need("fsspec", "remote")
+    if is_http(url) and not is_allowed(url):
+        raise OSError(errno.EIO, NOT_ALLOWED)
     make: Callable[..., Any] = fsspec.filesystem
     try:
         kind = fsspec.get_filesystem_class(scheme)
@@ -103,7 +98,7 @@ def file_system(url: str) -> tuple[Any, str]:
         raise missing(f"fsspec's file system for {scheme}://", extra_of(url)) from error
     except ValueError as error:
         raise UsageError(
-            f"no file system for {scheme}://", hint="such as s3://, gs://, https://, zip://"
+            f"no file system for {scheme}://", hint="such as s3://, gs://, https://"
         ) from error
     with plain_errors(extra_of(url)):
         # Listings would be kept for ever.
@@ -115,7 +110,39 @@ def _options(scheme: str) -> dict[str, Any]:
     if scheme in ("s3", "s3a"):
         timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": TIMEOUT_S}
         return {"config_kwargs": timeouts}
+    if scheme in ("http", "https"):
+        return {"client_kwargs": _client()}
     return {}
+
+
+@cache
+def _client() -> dict[str, Any]:
+    """How aiohttp asks: each answer in its time, and no redirect out of what is allowed."""
+    aiohttp = need("aiohttp", "remote")
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(_judge_request)
+    trace.on_request_redirect.append(_judge_redirect)
+    timeout = aiohttp.ClientTimeout(
+        total=TIMEOUT_S, connect=CONNECT_TIMEOUT_S, sock_read=CONNECT_TIMEOUT_S
+    )
+    return {"trace_configs": [trace], "timeout": timeout, "trust_env": True}
+
+
+async def _judge_request(session: Any, context: Any, params: Any) -> None:
+    _refuse(params.url)
+
+
+async def _judge_redirect(session: Any, context: Any, params: Any) -> None:
+    headers = params.response.headers
+    # Where aiohttp looks for it, too.
+    to = headers.get("Location") or headers.get("URI") or ""
+    _refuse(params.url.join(type(params.url)(to)), "redirects to ")
+
+
+def _refuse(url: Any, leads: str = "") -> None:
+    """Raises OSError for a host that is not allowed, of a URL as aiohttp takes it apart."""
+    if url.scheme not in ("http", "https") or not is_allowed_host(url.host):
+        raise OSError(errno.EIO, one_line(f"{leads}{url}: {NOT_ALLOWED}"))
 
 
 def held(info: Mapping[str, Any]) -> ByteSource | None:
@@ -131,22 +158,10 @@ def held(info: Mapping[str, Any]) -> ByteSource | None:
 
 def version_of(url: str) -> str:
     """The same for one object, asked for. Raises as `open_url` does."""
-    if _is_http(url):
-        file, size_bytes, tag = _open_web(url)
-        with file:
-            return _version({"size": size_bytes, "etag": tag})
     fs, path = file_system(url)
     with plain_errors(extra_of(url)):
-        return _version(fs.info(path))
-
-
-def _version(info: Mapping[str, Any]) -> str:
-    found = held(info)
+        found = held(fs.info(path))
     return found.version if found else ""
-
-
-def _is_http(url: str) -> bool:
-    return url.startswith(("http://", "https://"))
 
 
 def extra_of(url: str) -> str:

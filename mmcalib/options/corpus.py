@@ -32,8 +32,11 @@ AllowedRoot = Annotated[
         hint="the folder below which requests may name files",
     ),
 ]
-AllowUrl = Annotated[
-    bool,
-    Option(help="Read media that requests name by URL, from wherever it is."),
+AllowedDomains = Annotated[
+    list[str] | None,
+    Option(
+        metavar="HOST[,HOST]",
+        help="Hosts from which media may be read, also by redirects; may be repeated.",
+    ),
 ]
 Out = Annotated[Path, Option(metavar="DIR", help="Folder for the results.", basic=True)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from mmcalib.derive.policy import FIT, Prefer
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
-from mmcalib.options.corpus import AllowedRoot, AllowUrl, Data, Out, Requests
+from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Data, Out, Requests
 from mmcalib.options.option import Bounds, Option, Options, Words
 from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
 
@@ -127,7 +127,7 @@ class RunOptions(Options):
     requests: Requests = None
     out: Out = Path("out")
     allowed_local_media_path: Annotated[AllowedRoot, Bounds(holds=_is_folder)] = None
-    allow_url: AllowUrl = False
+    allowed_media_domains: AllowedDomains = None
     count: Annotated[
         dict[Modality, Annotated[int, Bounds(at_least=0)]] | None,
         Option(

@@ -68,7 +68,6 @@ def read(
     requests: Sequence[Path],
     *,
     allowed_root: Path | None,
-    allow_url: bool = False,
     cache: Path,
     progress: Progress,
     how: ProbeOptions = PROBE,
@@ -82,7 +81,6 @@ def read(
         data,
         requests,
         allowed_root=allowed_root,
-        allow_url=allow_url,
         scratch=cache / "inline",
     )
     with probing(how, cache, progress, whole=DECODED_FILES) as prober:
@@ -115,7 +113,6 @@ def sources_of(
     requests: Sequence[Path],
     *,
     allowed_root: Path | None,
-    allow_url: bool,
     scratch: Path,
 ) -> list[Source]:
     """Requests first. Raises CorpusError when one is missing, and UsageError."""
@@ -124,7 +121,6 @@ def sources_of(
         RequestsSource(
             path,
             allowed_root=allowed_root,
-            allow_url=allow_url,
             scratch=scratch,
             label=label,
             at_rest=True,

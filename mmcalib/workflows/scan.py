@@ -31,7 +31,6 @@ def scan(
     requests: Sequence[Path] = (),
     *,
     allowed_root: Path | None = None,
-    allow_url: bool = False,
     repeats: bool = False,
     how: ProbeOptions = PROBE,
     progress: Progress | None = None,
@@ -41,13 +40,8 @@ def scan(
     Raises CorpusError when a source is missing or nothing could be read; UsageError when a request
     leads outside the allowed root.
     """
-    sources = sources_of(
-        data,
-        requests,
-        allowed_root=allowed_root,
-        allow_url=allow_url,
-        scratch=cache_dir() / "inline",
-    )
+    scratch = cache_dir() / "inline"
+    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
     progress = progress or Silent()
     with probing(how, cache_dir(), progress) as prober:
         taken = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)

@@ -41,7 +41,7 @@ class Job:
     sample: int = SAMPLE_PER_MODALITY
     cache_dir: Path | None = None
     gpu: Gpu | None = None
-    allow_url: bool = False
+    allowed_media_domains: Sequence[str] = ()
     probe: ProbeOptions = PROBE
     device: Device = "cpu"
     pin_kv_cache: bool = False
@@ -76,7 +76,7 @@ class Job:
             startup_budget_s=options.startup_budget_s,
             sample=options.sample,
             gpu=gpu,
-            allow_url=options.allow_url,
+            allowed_media_domains=tuple(options.allowed_media_domains or ()),
             probe=probe,
             device=options.device,
             pin_kv_cache=options.pin_kv_cache,

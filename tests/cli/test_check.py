@@ -168,7 +168,7 @@ def test_paths_and_requests_come_from_standard_input(
     assert offenders[1]["remedy"] == (
         "split into 2 prompts or calibrate again with --count image=5"
     )
-    assert offenders[2]["reason"] == "remote URL: not fetched without --allow-url"
+    assert offenders[2]["reason"] == "remote URL: its host is not one of --allowed-media-domains"
     assert summary["checked"] == 6
 
 
@@ -371,12 +371,12 @@ def test_check_takes_the_sources_of_scan(
         assert f"{fit} fit" in cli("check", "--calibration", kept, source).err, source
     with serving() as server:
         url = server.put("page.png", picture(64, 64))
-        assert "1 of 1 fit" in cli("check", "--calibration", kept, url).err
+        assert cli("check", "--calibration", kept, url).code == 2
         feed(monkeypatch, url, request(url))
         words = ("check", "--calibration", kept, "-")
         assert "2 unknown" in cli(*words).err
         feed(monkeypatch, url, request(url))
-        assert "2 of 2 fit" in cli(*words, "--allow-url").err
+        assert "2 of 2 fit" in cli(*words, "--allowed-media-domains", "127.0.0.1").err
 
 
 def test_a_name_that_says_medium_must_be_one(cli, kept: Path, new: Path) -> None:

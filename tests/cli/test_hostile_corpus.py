@@ -73,6 +73,7 @@ def test_a_scan_that_is_ended_leaves_no_worker_behind(
         server.hang = threading.Event()
         slow = server.put("slow.png", tars.png())
         words = ["scan", "--data", tree, "--data", slow, "--quiet"]
+        words += ["--allowed-media-domains", "127.0.0.1"]
         with started(cache, *words) as process:
             # Its workers wait for an answer by now.
             wait_until(lambda: server.asked)
@@ -126,8 +127,7 @@ def test_a_mistake_in_an_option_is_one_line(words, says: str, hint: str, cli, me
         ("@empty.txt", "no path in the list of paths"),
         ("x*", "no file matches: x*"),
         ("file:///no/such", "nothing at file:///no/such"),
-        ("zip://*.gif::/dev/null", "not a regular file"),
-        ("words.tar", "words.tar: not a tar archive"),
+        ("words.tar", "words.tar: damaged: not a tar archive"),
         ("words.zip", "words.zip: damaged: "),
         ("words.parquet", "words.parquet: damaged: "),
         ("locked.zip", "encrypted"),
@@ -227,7 +227,7 @@ def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
     for entry in found["skipped"]:
         reasons[os.path.basename(entry["path"].partition("::")[0])] = entry["reason"]
     assert {"fifo.png", "socket.png", "zero-link.png", "self.png", "loop"} <= reasons.keys()
-    assert {"up.txt", "abs.txt", "b.txt", "link.png", "bomb.png", "new\nline.txt"} <= reasons.keys()
+    assert {"up.txt", "abs.txt", "b.txt", "link.png", "bomb.zip", "new\nline.txt"} <= reasons.keys()
     assert {"header.tar", "broken.parquet", "-rf", "e" * 255} <= reasons.keys()
     after = {name: size for name, size in below(tmp_path).items() if name in before}
     assert after == before

@@ -16,7 +16,8 @@ from PIL import Image
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.locations import bounds, web
+from mmcalib.locations import remote
+from mmcalib.locations.domains import allowing
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 from tests.corpus.media import png
@@ -30,7 +31,7 @@ SIDE = 2700
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    with serving() as served:
+    with serving() as served, allowing(["127.0.0.1"]):
         yield served
 
 
@@ -101,7 +102,7 @@ def test_a_server_without_ranges_sends_small_files_whole(served: Served) -> None
 def test_a_server_without_ranges_does_not_fill_the_memory(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "MOST_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(remote, "MOST_WHOLE_BYTES", 1000)
     served.ranges = False
     found = probe(Item(served.put("a.png", png(40, 24) + bytes(9000))))
     assert isinstance(found, Skipped)
@@ -125,7 +126,8 @@ def test_a_refusal_is_one_skipped_item(served: Served, status: int, reason: str)
 def test_a_server_that_says_nothing_is_left(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(remote, "CONNECT_TIMEOUT_S", 0.5)
+    remote._client.cache_clear()
     served.hang = threading.Event()
     assert probe(Item(f"{served.url}/a.png")) == Skipped(f"{served.url}/a.png", "no answer in time")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,22 +12,27 @@ from mmcalib.census.count_corpus import count_corpus
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import ImageShape
+from mmcalib.locations.domains import allowing
 from tests.census.looking import prober
 from tests.corpus.media import png
 from tests.corpus.serving import serving
 
 
-def requests(folder: Path, *urls: str, allow_url: bool = True) -> RequestsSource:
+@pytest.fixture(autouse=True)
+def allowed() -> Iterator[None]:
+    with allowing(["example.com,127.0.0.1", "bucket"]):
+        yield
+
+
+def requests(folder: Path, *urls: str) -> RequestsSource:
     parts = [[{"type": "image_url", "image_url": {"url": url}}] for url in urls]
     lines = [json.dumps({"messages": [{"role": "user", "content": part}]}) for part in parts]
     (folder / "requests.jsonl").write_text("\n".join(lines))
-    return RequestsSource(
-        folder / "requests.jsonl", scratch=folder / "scratch", allow_url=allow_url
-    )
+    return RequestsSource(folder / "requests.jsonl", scratch=folder / "scratch")
 
 
-def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path) -> None:
-    url = "https://example.com/a%20b.png?size=large"
+@pytest.mark.parametrize("url", ["https://example.com/a%20b.png?size=large", "s3://bucket/a.png"])
+def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path, url: str) -> None:
     (prompt,) = requests(tmp_path, url).prompts()
     assert isinstance(prompt, Prompt)
     assert prompt.items == (Item(url, "image"),)
@@ -34,10 +40,21 @@ def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path) -> None:
     assert content == [{"type": "image_url", "image_url": {"url": url}}]
 
 
-def test_the_refusal_names_the_flag(tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp")
-    found = requests(tmp_path, "https://example.com/a.png", allow_url=False)
-    reason = "remote URL: not fetched without --allow-url"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://a.example.com/a.png",
+        "https://example.com.evil/a.png",
+        "https://example.com@evil/a.png",
+        "https://evil/example.com",
+        "http://[example.com]/a.png",
+        "http:///a.png",
+        "s3://buckets/a.png",
+    ],
+)
+def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
+    found = requests(tmp_path, url, "https://example.com/a.png")
+    reason = "remote URL: its host is not one of --allowed-media-domains"
     assert next(found.prompts()) == Skipped("requests.jsonl:1", reason)
 
 

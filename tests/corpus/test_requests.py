@@ -17,6 +17,7 @@ from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, UsageError
 
+REMOTE = "remote URL: its host is not one of --allowed-media-domains"
 PIXEL = base64.b64encode(b"bytes of an image").decode()
 
 
@@ -210,8 +211,8 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user(image("")), "not a path"),
         (user(image("a\0b")), "not a path"),
         (user(image("file://elsewhere/a.jpg")), "file URL of another host: elsewhere"),
-        (user(image("https://example.com/a.jpg")), "remote URL: not fetched without --allow-url"),
-        (user(image("s3://bucket/a.jpg")), "remote URL: not fetched without --allow-url"),
+        (user(image("https://example.com/a.jpg")), REMOTE),
+        (user(image("s3://bucket/a.jpg")), REMOTE),
         (user(image("data:image/png;base64,%%%")), "base64: "),
         (user(image("data:image/png;base64")), "data URL without a comma"),
         (user(image("data:image/svg+xml,%3Csvg/%3E")), "data URL that is not ;base64"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.corpus.zip_archive import ZipSource
+from mmcalib.corpus.archives import ArchiveSource
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.media.audio import audio_shape
@@ -47,7 +47,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Copies:
             write(folder / name)
             if (folder / name).stat().st_size <= MOST_BYTES:
                 archive.write(folder / name, name)
-    items = [item for item in ZipSource(str(path)).items() if isinstance(item, Item)]
+    items = [item for item in ArchiveSource("zip", str(path)).items() if isinstance(item, Item)]
     return Copies(folder, {item.path[len("zip://") :].partition("::")[0]: item for item in items})
 
 

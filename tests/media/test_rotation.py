@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from mmcalib.corpus.zip_archive import ZipSource
+from mmcalib.corpus.archives import ArchiveSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.media.probe import probe
@@ -114,7 +114,7 @@ def test_members_of_an_archive_are_looked_at_too(tmp_path: Path, layout: str, de
     path = write(tmp_path / "a.mp4", degrees, layout=layout)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.write(path, path.name)
-    (item,) = ZipSource(str(tmp_path / "a.zip")).items()
+    (item,) = ArchiveSource("zip", str(tmp_path / "a.zip")).items()
     assert isinstance(item, Item)
     assert probe(item) == probe(Item(str(path)))
 

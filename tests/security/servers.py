@@ -47,11 +47,11 @@ class Connection:
         lines = (f"HTTP/1.1 {status}", *headers, "Connection: close", "", "")
         return self.send("\r\n".join(lines).encode() + body)
 
-    def answer_range(self, data: bytes, *headers: str, total: int | None = None) -> bool:
+    def answer_range(self, data: bytes, *headers: str) -> bool:
         """As a good server would."""
         start, last = self.range or (0, len(data) - 1)
         body = data[start : last + 1]
-        said = f"Content-Range: bytes {start}-{start + len(body) - 1}/{total or len(data)}"
+        said = f"Content-Range: bytes {start}-{start + len(body) - 1}/{len(data)}"
         length = f"Content-Length: {len(body)}"
         return self.answer("206 Partial Content", said, length, *headers, body=body)
 
@@ -60,6 +60,8 @@ class Connection:
 class Server:
     url: str
     asked: list[str] = field(default_factory=list)
+    # As who asked called it.
+    hosts: set[str] = field(default_factory=set)
 
 
 @contextmanager
@@ -81,6 +83,7 @@ def server(behave: Callable[[Connection], object], host: str = "127.0.0.1") -> I
             first, _, headers = head.decode("latin-1").partition("\r\n")
             path = first.split(" ")[1]
             running.asked.append(path)
+            running.hosts |= set(re.findall(r"(?im)^host: (\S+)", headers))
             behave(Connection(path, headers, sock, stop))
 
     def accept() -> None:

@@ -18,11 +18,6 @@ def plain(values: Any) -> Any:
     return values
 
 
-def struct(values: Any) -> Any:
-    names = pa.array([None] * len(values), pa.string())
-    return pa.StructArray.from_arrays([values, names], ["bytes", "path"])
-
-
 def repeated(path: Path, start: bytes, size: int, rows: int, column: Column) -> Path:
     """So many rows with one value of `size` bytes, which the file holds once, and packed."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -26,26 +25,6 @@ from tests.security.bombs import MIB, slow_jpeg, spent
 from tests.security.test_working_folder import CALIBRATION
 
 GB = 1_000_000_000
-
-
-def scanned(tmp_path: Path, data: Path, *words: str) -> tuple[dict[str, Any], Any]:
-    env = environment(tmp_path / "cache")
-    took = spent("scan", "--data", data, "--json", *words, env=env)
-    assert took.code == 0, took.err
-    return json.loads(took.out)["corpus"], took
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("column", [tables.plain, tables.struct])
-def test_a_value_that_a_table_writes_once_for_many_rows(
-    tmp_path: Path, column: tables.Column
-) -> None:
-    """Ten rows of 100 MB each, in 4 kB."""
-    path = tables.repeated(tmp_path / "data" / "t.parquet", png(40, 24), 100_000_000, 10, column)
-    assert path.stat().st_size < 5000
-    corpus, took = scanned(tmp_path, path.parent)
-    assert corpus["items"] == 10
-    assert took.most_bytes < GB
 
 
 def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def test_copies_of_inline_media_are_their_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "inline"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    path = keep(io.BytesIO(b"x"), folder / "a.png")
+    path = keep(io.BytesIO(b"x"), folder / "a.png", 1)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    keep(io.BytesIO(b"x"), tmp_path / "new" / "inline" / "a.png")
+    keep(io.BytesIO(b"x"), tmp_path / "new" / "inline" / "a.png", 1)
     assert stat.S_IMODE(os.stat(tmp_path / "new" / "inline").st_mode) == 0o700

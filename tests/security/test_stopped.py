@@ -26,6 +26,8 @@ from tests.docs.refresh import ROOT
 from tests.processes import started_with, wait_until
 from tests.security.commands import started
 
+ALLOWED = ("--allowed-media-domains", "127.0.0.1")
+
 
 def children(pid: int) -> list[int]:
     """The processes that it has started itself."""
@@ -70,7 +72,7 @@ def test_a_scan_with_stopped_workers_ends_at_once_and_leaves_none(
     (media / "a.png").write_bytes(tars.png())
     with serving() as server:
         server.hang = threading.Event()
-        words = ["--data", media, "--data", server.put("slow.png", tars.png())]
+        words = ["--data", media, "--data", server.put("slow.png", tars.png()), *ALLOWED]
         process = started(tmp_path, "scan", *words, "--quiet")
         wait_until(lambda: server.asked)
         workers = children(process.pid)
@@ -94,7 +96,7 @@ def test_a_scan_goes_on_when_all_its_workers_are_stopped(tmp_path: Path) -> None
         (media / f"{number}.png").write_bytes(tars.png(number + 1))
     with serving() as server:
         server.hang = threading.Event()
-        words = ["--data", server.put("slow.png", tars.png()), "--data", media]
+        words = ["--data", server.put("slow.png", tars.png()), "--data", media, *ALLOWED]
         process = started(
             tmp_path,
             *("scan", *words, "--json", "--quiet", "--item-timeout", "2"),

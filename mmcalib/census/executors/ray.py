@@ -23,6 +23,7 @@ from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.census.executors.worker import packed, unpacked_answer
 from mmcalib.closing import Closing
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
+from mmcalib.locations.domains import VARIABLE
 from mmcalib.processes.environment import SAFE, safe_environment
 
 # A cluster that is there says so within one second. Ray itself waits for minutes.
@@ -232,9 +233,10 @@ def _environment() -> dict[str, Any]:
     would be the working folder.
     """
     root = Path(__file__).resolve().parents[3]
+    given = {**SAFE, VARIABLE: os.environ.get(VARIABLE, "")}
     if root.name in ("site-packages", "dist-packages"):
-        return {"env_vars": SAFE}
-    return {"env_vars": {**SAFE, "PYTHONPATH": f"{root}:/${{PYTHONPATH}}"}}
+        return {"env_vars": given}
+    return {"env_vars": {**given, "PYTHONPATH": f"{root}:/${{PYTHONPATH}}"}}
 
 
 def _last_line(error: BaseException) -> str:

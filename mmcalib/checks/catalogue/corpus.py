@@ -58,7 +58,7 @@ def _agreement(facts: CheckFacts) -> Iterator[Check]:
             "warn",
             f"{table.out_of_reach} sampled items were not loaded, because their files are out of "
             f"reach: blanks of their size stand for them{others}",
-            "run where they can be read; --allow-url reads remote ones",
+            "run where they can be read; --allowed-media-domains reads remote ones",
         )
     if not table.mismatches:
         if count := table.compared:

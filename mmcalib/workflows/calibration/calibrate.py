@@ -29,7 +29,7 @@ def calibrate(
     policy: Policy | Mapping[str, Any] | None = None,
     validate: Validate = "replay",
     allowed_local_media_path: str | os.PathLike[str] | None = None,
-    allow_url: bool = False,
+    allowed_media_domains: Sequence[str] = (),
     sample: int = SAMPLE_PER_MODALITY,
     startup_budget_s: float = STARTUP_BUDGET_S,
     gpu: str | Gpu | None = None,
@@ -60,7 +60,7 @@ def calibrate(
             if allowed_local_media_path
             else None,
             "validate": validate,
-            "allow_url": allow_url,
+            "allowed_media_domains": list(allowed_media_domains),
             "sample": sample,
             "startup_budget_s": startup_budget_s,
             "device": device,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
+from mmcalib.locations.domains import allowing
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Interruptible, Progress
 from mmcalib.result.engine_yaml import engine_yaml
@@ -82,7 +83,10 @@ def _run(
     shared: Shared,
     proofs: Proofs,
 ) -> Calibration:
-    with session_of(job, resolved, progress, shared) as session:
+    with (
+        allowing(job.allowed_media_domains),
+        session_of(job, resolved, progress, shared) as session,
+    ):
         job = session.job
         opening = shared.open(partial(open_to_calibrate, session, resolved))
         ahead: list[Future[Any]] = [opening, *([session.fitting] if session.fitting else [])]

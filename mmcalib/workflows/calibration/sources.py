@@ -30,7 +30,6 @@ def read_corpus(job: Job, progress: Progress) -> ReadCorpus:
         job.data,
         job.requests,
         allowed_root=job.allowed_root,
-        allow_url=job.allow_url,
         cache=job.cache,
         progress=progress,
         how=job.probe,

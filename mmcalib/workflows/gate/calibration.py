@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ from pydantic import PrivateAttr
 
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
+from mmcalib.locations.domains import allowing
 from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.check_result import verdict_words
 from mmcalib.result_files import calibration_in, read_calibration
@@ -38,21 +39,23 @@ class Calibration(CalibrationDocument):
         item: Any,
         *,
         allowed_local_media_path: str | os.PathLike[str] | None = None,
-        allow_url: bool = False,
+        allowed_media_domains: Sequence[str] = (),
     ) -> Admission:
         """Whether one item or chat request fits. Needs no vLLM.
 
         `item` is a path, URL, bytes or binary file, of which the header is read; a `PIL.Image`;
         sound as `(array, rate_hz)`; a chat request, whose files lie below
         `allowed_local_media_path` (default: the working folder); or a shape. What cannot be read
-        does not fit, and what is elsewhere is unknown unless `allow_url` has its header fetched.
+        does not fit, and what is elsewhere is unknown unless it is on one of
+        `allowed_media_domains`, which then sends its header.
 
         Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
         leads outside that folder.
         """
         # Only requests have texts.
         counting = self.counting if isinstance(item, Mapping) else None
-        return admitted(self.gate, item, allowed_local_media_path, counting, allow_url=allow_url)
+        with allowing(allowed_media_domains):
+            return admitted(self.gate, item, allowed_local_media_path, counting)
 
     def __repr__(self) -> str:
         """One line: the whole is thousands, which `to_json` has."""

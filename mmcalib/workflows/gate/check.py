@@ -37,7 +37,6 @@ def check(
     lines: Iterable[bytes] = (),
     *,
     allowed_root: Path | None = None,
-    allow_url: bool = False,
 ) -> Iterator[Checked | Skipped]:
     """One answer per item and prompt, as they come: `data` as `resolve` takes it, requests, then
     `lines`, each a path, a URL or a chat request. `Skipped` are files that are no media, and whose
@@ -56,7 +55,6 @@ def check(
                 allowed_root=allowed_root,
                 scratch=scratch.path,
                 label=label,
-                allow_url=allow_url,
             )
             for path, label in zip(requests, labels(requests), strict=True)
         ]
@@ -64,12 +62,10 @@ def check(
             yield from gate.source(source, named=_named(one))
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(
-            os.getcwd(), allowed_root=allowed_root, scratch=scratch.path, allow_url=allow_url
-        )
+        reader = RequestLines(os.getcwd(), allowed_root=allowed_root, scratch=scratch.path)
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
-                yield gate.line(text, f"line {number}", reader, allow_url=allow_url)
+                yield gate.line(text, f"line {number}", reader)
 
 
 def _named(data: str | Path) -> str:
@@ -113,11 +109,11 @@ class _Gate:
             self._forget(prompt.items)
         return Checked(prompt.origin, "prompt", tuple(file.shape for file in files), answer)
 
-    def line(self, text: bytes, origin: str, reader: RequestLines, *, allow_url: bool) -> Checked:
+    def line(self, text: bytes, origin: str, reader: RequestLines) -> Checked:
         """A JSON object is a chat request; everything else is a path or a URL."""
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
-        item = item_named(os.fsdecode(text), allow_url=allow_url)
+        item = item_named(os.fsdecode(text))
         seen = examine_whole(item) if isinstance(item, Item) else item
         # What carries its bytes has no other name.
         return self._seen(origin if item.path == NOWHERE else item.path, seen)

@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from mmcalib.derive.admission import Admission
@@ -35,18 +35,18 @@ class Admits:
         *,
         key: Callable[[Any], Any] | None = None,
         allow_unknown: bool = False,
-        allow_url: bool = False,
+        allowed_media_domains: Sequence[str] = (),
         errors: OnUnread = "drop",
         on_drop: Callable[[Any, Admission], object] | None = None,
     ) -> None:
         self._calibration, self._key = calibration, key
-        self._allow_unknown, self._allow_url = allow_unknown, allow_url
+        self._allow_unknown, self._domains = allow_unknown, tuple(allowed_media_domains)
         self._errors, self._on_drop = errors, on_drop
         self._asked, self._dropped = 0, ReasonCounts()
 
     def __call__(self, sample: Any) -> bool:
         item = self._key(sample) if self._key else sample
-        answer = self._calibration.admits(item, allow_url=self._allow_url)
+        answer = self._calibration.admits(item, allowed_media_domains=self._domains)
         self._asked += 1
         if answer.fits or (self._allow_unknown and answer.answer == "unknown"):
             return True
@@ -99,7 +99,7 @@ def filter(  # noqa: A001 - mmcalib.filter
     *,
     key: Callable[[Any], Any] | None = None,
     allow_unknown: bool = False,
-    allow_url: bool = False,
+    allowed_media_domains: Sequence[str] = (),
     errors: OnUnread = "drop",
     on_drop: Callable[[Any, Admission], object] | None = None,
 ) -> Any:
@@ -123,7 +123,7 @@ def filter(  # noqa: A001 - mmcalib.filter
         calibration,
         key=key,
         allow_unknown=allow_unknown,
-        allow_url=allow_url,
+        allowed_media_domains=allowed_media_domains,
         errors=errors,
         on_drop=on_drop,
     )

@@ -12,7 +12,8 @@ from mmcalib.corpus.urls import sent_frames as frames_of
 from mmcalib.domain.encoding import Encoded, Encoding
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, flaw
-from mmcalib.locations.location import Location, is_here
+from mmcalib.locations.domains import is_allowed
+from mmcalib.locations.location import Location
 from mmcalib.wording import one_line
 
 TAKEN = (
@@ -30,28 +31,28 @@ def is_cell(item: Any) -> bool:
     return isinstance(item, Mapping) and bool(item) and set(item) <= {"bytes", "path"}
 
 
-def presented(item: Any, *, allow_url: bool = False) -> Encoded | Skipped:
-    """What it is; of what is elsewhere nothing, unless `allow_url`. Raises TypeError for what is
-    no medium.
+def presented(item: Any) -> Encoded | Skipped:
+    """What it is; of what is elsewhere nothing, unless its host is allowed. Raises TypeError for
+    what is no medium.
     """
-    found = _presented(item, allow_url=allow_url)
+    found = _presented(item)
     if isinstance(found, Encoded) and (why := flaw(found.shape)):
         return Skipped(NOWHERE, one_line(why))
     return found
 
 
-def _presented(item: Any, *, allow_url: bool) -> Encoded | Skipped:
+def _presented(item: Any) -> Encoded | Skipped:
     if item is None:
         return Skipped(NOWHERE, "no image, video or audio")
     if isinstance(item, ImageShape | VideoShape | AudioShape):
         return Encoded(item)
     if isinstance(item, str | os.PathLike):
-        named = item_named(item, allow_url=allow_url)
+        named = item_named(item)
         return named if isinstance(named, Skipped) else _examined(named)
     if isinstance(item, bytes | bytearray | memoryview):
         return _bytes(bytes(item))
     if is_cell(item):
-        return _presented(item.get("bytes") or item.get("path"), allow_url=allow_url)
+        return _presented(item.get("bytes") or item.get("path"))
     if hasattr(item, "read") and (data := _read_whole(item)) is not None:
         return _bytes(data)
     from PIL import Image
@@ -85,7 +86,7 @@ def _read_whole(file: Any) -> bytes | None:
     return data if isinstance(data, bytes) else None
 
 
-def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item | Skipped:
+def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
     """A path, or a URL unless there is a file of that name."""
     if not isinstance(name, str) or os.path.lexists(name):
         return Item(os.path.abspath(os.fsdecode(name)))
@@ -100,11 +101,9 @@ def item_named(name: str | os.PathLike[str], *, allow_url: bool = False) -> Item
     location = Location.of(name)
     if location.is_file:
         return Item(os.path.abspath(name))
-    if location.archive is not None and is_here(name):
-        return Item(name)
     if remote is None:
         return Skipped(name, "URL of a scheme that is not read")
-    return Item(remote) if allow_url else Skipped(name, REMOTE)
+    return Item(remote) if is_allowed(remote) else Skipped(name, REMOTE)
 
 
 def _examined(item: Item) -> Encoded | Skipped:

@@ -40,8 +40,6 @@ def admitted(
     item: Any,
     root: Root = None,
     counting: Counting | None = None,
-    *,
-    allow_url: bool = False,
 ) -> Admission:
     """Whether it fits, with a remedy where not; `root` as `RequestLines` takes it, `counting` as
     `admitted_prompt` does.
@@ -50,12 +48,12 @@ def admitted(
     outside its root.
     """
     if isinstance(item, Mapping) and not is_cell(item):
-        with _request_lines(root, allow_url=allow_url) as reader:
+        with _request_lines(root) as reader:
             prompt = reader.prompt("the request", _request_line(item))
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)
             return admitted_prompt(gate, prompt, counting)[1]
-    file = presented(item, allow_url=allow_url)
+    file = presented(item)
     return unreadable(file.reason) if isinstance(file, Skipped) else admitted_file(gate, file)
 
 
@@ -109,7 +107,7 @@ def unusable(reason: str) -> Admission:
 
 
 def _elsewhere(reason: str) -> Admission:
-    return undecided(reason, "check a local copy, or --allow-url fetches it")
+    return undecided(reason, "check a local copy, or name its host in --allowed-media-domains")
 
 
 def _instead(reason: str) -> str:
@@ -121,13 +119,11 @@ def _instead(reason: str) -> str:
 
 
 @contextmanager
-def _request_lines(root: Root, *, allow_url: bool) -> Iterator[RequestLines]:
+def _request_lines(root: Root) -> Iterator[RequestLines]:
     """What reads requests of a program; inline media are kept as long as it is open."""
     allowed = Path(root) if root is not None else None
     with Scratch() as scratch:
-        yield RequestLines(
-            os.getcwd(), allowed_root=allowed, scratch=scratch.path, allow_url=allow_url
-        )
+        yield RequestLines(os.getcwd(), allowed_root=allowed, scratch=scratch.path)
 
 
 def _request_line(request: Mapping[str, Any]) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.locations.domains import allowing
 from mmcalib.options.option import checked
 from mmcalib.options.validate import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
@@ -33,6 +34,7 @@ def validate(
     data: Sequence[str | os.PathLike[str]] = (),
     requests: Sequence[str | os.PathLike[str]] = (),
     allowed_local_media_path: str | os.PathLike[str] | None = None,
+    allowed_media_domains: Sequence[str] = (),
     gpu: str | Gpu | None = None,
     flags: Sequence[str] = (),
     validate: Depth = "replay",
@@ -68,7 +70,10 @@ def validate(
                 hint=f"ls {os.path.dirname(path) or '.'}",
             )
     progress = progress or StepLog()
-    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+    with (
+        allowing(allowed_media_domains),
+        EngineHost(on_said=progress.note, on_log=progress.log) as host,
+    ):
         return judge(job, host, progress)
 
 

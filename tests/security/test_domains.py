@@ -1,0 +1,120 @@
+"""URLs that lead, or are led, to hosts that nobody allowed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.corpus.requests import RequestsSource
+from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.locations.domains import allowing, is_allowed
+from mmcalib.media.probe import probe
+from tests.corpus.media import png
+from tests.security.servers import Connection, server
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("fsspec")
+
+PICTURE = png(40, 24)
+
+
+def picture(connection: Connection) -> None:
+    connection.answer_range(PICTURE)
+
+
+def redirect(to: str, header: str = "Location"):
+    return lambda connection: connection.answer("302 Found", f"{header}: {to}")
+
+
+@pytest.mark.parametrize("header", ["Location", "URI"])
+def test_a_redirect_leads_to_allowed_hosts_alone(header: str) -> None:
+    with (
+        server(picture, "127.0.0.2") as second,
+        server(redirect(f"{second.url}/b.png", header)) as first,
+    ):
+        item = Item(f"{first.url}/a.png")
+        with allowing(["127.0.0.1"]):
+            found = probe(item)
+            assert isinstance(found, Skipped)
+            assert found.reason == (
+                f"cannot be read: redirects to {second.url}/b.png: "
+                "its host is not one of --allowed-media-domains"
+            )
+            assert second.asked == []
+        with allowing(["127.0.0.1", "127.0.0.2"]):
+            assert probe(item) == ImageShape(40, 24)
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["file:///etc/passwd", "ftp://127.0.0.1/a.png", "http://", "//2130706433/a.png", "//[zz]/"],
+)
+def test_redirects_that_nobody_follows(to: str) -> None:
+    with server(redirect(to)) as first, allowing(["127.0.0.1"]):
+        assert isinstance(probe(Item(f"{first.url}/a.png")), Skipped)
+        assert set(first.asked) == {"/a.png"}
+
+
+@pytest.mark.parametrize("between", ["\\@", "\\/@", "#@", "?@", "@", "%40", "\t@", ";@"])
+def test_a_host_is_the_one_that_is_connected_to(between: str) -> None:
+    with server(picture) as secret, allowing(["localhost"]):
+        port = secret.url.rpartition(":")[2]
+        for url in (
+            f"http://127.0.0.1:{port}{between}localhost:{port}/a.png",
+            f"http://localhost:{port}{between}127.0.0.1:{port}/a.png",
+        ):
+            probe(Item(url))
+            assert secret.hosts <= {f"localhost:{port}"}
+
+
+def test_hosts_are_allowed_meanwhile() -> None:
+    with allowing(["A.example,b.example"]), allowing([]):
+        assert [is_allowed(f"https://{host}/x") for host in ("a.example", "B.Example:8")] == [
+            True,
+            True,
+        ]
+        assert not is_allowed("https://c.example/a.example")
+        assert not is_allowed("https:///x")
+    assert not is_allowed("https://a.example/x")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tar", "a.zip"])
+def test_data_of_another_host_is_one_line(cli: Any, name: str) -> None:
+    with server(picture) as host:
+        ended = cli("scan", "--data", f"{host.url}/{name}", "--out", "out")
+        assert ended.code == 2
+        assert ended.err.splitlines() == [
+            f"error: {host.url}/{name}: its host is not one of --allowed-media-domains",
+            "  try: --allowed-media-domains 127.0.0.1",
+        ]
+        assert host.asked == []
+
+
+def test_workers_know_what_is_allowed(cli: Any) -> None:
+    with server(picture) as host:
+        words = ("--data", f"{host.url}/a.png", "--allowed-media-domains", "localhost,127.0.0.1")
+        ended = cli("scan", *words, "--out", "out", "--json", "--quiet")
+    assert json.loads(ended.out)["corpus"]["items"] == 1
+
+
+def test_a_scheme_in_capitals_is_no_way_around_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    (here / "HTTP:").mkdir(parents=True)
+    (tmp_path / "secret.png").write_bytes(PICTURE)
+    monkeypatch.chdir(here)
+    url = "HTTP://../../secret.png"
+    assert os.path.exists(url)
+    line = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": url}]}]}
+    (here / "requests.jsonl").write_text(json.dumps(line))
+    with allowing([".."]):
+        (found,) = RequestsSource(here / "requests.jsonl", scratch=tmp_path / "s").prompts()
+        assert isinstance(found, Prompt)
+        assert found.items[0].path == "http://../../secret.png"
+        assert isinstance(probe(found.items[0]), Skipped)
