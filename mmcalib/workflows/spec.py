@@ -26,8 +26,8 @@ from mmcalib.workflows.gate.calibration import Calibration
 @dataclass(frozen=True, slots=True)
 class Job:
     """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
-    policy that asks for concurrency raises UsageError then, and so does a search for the worst
-    order. `config` is what the user serves with today; `engine_args`, as vLLM names them, are what the server has besides: those that a
+    policy that asks for concurrency raises UsageError then. `config` is what the user serves with
+    today; `engine_args`, as vLLM names them, are what the server has besides: those that a
     calibration derives, or has options for, raise UsageError.
     """
 

@@ -56,6 +56,7 @@ class PretendGpu(NoGpu):
     reason: Callable[[Decision], str] | None
     tokens: Callable[[Decision], int] | None
     default: int
+    taken: Callable[[Decision], bool] | None
 
     def rejects(self, decision: Decision) -> str:
         return self.reason(decision) if self.reason else ""
@@ -65,6 +66,9 @@ class PretendGpu(NoGpu):
 
     def default_kv_tokens(self) -> int:
         return self.default
+
+    def overruns(self, decision: Decision) -> bool:
+        return self.taken is not None and self.taken(decision)
 
 
 def decide(
@@ -76,6 +80,7 @@ def decide(
     rejects: Callable[[Decision], str] | None = None,
     kv_tokens: Callable[[Decision], int] | None = None,
     default_kv_tokens: int = 0,
+    overruns: Callable[[Decision], bool] | None = None,
     handed: Files = pretended,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
@@ -86,7 +91,7 @@ def decide(
     there = host(model, {**known, **(files or {})})
     budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
-    judge = PretendGpu(rejects, kv_tokens, default_kv_tokens)
+    judge = PretendGpu(rejects, kv_tokens, default_kv_tokens, overruns)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)
     return decided.with_cache(

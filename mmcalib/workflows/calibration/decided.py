@@ -65,13 +65,17 @@ def derive(session: Session, served: Served) -> Decided:
         files=served.files,
         given=session.given,
     )
+    texts = served.texts
+    serving = _serving(session, served)
     judge = None
     if session.prediction is not None:
         judge = RehearsalJudge(
-            session.prediction, session.default_args, job.policy.concurrency, progress
+            session.prediction,
+            session.default_args,
+            job.policy.concurrency,
+            progress,
+            margin_bytes=serving.margin_bytes if serving else lambda args: None,
         )
-    texts = served.texts
-    serving = _serving(session, served)
     if serving is not None and serving.process.apart:
         serving.begin(session.default_args)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, texts)

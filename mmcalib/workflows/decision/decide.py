@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -41,6 +41,12 @@ class MemoryJudge(Protocol):
         """The same of vLLM's defaults."""
         ...
 
+    def overruns(self, decision: Decision) -> bool:
+        """Whether the corpus' own requests take more than it reserves, and than vLLM's defaults
+        would have them take beyond theirs.
+        """
+        ...
+
 
 class NoGpu:
     """The judge where no GPU is named: budgets in tokens decide."""
@@ -54,6 +60,9 @@ class NoGpu:
     def default_kv_tokens(self) -> int:
         return 0
 
+    def overruns(self, decision: Decision) -> bool:
+        return False
+
 
 def decide(
     census: Census,
@@ -66,7 +75,8 @@ def decide(
 ) -> Decision:
     """Measure under the default, explore each knob, choose, and settle limits and budget.
 
-    Of configurations of equal quality the one with the most KV cache is taken. Where the longest
+    Of configurations of equal quality the one with the most KV cache is taken, if the corpus' own
+    requests stay within its reserve. Where the longest
     prompt exceeds the context, or the judge rejects it, items are made smaller by as few steps as
     will do; where no step helps, the policy's own choice stays.
     """
@@ -106,16 +116,18 @@ def decide(
         texts=texts,
     )
     default_step = budgets.opened.serve_defaults["max_num_batched_tokens"]
-    first = _roomiest(there.candidates(), judge, default_step)
+    ranked = _roomiest_first(there.candidates(), judge, default_step)
+    first = ranked[0]
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        return first
-    settled: dict[int, Decision] = {}
+        return _first_within_its_reserve(ranked, judge)
+    settled: dict[int, list[Decision]] = {}
 
     def does(at_most: int) -> bool:
-        settled[at_most] = _roomiest(there.candidates(at_most), judge, default_step)
-        return not (_too_long(settled[at_most]) or judge.rejects(settled[at_most]))
+        settled[at_most] = _roomiest_first(there.candidates(at_most), judge, default_step)
+        best = settled[at_most][0]
+        return not (_too_long(best) or judge.rejects(best))
 
     # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
     # tells whether any will do, and halves find the first. Each takes seconds.
@@ -123,7 +135,8 @@ def decide(
     if not steps or not does(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
-    return replace(settled[most], forced=reason, forced_by="context" if too_long else "memory")
+    chosen = _first_within_its_reserve(settled[most], judge)
+    return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
 
 
 def _step(decision: Decision) -> int:
@@ -131,27 +144,39 @@ def _step(decision: Decision) -> int:
     return tokens
 
 
-def _roomiest(candidates: Iterable[Decision], judge: MemoryJudge, default_step: int) -> Decision:
-    """The one whose step is nearest to vLLM's own, of those whose KV cache is nearly the largest of
-    all and no smaller than that of vLLM's defaults; the first of all where nothing is known of
-    them, and the last, which has vLLM's own items and step, where none has more KV cache than
-    vLLM's defaults.
+def _roomiest_first(
+    candidates: Iterable[Decision], judge: MemoryJudge, default_step: int
+) -> list[Decision]:
+    """Those whose KV cache is nearly the largest, and no smaller than that of vLLM's defaults, by
+    how near their step is to vLLM's own; then the others that have no less than the defaults. Where
+    none has more, vLLM's own items and step alone; without a GPU, the first of all alone.
     """
     rated: list[tuple[Decision, int]] = []
     for decision in candidates:
         tokens = judge.kv_tokens(decision)
         if tokens is None:
-            return rated[0][0] if rated else decision
+            return [rated[0][0] if rated else decision]
         rated.append((decision, tokens))
     most, usual = max(tokens for _, tokens in rated), judge.default_kv_tokens()
     last = rated[-1][0]
     plain = last.rounding == "none" and last.setting == last.default_table.setting
     if 0 < most <= usual and plain:
-        return last
+        return [last]
     least = min(most, max(most * _NEARLY_AS_LARGE, usual))
     enough = [decision for decision, tokens in rated if tokens >= least]
     capped = [decision for decision in enough if decision is not last or not plain]
-    return min(capped or enough, key=lambda one: abs(_step(one) - default_step))
+    ranked = sorted(capped or enough, key=lambda one: abs(_step(one) - default_step))
+    taken = {id(one) for one in ranked}
+    return [*ranked, *(one for one, tokens in rated if tokens >= usual and id(one) not in taken)]
+
+
+def _first_within_its_reserve(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision:
+    """The very first where none is, or there is no other."""
+    if len(ranked) == 1:
+        return ranked[0]
+    return next(
+        (one for one in ranked if not (judge.rejects(one) or judge.overruns(one))), ranked[0]
+    )
 
 
 def _too_long(decision: Decision) -> str:

@@ -124,17 +124,19 @@ def _compared(
         return
     plain, tuned = traffic.default, traffic.calibrated
     left = plain.margin_bytes, tuned.margin_bytes
-    # Less that is left unused is no loss; more that is taken beyond the reserve, and beyond the
-    # slack that vLLM itself keeps, is.
-    yield (
-        "reserve left under load",
-        f"{room(left[0])} → {room(left[1])}",
-        left[1] < min(0, left[0]) - VLLM_SLACK_BYTES,
-    )
+    said = f"{room(left[0])} → {room(left[1])}"
+    yield "reserve left under load", said, falls_short(left[1], left[0])
     preempted = plain.preemptions, tuned.preemptions
     if plain.served != tuned.served:  # the defaults refuse some
         return
     yield "preemptions", f"{preempted[0]:,} → {preempted[1]:,}", preempted[1] > preempted[0]
+
+
+def falls_short(left_bytes: int, default_bytes: int) -> bool:
+    """Whether load takes more of what is beyond the reserve than with vLLM's defaults, and than the
+    slack that vLLM itself keeps. Leaving less of the reserve unused is no loss.
+    """
+    return left_bytes < min(0, default_bytes) - VLLM_SLACK_BYTES
 
 
 def _concurrency(found: float, wanted: float, after: Rehearsed) -> Check:

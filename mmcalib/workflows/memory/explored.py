@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.progress import Progress
 from mmcalib.wording import gib, room
 from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.memory.checks import falls_short
 from mmcalib.workflows.memory.cured import Ask
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction, Steps
@@ -77,13 +78,15 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 @dataclass(frozen=True, slots=True)
 class RehearsalJudge:
     """Judges decisions by rehearsals on one GPU. `default` are vLLM's defaults with what the user
-    said; `concurrency` is how many sequences of its context the KV cache must hold.
+    said; `concurrency` is how many sequences of its context the KV cache must hold; `margin_bytes`
+    is what the corpus' own requests leave of a reserve, None where that is not known.
     """
 
     prediction: MemoryPrediction
     default: EngineArgs
     concurrency: float | None
     progress: Progress
+    margin_bytes: Callable[[EngineArgs], int | None]
 
     def rejects(self, decision: Decision) -> str:
         """It does not start, or holds too few sequences. What cannot be rehearsed does."""
@@ -107,6 +110,11 @@ class RehearsalJudge:
     def default_kv_tokens(self) -> int:
         found = self._rehearsed(self.default)
         return 0 if found is None else found.kv_cache_tokens or 0
+
+    def overruns(self, decision: Decision) -> bool:
+        with self.progress.step(f"serving requests on {self.prediction.gpu.name}"):
+            left = self.margin_bytes(decision.engine_args)
+            return left is not None and falls_short(left, self.margin_bytes(self.default) or 0)
 
     def _rehearsed(self, engine_args: EngineArgs) -> Rehearsed | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):

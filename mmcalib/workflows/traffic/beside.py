@@ -21,12 +21,13 @@ from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction, key_of
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.read import ReadCorpus
-from mmcalib.workflows.traffic.figures import traffic_figures
+from mmcalib.workflows.traffic.figures import margin, traffic_figures
 from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by
 from mmcalib.workflows.traffic.trace import trace
 
 # A run waits for it: of more requests a sample is served.
 _MOST_REQUESTS: Final = 200
+_HOST_CACHE: Final = "mm_processor_cache_gb"
 
 T = TypeVar("T")
 # Whether the calibrated configuration starts with this `gpu_memory_utilization`.
@@ -81,10 +82,21 @@ class Serving:
         """None where vLLM would not start, or its start could not be rehearsed. It must be on its
         way in `prediction`.
         """
-        key = key_of(args)
+        # The processors' cache is in host memory, and is sized last.
+        key = key_of({name: value for name, value in args.items() if name != _HOST_CACHE})
         if key not in self._begun:
             self._begun[key] = self.process.submit(lambda: self._under(args))
         return self._begun[key]
+
+    def margin_bytes(self, args: EngineArgs) -> int | None:
+        """What the highest step leaves of what startup reserves; None where that is not known."""
+        try:
+            served, started = self.begin(args).result(), self.prediction.known(args)
+        except MmcalibError:
+            return None
+        if served is None or not isinstance(started, Rehearsed):
+            return None
+        return margin(served, started).nbytes
 
     def _under(self, args: EngineArgs) -> Traffic | None:
         found = self.prediction.known(args)

@@ -48,6 +48,25 @@ def test_whole_items_are_worth_two_per_cent_of_the_kv_cache() -> None:
     assert batch(found) <= 2048, "less than vLLM's defaults is never taken"
 
 
+def test_a_reserve_that_the_corpus_requests_overrun_is_passed_over() -> None:
+    def decided(*overrun: int) -> Decision:
+        return decide(
+            corpus([SOUND]),
+            model=opened(chunks=True),
+            kv_tokens=less_for_large_steps,
+            default_kv_tokens=70_000,
+            overruns=lambda one: batch(one) in overrun,
+        )
+
+    first = decided()
+    second = decided(batch(first))
+    assert batch(second) > 2048 > batch(first)
+    third = decided(batch(first), batch(second))
+    assert (third.rounding, batch(third)) == ("none", 2048), "vLLM's own step"
+    assert first.setting == second.setting == third.setting, "the quality is the same"
+    assert batch(decided(batch(first), batch(second), 2048)) == batch(first), "none does"
+
+
 def test_a_model_that_cannot_chunk_is_rounded_down_without_a_gpu() -> None:
     found = decide(corpus([SOUND]), model=opened(chunks=False))
     item = max(found.budget.max_tokens_per_item.values())
