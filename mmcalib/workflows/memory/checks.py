@@ -99,7 +99,8 @@ def comparison_check(
         turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
         if turned or after.kv_cache_tokens > before.kv_cache_tokens:
             return Check(BETTER, "pass", said)
-        detail = f"nothing tried has more KV cache and reserves enough; the file adds limits and context: {said}"
+        detail = "nothing tried has more KV cache and reserves enough"
+        detail += f"; the file only adds limits and context: {said}"
         return Check(KEEP_DEFAULTS, "pass", detail)
     asked = not policy.keeps_quality or policy.max_num_batched_tokens or policy.max_num_seqs
     limits = json.dumps(decision.engine_args.get("limit_mm_per_prompt", {}))
