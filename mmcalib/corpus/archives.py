@@ -10,7 +10,6 @@ from typing import IO
 
 from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.content_parts import PART_OF, UrlType, text_part, url_part
-from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.corpus.rows import MOST_SENT_BYTES
 from mmcalib.corpus.source import Source
 from mmcalib.corpus.walk import is_hidden
@@ -19,7 +18,6 @@ from mmcalib.locations.archive import Archive, Member
 from mmcalib.locations.disk import NOT_REGULAR
 from mmcalib.locations.location import inside
 from mmcalib.locations.optional_deps import plain_errors
-from mmcalib.media.failure import reason
 from mmcalib.media.file_names import MEDIA_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS
 from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
 from mmcalib.sizes import MIB
@@ -57,7 +55,11 @@ def archive_at(path: str) -> Source | None:
     kind = next((_KINDS[ending] for ending in _KINDS if name.endswith(ending)), None)
     if kind is None:
         return None
-    return Apart(ParquetSource(path) if kind == "parquet" else ArchiveSource(kind, path), path)
+    if kind != "parquet":
+        return Apart(ArchiveSource(kind, path), path)
+    from mmcalib.corpus.parquet import ParquetSource
+
+    return Apart(ParquetSource(path), path)
 
 
 def items_of(found: Iterable[str | Skipped]) -> Iterator[Item | Skipped]:
@@ -121,6 +123,9 @@ class ArchiveSource:
                             yield sample
                         sample = _Sample(found.key, [found])
         except (OSError, ValueError) as error:
+            # It imports Pillow, which only readers of media need.
+            from mmcalib.media.failure import reason
+
             if sample:
                 sample.whole = False
                 yield sample

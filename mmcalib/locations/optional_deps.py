@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from mmcalib.errors import MmcalibError, UsageError
-from mmcalib.locations.bounds import Patience
 from mmcalib.wording import one_line
 
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
@@ -96,23 +95,6 @@ class _Foreign(io.RawIOBase):
         super().close()
 
 
-class _Distant(_Foreign):
-    """The same for bytes that a server sends: it is not waited for without end."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file)
-        self._patience = Patience()
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        with self._patience.waiting(len(buffer)):
-            read = super().readinto(buffer)
-        self._patience.got(read)
-        return read
-
-
-def foreign(file: object, *, distant: bool = False) -> BinaryIO:
-    """`file`, such as fsspec or zipfile make it, with plain errors, `distant` where its bytes come
-    from a server. Small reads are gathered.
-    """
-    kind = _Distant if distant else _Foreign
-    return cast("BinaryIO", io.BufferedReader(kind(cast("BinaryIO", file))))
+def foreign(file: object) -> BinaryIO:
+    """`file`, such as fsspec or zipfile make it, with plain errors. Small reads are gathered."""
+    return cast("BinaryIO", io.BufferedReader(_Foreign(cast("BinaryIO", file))))

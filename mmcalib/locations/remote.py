@@ -11,18 +11,23 @@ from typing import Any, BinaryIO
 
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import UsageError
-from mmcalib.locations.bounds import (
-    BLOCK_BYTES,
-    CONNECT_TIMEOUT_S,
-    MOST_WHOLE_BYTES,
-    TIMEOUT_S,
-)
 from mmcalib.locations.disk import NOT_REGULAR
 from mmcalib.locations.domains import NOT_ALLOWED, is_allowed, is_allowed_host, is_http
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.locations.opening import Opened
 from mmcalib.locations.optional_deps import foreign, missing, need, plain_errors
 from mmcalib.wording import one_line
+
+# Seconds in which a server must accept and go on, and then answer each request whole. Shorter than
+# an item may take, so that a slow server costs its own item and no process.
+CONNECT_TIMEOUT_S = 10.0
+TIMEOUT_S = 20.0
+
+# Fetched beyond what is read: most headers of images fit, and FFmpeg reads by 32 KiB.
+_BLOCK_BYTES = 1 << 16
+
+# What a server sends in one piece only, because it knows no ranges, is held in memory up to this.
+MOST_WHOLE_BYTES = 1 << 26
 
 _ON_DISK = ("file", "local")
 
@@ -59,7 +64,7 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
         if here and not os.path.isfile(path):
             # A pipe would be waited for.
             raise OSError(errno.EINVAL, NOT_REGULAR)
-        file = fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
+        file = fs.open(path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
         if not file.seekable() or (is_http(url) and file.size is None):
             return _whole(file)
         size = getattr(file, "size", None)
@@ -68,13 +73,13 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
             file.seek(0)
         if not isinstance(size, int) or size < 0:
             raise OSError(errno.EIO, "its server does not say how large it is")
-    return foreign(file, distant=not here), size
+    return foreign(file), size
 
 
 def _whole(file: BinaryIO) -> tuple[BinaryIO, int]:
     data = bytearray()
     with file:
-        while block := file.read(BLOCK_BYTES):
+        while block := file.read(_BLOCK_BYTES):
             data += block
             if len(data) > MOST_WHOLE_BYTES:
                 why = f"over {MOST_WHOLE_BYTES >> 20} MiB from a server that knows no ranges"

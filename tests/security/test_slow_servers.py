@@ -139,12 +139,9 @@ def test_more_than_was_asked_for_costs_a_worker_s_share() -> None:
     assert isinstance(decode("a.png", answer.line), Skipped)
 
 
-def test_a_size_that_is_not_true_fills_neither_memory_nor_disk(tmp_path: Path) -> None:
-    with server(a_huge_object_whole) as bad:
-        with pytest.raises(OSError, match="over 256 MiB in one piece"):
-            remote.open_url(f"{bad.url}/a.png")[0].read(1 << 33)
-        with pytest.raises(OSError, match="more than 4 GiB"):
-            local_copy(f"{bad.url}/a.png", tmp_path)
+def test_a_size_that_is_not_true_does_not_fill_the_disk(tmp_path: Path) -> None:
+    with server(a_huge_object_whole) as bad, pytest.raises(OSError, match="more than 4 GiB"):
+        local_copy(f"{bad.url}/a.png", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
