@@ -51,11 +51,11 @@ IMPURE = {
 MAX_LINES = 600
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 750,
-    "product lines": 66_900,
-    "test lines": 50_950,
-    "words of docs": 57_300,
-    "options of run": 49,
+    "modules": 566,
+    "product lines": 53_000,
+    "test lines": 42_000,
+    "words of docs": 46_200,
+    "options of run": 40,
 }
 SLACK = {"modules": 5, "options of run": 0}
 

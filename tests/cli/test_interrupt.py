@@ -46,7 +46,7 @@ def test_an_interrupt_ends_it_at_once_and_keeps_earlier_results(
         _, err = process.communicate(timeout=10)
     assert process.returncode == code, err
     assert "Traceback" not in err
-    assert ("run the same command again" in err) == (sign == signal.SIGINT)
+    assert ("interrupted" in err) == (sign == signal.SIGINT)
     assert (out / "engine.yaml").read_text() == "old"
 
 
