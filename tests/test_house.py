@@ -53,7 +53,7 @@ MAX_LINES = 600
 CEILINGS = {
     "modules": 566,
     "product lines": 53_000,
-    "test lines": 42_000,
+    "test lines": 41_200,
     "words of docs": 46_200,
     "options of run": 40,
 }
