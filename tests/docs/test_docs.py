@@ -100,6 +100,7 @@ def test_options_in_prose_exist() -> None:
     # Options of other programs that the pages name.
     known |= {"--extra-index-url", "--version", "--tensor-parallel-size", "--skip-mm-profiling"}
     known |= {"--limit-mm-per-prompt", "--port", "--no-x", "--cache", "--media"}
+    known |= {"--max-num-seqs", "--gpu-memory-utilization"}
     known |= {"--mm-processor-device", "--mm-tensor-ipc", "--trust-remote-code"}
     known |= {"--install-completion", "--show-completion"}
     known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file"}
