@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,40 +39,6 @@ def write_texts(texts: Mapping[Path, str]) -> None:
     finally:
         for name in waiting.values():
             _remove(name)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """What writes pieces to a file, which takes the place of `path` at the end, or not at all where
-    the block raises. Raises OutputError, and what the block does.
-    """
-    with _said_of(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = _new(path)
-    try:
-        with os.fdopen(handle, "wb") as file:
-
-            def write(piece: bytes) -> None:
-                with _said_of(path):
-                    file.write(piece)
-
-            yield write
-            with _said_of(path):
-                _finish(file, name)
-        with _said_of(path):
-            os.replace(name, path)
-    except BaseException:
-        _remove(name)
-        raise
-
-
-@contextlib.contextmanager
-def _said_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or error
-        raise OutputError(f"cannot write {path}: {why}", hint="--out another file") from error
 
 
 def _new(path: Path) -> tuple[int, str]:
