@@ -24,7 +24,7 @@ import cachetools
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mmcalib.derive.mm_cache import HitCurve, hit_curve  # noqa: E402
+from mmcalib.derive.processor_cache import HitCurve, hit_curve  # noqa: E402
 
 REQUESTS, SIMULATED = 1_000_000, 50_000
 # What a user was promised.

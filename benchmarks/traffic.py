@@ -30,8 +30,8 @@ from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import Arrivals, Trace, TrafficItem, TrafficRequest
 from mmcalib.models import resolve
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.traffic import TrafficFigures
+from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.memory import TrafficFigures
 from mmcalib.workflows.memory.rehearse import Rehearsals, gpu_of
 from mmcalib.workflows.spec import cache_dir
 from mmcalib.workflows.traffic.figures import traffic_figures

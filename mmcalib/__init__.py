@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from mmcalib.derive.policy import Policy
     from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
     from mmcalib.progress import Progress
-    from mmcalib.result.rehearsal import Rehearsal
-    from mmcalib.result.validation import Validation
+    from mmcalib.results.memory import Rehearsal
+    from mmcalib.results.validation import Validation
     from mmcalib.version import __version__
     from mmcalib.workflows.calibration.calibrate import calibrate
     from mmcalib.workflows.gate.calibration import Calibration
@@ -52,11 +52,11 @@ _HOMES = {
     "ImageShape": "mmcalib.domain.shapes",
     "Policy": "mmcalib.derive.policy",
     "Progress": "mmcalib.progress",
-    "Rehearsal": "mmcalib.result.rehearsal",
+    "Rehearsal": "mmcalib.results.memory",
     "calibrate": "mmcalib.workflows.calibration.calibrate",
     "filter": "mmcalib.workflows.gate.filtering",
     "rehearse": "mmcalib.workflows.memory.rehearse",
-    "Validation": "mmcalib.result.validation",
+    "Validation": "mmcalib.results.validation",
     "VideoShape": "mmcalib.domain.shapes",
     "validate": "mmcalib.workflows.validate.validate",
     "__version__": "mmcalib.version",

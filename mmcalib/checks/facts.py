@@ -1,22 +1,22 @@
-"""What checks look at: one configuration, and what is known beside it."""
+"""What checks look at; Rule."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
-from mmcalib.checks.configuration import Configuration
+from mmcalib.checks.check import Check, CheckId
 from mmcalib.checks.dialect import Dialect
-from mmcalib.checks.room import Room
-from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import Hint
+from mmcalib.derive.limits import Adequacy, Count, Hint
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.cost import Retention
 from mmcalib.domain.items import Skipped
@@ -24,6 +24,61 @@ from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality
+
+
+class Configuration(Protocol):
+    """Engine arguments, what they admit, and what vLLM budgets for under them."""
+
+    @property
+    def engine_args(self) -> Mapping[str, Any]: ...
+
+    @property
+    def counts(self) -> Mapping[Modality, Count]: ...
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def plain(self) -> Budget:
+        """The budget without size hints, with its dummies."""
+        ...
+
+    @property
+    def adequacy(self) -> Adequacy: ...
+
+    @property
+    def table(self) -> CostTable: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """One that nobody has derived or written: it is only rehearsed."""
+
+    engine_args: Mapping[str, Any]
+    counts: Mapping[Modality, Count]
+    budget: Budget
+    plain: Budget
+    adequacy: Adequacy
+    table: CostTable
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """On one GPU: bytes in all and as asked for, what the costliest step takes, and what of that
+    the profile reserves all the same.
+    """
+
+    total_bytes: int
+    requested_bytes: int
+    peak_bytes: int
+    reserved_bytes: int
+
+    @property
+    def utilization(self) -> float:
+        """The `gpu_memory_utilization` that leaves room for the rest, in whole hundredths."""
+        short = max(0, self.peak_bytes - self.reserved_bytes)
+        return math.floor((self.requested_bytes - short) / self.total_bytes * 100) / 100
+
 
 T = TypeVar("T")
 
@@ -178,3 +233,27 @@ def _known(value: T | None, need: Need) -> T:
     if value is None:
         raise LookupError(f"a rule that reads {need.value} has Need.{need.name} among its needs")
     return value
+
+
+class CheckStage(Enum):
+    """When checks are made: of `run` once it has decided; of `validate` once vLLM's budget for the
+    file is known, and once the items of a corpus were measured under it.
+    """
+
+    DECIDED = "run"
+    WRITTEN = "validate"
+    MEASURED = "validate, with a corpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One check, or several that are found in one go. `places` has each stage that it runs at, with
+    its place among the others there: checks stand in the order in which they would hurt.
+
+    A rule is left out where something that it `needs` is not known.
+    """
+
+    ids: tuple[CheckId, ...]
+    places: Mapping[CheckStage, int]
+    judge: Callable[[CheckFacts], Iterable[Check]]
+    needs: frozenset[Need] = frozenset()

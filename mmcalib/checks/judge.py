@@ -6,12 +6,49 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from mmcalib.checks import catalogue
-from mmcalib.checks.check import Check
-from mmcalib.checks.facts import CheckFacts
-from mmcalib.checks.rule import CheckStage, Rule
-from mmcalib.checks.trap import Figures, Trap, TrapRule
-from mmcalib.derive.discovered import modules_in
+from mmcalib.checks.check import Check, Figures, Trap, TrapRule
+from mmcalib.checks.corpus import ASSUMPTION_RULES, CORPUS_RULES
+from mmcalib.checks.facts import CheckFacts, CheckStage, Rule
+from mmcalib.checks.file import EFFECT_RULES
+from mmcalib.checks.items import ENCODER_INPUT_RULES, ITEM_RULES, PROMPT_RULES
+from mmcalib.checks.limits import LIMIT_RULES
+from mmcalib.checks.options import (
+    ENCODER_GRAPH_TRAPS,
+    FRONTEND_TRAPS,
+    LOGPROB_TRAPS,
+    PRUNING_TRAPS,
+    TOWER_PARALLEL_TRAPS,
+    TRUST_TRAPS,
+)
+from mmcalib.checks.reserve import (
+    ENGINE_RULES,
+    PROCESSOR_CACHE_RULES,
+    RESERVE_RULES,
+    SIZE_HINT_RULES,
+)
+
+# In the order of their subjects; where two rules have one place, it decides.
+RULES: tuple[Rule, ...] = (
+    *ASSUMPTION_RULES,
+    *CORPUS_RULES,
+    *EFFECT_RULES,
+    *ENCODER_INPUT_RULES,
+    *ENGINE_RULES,
+    *ITEM_RULES,
+    *LIMIT_RULES,
+    *PROCESSOR_CACHE_RULES,
+    *PROMPT_RULES,
+    *RESERVE_RULES,
+    *SIZE_HINT_RULES,
+)
+TRAPS: tuple[TrapRule, ...] = (
+    *ENCODER_GRAPH_TRAPS,
+    *FRONTEND_TRAPS,
+    *LOGPROB_TRAPS,
+    *PRUNING_TRAPS,
+    *TOWER_PARALLEL_TRAPS,
+    *TRUST_TRAPS,
+)
 
 
 def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
@@ -23,16 +60,13 @@ def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
 
 @cache
 def rules(stage: CheckStage) -> tuple[Rule, ...]:
-    """A module of the catalogue has its rules in `RULES`, traps of options in `TRAPS`; there is no
-    list of modules.
-    """
     found = [rule for rule in every_rule() if stage in rule.places]
     return tuple(sorted(found, key=lambda rule: rule.places[stage]))
 
 
 @cache
 def every_rule() -> tuple[Rule, ...]:
-    return tuple(rule for module in modules_in(catalogue) for rule in getattr(module, "RULES", ()))
+    return RULES
 
 
 def option_traps(
@@ -49,6 +83,4 @@ def option_traps(
 
 @cache
 def _trap_rules() -> tuple[TrapRule, ...]:
-    modules = modules_in(catalogue)
-    found: list[TrapRule] = [rule for module in modules for rule in getattr(module, "TRAPS", ())]
-    return tuple(sorted(found, key=lambda rule: rule.place))
+    return tuple(sorted(TRAPS, key=lambda rule: rule.place))

@@ -6,7 +6,7 @@ import re
 import traceback
 from pathlib import Path
 
-from mmcalib.engine.messages.closing import FailureKind
+from mmcalib.engine.messages import FailureKind
 from mmcalib.processes import free_memory
 from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
 from mmcalib.releases.release import TargetMoved, installed

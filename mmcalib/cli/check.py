@@ -14,7 +14,7 @@ from mmcalib.cli.document import print_document
 from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Requests
 
 if TYPE_CHECKING:
-    from mmcalib.result.check_lines import Offender, Summary
+    from mmcalib.results.check import Offender, Summary
 
 
 @command
@@ -72,9 +72,8 @@ def check(
         summary_line,
         tolerated_words,
     )
-    from mmcalib.result.check_lines import Offender, Summary
-    from mmcalib.result.checked import ReasonCounts, Tally
-    from mmcalib.result_files import calibration_in
+    from mmcalib.results.calibration import calibration_in
+    from mmcalib.results.check import Offender, ReasonCounts, Summary, Tally
     from mmcalib.workflows.gate.calibration import Calibration
     from mmcalib.workflows.gate.check import check as check_all
 

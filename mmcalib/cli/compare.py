@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from mmcalib.cli.document import print_document
 from mmcalib.cli.output import claim, save
-from mmcalib.engine.serving import serve_command
+from mmcalib.engine.environment import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.files import write_text
 from mmcalib.report.comparison_terminal import compared
-from mmcalib.result.comparison import ComparedRun, Comparison
+from mmcalib.results.comparison import ComparedRun, Comparison
 from mmcalib.version import __version__
 from mmcalib.workflows.calibration.run import run_each
 from mmcalib.workflows.gate.calibration import Calibration

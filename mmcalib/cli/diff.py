@@ -32,7 +32,7 @@ def diff(
     from rich.text import Text
 
     from mmcalib.report.differences import differences, rehearsal_differences
-    from mmcalib.result_files import calibration_in, read_rehearsal
+    from mmcalib.results.calibration import calibration_in, read_rehearsal
     from mmcalib.workflows.gate.calibration import Calibration
 
     files = calibration_in(old), calibration_in(new)

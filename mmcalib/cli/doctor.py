@@ -24,7 +24,7 @@ def doctor(
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
     from mmcalib.report.doctor_terminal import diagnosed
-    from mmcalib.result.check_result import first_failed
+    from mmcalib.results.part import first_failed
     from mmcalib.workflows.doctor.examine import examine
 
     console = Console(stderr=True, highlight=False)

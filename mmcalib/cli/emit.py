@@ -15,7 +15,7 @@ from mmcalib.errors import UsageError, VerdictError
 from mmcalib.report.formats import CONFIGURATION_NAMES
 
 if TYPE_CHECKING:
-    from mmcalib.result.calibration import CalibrationDocument
+    from mmcalib.results.calibration import CalibrationDocument
     from mmcalib.workflows.gate.calibration import Calibration
 
 # `mmcalib run` writes the first in any case.
@@ -56,7 +56,7 @@ EmitToo = Annotated[
 def text_of(calibration: CalibrationDocument, form: str, *, force: bool = False) -> str:
     """The configuration in this form. Raises VerdictError for one that failed, unless `force`."""
     from mmcalib.report.configurations import CONFIGURATIONS
-    from mmcalib.result.check_result import first_failed
+    from mmcalib.results.part import first_failed
 
     if calibration.verdict == "fail" and not force:
         failed = first_failed(calibration.checks)

@@ -39,7 +39,7 @@ def list_known(
 
 def _models(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib.models import bundled
-    from mmcalib.result.bundled_model import BundledModel
+    from mmcalib.results.doctor import BundledModel
 
     found = [
         BundledModel.of(geometry)
@@ -59,7 +59,7 @@ def _models(words: Sequence[str], *, as_json: bool) -> None:
 def _gpus(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib import wording
     from mmcalib.gpus import catalogue
-    from mmcalib.result.known_gpu import KnownGpu
+    from mmcalib.results.doctor import KnownGpu
 
     wanted = [catalogue.fold(word) or word.lower() for word in words]
     found = [

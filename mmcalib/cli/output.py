@@ -9,19 +9,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mmcalib.checks.catalogue.engine import RUN_FINISHED
+from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.document import print_document
-from mmcalib.engine.serving import serve_command
+from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
-from mmcalib.result.check_result import first_failed
-from mmcalib.result.engine_yaml import engine_yaml
-from mmcalib.result.server import serving, with_variables
-from mmcalib.result_files import skipped_jsonl
+from mmcalib.results.calibration import serving, skipped_jsonl, with_variables
+from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.results.part import first_failed
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.spec import RunSoFar
 

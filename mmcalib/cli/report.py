@@ -95,7 +95,7 @@ def report(
     from mmcalib.report.report import REPORTS, Report
     from mmcalib.report.terminal import summary
     from mmcalib.report.written import WrittenReport
-    from mmcalib.result_files import calibration_in
+    from mmcalib.results.calibration import calibration_in
     from mmcalib.workflows.gate.calibration import Calibration
 
     if format_ not in REPORT_NAMES:

@@ -26,7 +26,7 @@ def serve(
     import os
     import sys
 
-    from mmcalib.engine.serving import become_server
+    from mmcalib.engine.environment import become_server
     from mmcalib.engine.wheels import BUILDS, installed
     from mmcalib.errors import EngineError, UsageError
 

@@ -72,7 +72,7 @@ def validate(
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
     from mmcalib.report.validation_terminal import validated
-    from mmcalib.result.check_result import first_failed
+    from mmcalib.results.part import first_failed
     from mmcalib.workflows.validate.validate import validate as validate_config
 
     console = Console(stderr=True, highlight=False)

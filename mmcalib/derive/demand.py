@@ -1,15 +1,29 @@
-"""What serving may take at once above the loaded model, part by part, beside what the encoder cache
+"""What serving may take beyond the reserve.
+
+What serving may take at once above the loaded model, part by part, beside what the encoder cache
 still holds (R4).
+
+Engine settings under which a configuration reserves what it may take (R4), by arithmetic; each
+is tried before it is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
+import numpy as np
+
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.limits import ADEQUATE
 from mmcalib.derive.logs import OutOfMemory, Phase
+from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
+from mmcalib.domain.traffic import TrafficStep
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 
 
@@ -241,3 +255,261 @@ def observed_oom(
 
 def _encodes(phase: Phase | None) -> bool:
     return phase is None or "encoder" in phase
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """At most so many tokens' storage lives for a cache of `cache_tokens`, in `batches` batches of
+    which at least one item each is still cached. `known`: the order of the requests says which
+    items are asked for again.
+    """
+
+    tokens: int
+    cache_tokens: int
+    batches: int
+    known: bool
+
+
+def pinned(kept: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: bool) -> Pinned:
+    """`kept` are the embeds of the distinct items that may stay while others come and go; one batch
+    has at most `batch_tokens`.
+
+    When a batch is encoded the cache holds it whole, and one item at least of each batch that is
+    still alive later: so the j-th has room for what the j smallest items before it leave. What is
+    never asked for again goes in the order in which it came, and pins one batch more at most.
+    """
+    spent, tokens, batches = 0, 0, 0
+    for size in sorted(kept):
+        most = min(batch_tokens, cache_tokens - spent)
+        if most < size:
+            break
+        tokens += most
+        batches += 1
+        spent += size
+    rest = min(batch_tokens, cache_tokens) + cache_tokens - spent if known else 0
+    return Pinned(max(tokens + rest, cache_tokens), cache_tokens, batches, known)
+
+
+def repeated(requests: Iterable[Sequence[int]]) -> Iterator[int]:
+    """The items that more than one request names."""
+    seen, given = set[int](), set[int]()
+    for request in requests:
+        for item in set(request):
+            if item in seen and item not in given:
+                given.add(item)
+                yield item
+            seen.add(item)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """One step may encode so many `items` like `cost`, whose tensors are `times` those of a full
+    step of vLLM's dummies. `max_num_seqs` would bound it to these, 0 where one prompt is beyond.
+
+    vLLM bounds a step by tokens. A processor that pads what is short, or merges the tokens of many
+    tiles, gives the encoder more for each token than the dummy does.
+    """
+
+    modality: Modality
+    cost: ItemCost
+    items: int
+    times: float
+    max_num_seqs: int
+
+
+def excesses(
+    table: CostTable, budget: Budget, plain: Budget, counts: Mapping[Modality, int]
+) -> Iterator[Excess]:
+    """Per modality the costliest step of items like the corpus', where the slack of a profile does
+    not cover it. `plain` is the budget without size hints, with its dummies.
+    """
+    limit = budget.encoder_budget_tokens
+    for modality in table.modalities():
+        count, dummy = counts.get(modality, 0), plain.dummies.get(modality)
+        if not count or dummy is None or not dummy.embeds or not dummy.tensor_bytes:
+            continue
+        at_once = budget.max_num_seqs * count
+        profiled_bytes = min(limit / dummy.embeds, at_once) * dummy.tensor_bytes
+        costs = table.of(modality)
+        costs = costs.take(costs.embeds > 0)
+        if not costs:
+            continue
+        most = np.minimum(limit // costs.embeds, at_once) * costs.tensor_bytes
+        worst = max(costs.take(most == most.max()), key=lambda cost: cost.exemplar)
+        items, nbytes = min(limit // worst.embeds, at_once), int(most.max())
+        if profiled_bytes < ADEQUATE * nbytes:
+            fitting = int(profiled_bytes / (worst.tensor_bytes * count))
+            yield Excess(modality, worst, items, nbytes / profiled_bytes, fitting)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Values of both settings that decide what one step may encode, and of the one that leaves room
+    for it; None where it stays.
+    """
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    kv_cache_memory_bytes: int | None = None
+
+    @property
+    def values(self) -> dict[str, int]:
+        every = {
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "kv_cache_memory_bytes": self.kv_cache_memory_bytes,
+        }
+        return {name: value for name, value in every.items() if value is not None}
+
+    def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+        return {**engine_args, **self.values}
+
+
+def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+    """Less at once: fewer sequences where it is the corpus' own items that take more than dummies,
+    else a smaller cache, of whole largest items; None where neither can be less.
+    """
+    room = found.reserved_bytes + found.slack_bytes
+    match found.worst:
+        case WorstStep(items=items) if items:
+            count = _per_prompt(found.worst, counts)
+            each = found.worst.peak_bytes / items
+            seqs = int((room - found.worst.resident.nbytes) / each) // count if each else 0
+            return Engine(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
+        case WorstStep(tokens=tokens, kept_bytes=kept, peak_bytes=peak) if kept and peak <= room:
+            # The step and the workspaces are of so many tokens, both of them.
+            largest = max(budget.max_tokens_per_item.values(), default=1)
+            batch = int(tokens * room / found.worst.nbytes) // largest * largest
+            fits = largest <= batch < budget.max_num_batched_tokens
+            return Engine(max_num_batched_tokens=batch) if fits else None
+        case WorstStep(peak_bytes=peak) if peak > room:
+            # It is not what stays resident: another modality, or an item larger than profiled.
+            return None
+        case PromptsStep() if seqs := _prompts_within(room, found.worst):
+            return Engine(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
+        case PromptsStep(tokens=tokens, profiled_bytes=profiled):
+            largest = max(budget.max_tokens_per_item.values(), default=_BLOCK)
+            taken = found.worst.nbytes
+            share = room / taken
+            if profiled >= found.reserved_bytes:
+                # What is reserved is of as many tokens, and shrinks with the step.
+                share = found.slack_bytes / max(1, taken - profiled)
+            batch = _whole(int(tokens * share), largest)
+            fits = 0 < batch < budget.max_num_batched_tokens
+            return Engine(max_num_batched_tokens=batch) if fits else None
+        case WorstStep() | LanguageStep() | Merge():
+            # Of embeddings alone nothing is rounded to items.
+            largest = max(budget.max_tokens_per_item.values(), default=1)
+            each = found.worst.resident.bytes_per_token
+            if not each:
+                return None
+            over = -(-(found.nbytes - found.slack_bytes) // each)
+            whole = (budget.encoder_cache_size - over) // largest * largest
+            batch = max(largest, whole)
+            fits = batch < budget.max_num_batched_tokens
+            return Engine(max_num_batched_tokens=batch) if fits else None
+
+
+def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+    """More reserved: sequences whose dummies fill the step, or a step of more tokens, up to as many
+    dummies as there may be items; None where it is that already.
+    """
+    largest = max(budget.max_tokens_per_item.values(), default=0)
+    if not largest:
+        return None
+    match found.worst:
+        case PromptsStep(prompts=prompts) if prompts > 1:
+            return None
+        case WorstStep(items=items) if items:
+            seqs = -(-items // _per_prompt(found.worst, counts))
+            largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
+            # What is reserved grows with the batch, or more slowly: then the next try takes more.
+            short = max(found.worst.nbytes - found.slack_bytes, 1) / max(found.reserved_bytes, 1)
+            enough = math.ceil(budget.max_num_batched_tokens * short / largest)
+            batch = min(enough, seqs * _per_prompt(found.worst, counts)) * largest
+            fewer = seqs if seqs < budget.max_num_seqs else None
+            grows = batch > budget.max_num_batched_tokens
+            return Engine(fewer, batch) if grows else None
+        case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + found.slack_bytes:
+            return None
+        case WorstStep() | LanguageStep() | PromptsStep() | Merge():
+            profiled = budget.profiled_modality
+            count = counts.get(profiled, 1) if profiled else 1
+            items = -(-budget.encoder_budget_tokens // largest)
+            seqs = -(-items // (count or 1))
+            return Engine(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
+
+
+# Fewer sequences than this share of those that may come are no cure: a smaller step is.
+_FEWEST: Final = 1 / 4
+
+
+def _prompts_within(room: int, step: PromptsStep) -> int:
+    """How many prompts find room, which bring as much each, whatever their length; 0 where those
+    are too few.
+    """
+    if step.prompts < 2 or step.peak_bytes <= step.alone_bytes:
+        return 0
+    each = (step.peak_bytes - step.alone_bytes) / (step.prompts - 1)
+    within = 1 + int((room - step.alone_bytes - step.resident.nbytes) // each)
+    return within if within >= step.prompts * _FEWEST else 0
+
+
+# What the sizes of compiled ranges and captured graphs are multiples of.
+_BLOCK: Final = 256
+
+
+def _whole(tokens: int, largest: int) -> int:
+    """Of whole largest items; of fewer tokens than one, where an item may be prefilled in parts."""
+    unit = largest if tokens >= largest else _BLOCK
+    return tokens // unit * unit
+
+
+def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
+    return counts.get(step.modality, 1) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """The most that a step took, what startup reserved for such, and what `gpu_memory_utilization`
+    leaves of the GPU's `total_bytes` beside that.
+    """
+
+    peak_bytes: int
+    reserved_bytes: int
+    outside_bytes: int
+    total_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """What was left of the reserve at the highest step; below zero what went beyond it."""
+        return self.reserved_bytes - self.peak_bytes
+
+    @property
+    def within(self) -> bool:
+        """Whether no step went beyond the reserve, but for vLLM's own slack."""
+        return self.nbytes + VLLM_SLACK_BYTES >= 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether what went beyond it found room on the GPU."""
+        return self.nbytes + VLLM_SLACK_BYTES + self.outside_bytes >= 0
+
+    @property
+    def utilization(self) -> float | None:
+        """The `gpu_memory_utilization`, in whole hundredths, that leaves as much as the highest
+        step wants; None where there is room, or could never be.
+        """
+        beyond = -self.nbytes - VLLM_SLACK_BYTES
+        if self.fits or beyond >= self.total_bytes:
+            return None
+        return math.floor((self.total_bytes - beyond) / self.total_bytes * 100) / 100 or None
+
+
+def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:
+    """At most so many of the steps with their numbers: of each stretch the one that took most."""
+    length = -(-len(steps) // most) if steps else 1
+    for start in range(0, len(steps), length):
+        stretch = range(start, min(start + length, len(steps)))
+        highest = max(stretch, key=lambda number: steps[number].peak_bytes or 0)
+        yield highest, steps[highest]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.derive.fix import COSTS, Fix, Outcome, effective
+from mmcalib.derive.fixes import COSTS, Fix, Outcome, effective
 
 Evaluate = Callable[[tuple[Fix, ...]], Outcome]
 

@@ -1,20 +1,284 @@
-"""Every memory fix that vLLM's documentation and the usual guides name."""
+"""Memory fixes: type, catalogue, goal, keep."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
 
-from mmcalib.derive.facts import Facts
-from mmcalib.derive.fix import LAST, Fix, count_of
-from mmcalib.derive.goal import Goal
-from mmcalib.derive.kept import NOTHING_KEPT, Keep
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value
+from mmcalib.domain.nested import merged
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.shapes import Modality
+from mmcalib.errors import UsageError
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
 from mmcalib.sizes import GIB
+from mmcalib.wording import flag
+
+# What a fix costs the user, the least first.
+Cost = Literal[
+    "nothing", "KV cache", "requests", "speed", "quality", "most of the speed", "hardware"
+]
+COSTS: tuple[Cost, ...] = get_args(Cost)
+
+# Severity after every length of the context, and after every cap.
+LAST: Final = 4
+
+_LIMIT = "limit_mm_per_prompt"
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One change of a configuration, such as a shorter context.
+
+    Fixes of one `knob` are its levels: a higher one holds all that a lower one brings, and takes
+    its place. `severity` orders fixes of the same cost. `alone`: rehearsed on its own; `combines`:
+    a plan may take it. `untried` is why it is not rehearsed at all. Items of the modality `shrinks`
+    are made smaller by it.
+    """
+
+    name: str
+    knob: str
+    changes: Mapping[str, Any] = field(hash=False)
+    cost: Cost
+    price: str
+    level: int = 0
+    severity: int = 0
+    alone: bool = True
+    combines: bool = True
+    untried: str = ""
+    shrinks: Modality | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a configuration comes to. `refusal`: vLLM's reason why it cannot be."""
+
+    reached: bool
+    lacking_bytes: int
+    refusal: str = field(default="")
+
+
+def spelled(changes: Mapping[str, Any]) -> str:
+    """Whole values of engine arguments as flags of `vllm serve`."""
+    words = []
+    for name, value in changes.items():
+        if value is True:
+            words.append(flag(name))
+        elif isinstance(value, Mapping | list):
+            words.append(f"{flag(name)} {shlex.quote(json.dumps(value))}")
+        else:
+            words.append(f"{flag(name)} {value}")
+    return " ".join(words)
+
+
+def effective(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """Only the highest level of each knob, in the order given."""
+    fixes = tuple(fixes)
+    highest: dict[str, int] = {}
+    for fix in fixes:
+        highest[fix.knob] = max(fix.level, highest.get(fix.knob, fix.level))
+    return tuple(fix for fix in fixes if fix.level == highest[fix.knob])
+
+
+def changed(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, Any]:
+    """The engine arguments that the fixes change, with what they become."""
+    args = dict(engine_args)
+    touched: dict[str, None] = {}
+    for fix in effective(fixes):
+        touched.update(dict.fromkeys(fix.changes))
+        for name, value in fix.changes.items():
+            if name == _LIMIT:
+                args[name] = _limits(args.get(name), value)
+            else:
+                args = merged(args, {name: value})
+    return {name: args[name] for name in touched}
+
+
+def _limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two limits of a modality the lower; options such as width beside them, but for those that
+    are None in the new one.
+    """
+    limits = dict(old or {})
+    for modality, value in new.items():
+        both = [_options(limits[modality])] if modality in limits else []
+        both.append(_options(value))
+        counts = [options["count"] for options in both if "count" in options]
+        options = {name: v for one in both for name, v in one.items() if name != "count"}
+        options = {name: value for name, value in options.items() if value is not None}
+        if counts and (not options or min(counts) == 0):
+            limits[modality] = min(counts)
+        else:
+            limits[modality] = {**({"count": min(counts)} if counts else {}), **options}
+    return limits
+
+
+def _options(limit: Any) -> dict[str, Any]:
+    return dict(limit) if isinstance(limit, Mapping) else {"count": limit}
+
+
+def count_of(engine_args: Mapping[str, Any], modality: str) -> int | None:
+    """The items of a modality that the arguments allow in a prompt; None where they do not say."""
+    limits = engine_args.get(_LIMIT) or {}
+    return _options(limits[modality]).get("count") if modality in limits else None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What decides which fixes there are; figures are those of the configuration as it is.
+
+    `largest_items` has the tokens of the largest item of each modality that is served;
+    `attention_heads` are those of the language model, None where its config does not say.
+    """
+
+    largest_items: Mapping[Modality, int]
+    knobs: tuple[Knob, ...]
+    chunks_mm_input: bool
+    quantized: bool
+    tensor_parallel_size: int
+    attention_heads: int | None
+    weights_bytes: int
+    total_bytes: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+_TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+_AMOUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmKM]?)", re.ASCII)
+
+
+def amount(text: str) -> float | None:
+    """None for what is no such count."""
+    match = _AMOUNT.fullmatch(text)
+    return float(match[1]) * _TIMES[match[2]] if match else None
+
+
+_AT_LEAST = re.compile(r"(concurrency|kv_tokens)\s*>=\s*(\S+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`fits`: the engine starts. Otherwise `at_least` requests of full length, or tokens of KV
+    cache, as vLLM itself states them.
+    """
+
+    kind: Literal["fits", "concurrency", "kv_tokens"] = "fits"
+    at_least: float = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "fits" else f"{self.kind}>={self.at_least:g}"
+
+    def reached(self, found: Rehearsed) -> bool:
+        if found.kv_cache_tokens is None or found.max_concurrency is None:
+            return False
+        match self.kind:
+            case "fits":
+                return True
+            case "concurrency":
+                return found.max_concurrency >= self.at_least
+            case "kv_tokens":
+                return found.kv_cache_tokens >= self.at_least
+
+    def lacking_bytes(self, found: Rehearsed, max_model_len: int) -> int:
+        """KV cache that the goal needs beyond what is there, 0 where it is reached: exact to a
+        block where all layers keep every token, too much where some keep a window.
+        """
+        if self.reached(found):
+            return 0
+        tokens = {
+            "fits": float(max_model_len),
+            "concurrency": self.at_least * max_model_len,
+            "kv_tokens": max(self.at_least, max_model_len),
+        }[self.kind]
+        return max(1, round(tokens * found.kv_bytes_per_token) - found.kv_cache_bytes)
+
+
+def parse_goal(text: str) -> Goal:
+    """`fits`, `concurrency>=16` or `kv_tokens>=200k`. Raises UsageError."""
+    text = text.strip()
+    if text == "fits":
+        return Goal()
+    match = _AT_LEAST.fullmatch(text)
+    at_least = amount(match[2]) if match else None
+    if match is None or not at_least:
+        raise UsageError(
+            f"--goal {text!r} is not a goal",
+            hint="--goal fits, --goal 'concurrency>=16' or --goal 'kv_tokens>=200k'",
+        )
+    return Goal("concurrency" if match[1] == "concurrency" else "kv_tokens", at_least)
+
+
+# Of these less is what a fix takes away; of the others a fix takes all or nothing.
+_LEAST: Final = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+KEEPABLE: Final = (
+    *_LEAST,
+    "limit_mm_per_prompt",
+    "language_model_only",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+    "kv_cache_dtype",
+    "quantization",
+    "gpu_memory_utilization",
+    "enforce_eager",
+    "max_cudagraph_capture_size",
+    "cpu_offload_gb",
+    "tensor_parallel_size",
+    "mm_processor_cache_gb",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """By name the least that an argument may become; None where it may not be changed at all."""
+
+    least: Mapping[str, int | None] = field(default_factory=dict)
+
+    def allows(self, fix: Fix) -> bool:
+        return all(self._allows(name, value) for name, value in fix.changes.items())
+
+    def down(self, name: str, values: Iterable[int]) -> list[int]:
+        """The largest first: those that the argument may become, its least among them."""
+        least = self.least.get(name) or 0
+        return sorted({max(value, least) for value in values}, reverse=True)
+
+    def _allows(self, name: str, value: object) -> bool:
+        if name not in self.least:
+            return True
+        least = self.least[name]
+        return least is not None and isinstance(value, int) and value >= least
+
+
+NOTHING_KEPT: Final = Keep()
+
+
+def parse_kept(texts: Iterable[str]) -> Keep:
+    """`max_model_len=32k` or `kv_cache_dtype`, as flags or as arguments. Raises UsageError."""
+    return Keep(dict(map(_parsed, texts)))
+
+
+def _parsed(text: str) -> tuple[str, int | None]:
+    name, given, value = (part.strip() for part in text.partition("="))
+    name = name.lstrip("-").replace("-", "_")
+    if name not in KEEPABLE:
+        raise UsageError(
+            f"--keep {text!r}: no fix changes {flag(name)}", hint="one of " + ", ".join(KEEPABLE)
+        )
+    if not given:
+        return name, None
+    least = amount(value)
+    if name not in _LEAST or not least:
+        raise UsageError(
+            f"--keep {text!r}: not a value that {name} can be held at",
+            hint=f"--keep {name}" + (", or --keep max_model_len=32k" if name in _LEAST else ""),
+        )
+    return name, int(least)
+
 
 UTILIZATION: Final = "gpu_memory_utilization"
 # The knob of a fix that may shrink the profile alone.

@@ -1,19 +1,21 @@
-"""What each value of a knob does to the corpus (R2)."""
+"""Points of knobs, choice, dominance."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostColumns, CostTable
 from mmcalib.derive.percentiles import quantile
+from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Retention
 from mmcalib.domain.knobs import Knob, thinned
 from mmcalib.domain.media_option import Value
 from mmcalib.domain.setting import DEFAULT, Setting, merged
 from mmcalib.domain.shape_columns import Column
+from mmcalib.domain.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +136,112 @@ def least_frames(table: CostTable) -> int | None:
     videos = table.of("video")
     fewer = thinned(videos)
     return int(videos.sampled[fewer, 0].min()) if fewer.any() else None
+
+
+# Of the items, under `prefer: throughput`: the share that may be downscaled.
+_THROUGHPUT_SHARE = 0.5
+
+
+def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) -> Point:
+    """The point to take, of points in ascending order of value; none below the quality floor.
+
+    quality: the smallest value that downscales nothing. throughput: the smallest that leaves at
+    least half of the items whole. `max_tokens_per_item`: the largest value within it. Where memory
+    or context force items to `at_most` tokens: the largest value that holds it. How many frames the
+    loader keeps is for the user to say, and only raised to the floor.
+    """
+    allowed = [point for point in points if above_floor(point, policy)]
+    if points[0].knob.by_loader:
+        default = next(p for p in points if p.value == p.knob.value)
+        return default if default in allowed or not allowed else allowed[0]
+    # More of an item than the model makes by itself is shown, and for the user to want.
+    allowed = [point for point in allowed if not point.beyond_default]
+    wanted = _wanted(allowed, policy)
+    if at_most is None or wanted.max_tokens <= at_most:
+        return wanted
+    within = [point for point in allowed if point.max_tokens <= at_most]
+    return within[-1] if within else allowed[0]
+
+
+def levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:
+    """Tokens per item to force, one after the other, where the policy's own choice does not do."""
+    if policy.max_tokens_per_item is not None:
+        return []
+    turned = [f for f in frontiers if not f[0].knob.by_loader]
+    now = max((choose(points, policy).max_tokens for points in turned), default=0)
+    tried = {p.max_tokens for points in turned for p in points if above_floor(p, policy)}
+    return sorted((tokens for tokens in tried if tokens < now), reverse=True)
+
+
+def above_floor(point: Point, policy: Policy) -> bool:
+    """Whether it leaves every image its pixels and every video its frames."""
+    if point.knob.by_loader:
+        return point.least_frames is None or point.least_frames >= policy.min_video_frames
+    return point.least_pixels is None or point.least_pixels >= policy.min_image_pixels
+
+
+def _wanted(points: Sequence[Point], policy: Policy) -> Point:
+    """By the policy alone; the default downscales nothing, and so is among the points."""
+    if policy.max_tokens_per_item is not None:
+        cap = policy.max_tokens_per_item
+        most = points[0].knob.value_for_tokens(cap)
+        within = [p for p in points if (p.max_tokens <= cap if most is None else p.value <= most)]
+        return within[-1] if within else points[0]
+    if policy.prefer == "throughput":
+        return next(p for p in points if p.share_downscaled <= _THROUGHPUT_SHARE)
+    # A cap can also enlarge: the rule that shrinks very slim pictures overshoots.
+    return next(p for p in points if not p.items_downscaled and not p.items_enlarged)
+
+
+def affected(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
+    """The shapes of the knob's modality that the value may change."""
+    shapes = default.of(knob.modality).shapes
+    return list(shapes.take(np.flatnonzero(knob.changed(shapes, value))))
+
+
+def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
+    """The costliest shape that should not change: if it does, the cap means something else."""
+    costs = default.of(knob.modality)
+    most = costs.but(dict.fromkeys(changed)).heaviest
+    return most.shape if most else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """A point with what it costs: vLLM's encoder budget for it and, once it was rehearsed, the
+    tokens that the KV cache holds.
+    """
+
+    point: Point
+    budget_tokens: int
+    kv_tokens: int | None = None
+
+
+def dominated(rated: Sequence[Rated]) -> list[bool]:
+    """Per point whether another one of its modality, whatever the knob, is nowhere worse in what
+    items keep and what they cost, and better in one of the two. A value that makes more of items
+    than the default cannot be compared by what they keep, and never is.
+    """
+    return [
+        not one.point.beyond_default
+        and any(
+            _beats(other, one)
+            for other in rated
+            if other.point.knob.modality == one.point.knob.modality
+        )
+        for one in rated
+    ]
+
+
+def _beats(better: Rated, worse: Rated) -> bool:
+    pairs = list(zip(_marks(better), _marks(worse), strict=True))
+    if better.kv_tokens is not None and worse.kv_tokens is not None:
+        pairs.append((better.kv_tokens, worse.kv_tokens))
+    return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+
+
+def _marks(rated: Rated) -> tuple[float, ...]:
+    """The higher the better."""
+    point = rated.point
+    kept = -point.share_downscaled, point.mean_retention, point.worst_retention
+    return *kept, -point.max_tokens, -rated.budget_tokens

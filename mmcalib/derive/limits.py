@@ -1,11 +1,13 @@
-"""Items per prompt (R1), size hints (R3) and max_num_batched_tokens (R5)."""
+"""Counts, limits, size hints, the largest step, what stays resident."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.label import Label
@@ -93,3 +95,90 @@ def max_num_batched_tokens(
     if whole == needed or (rounding == "down" and whole >= largest_real):
         return whole
     return whole + largest_item
+
+
+# Below this share a step can be so much larger than the profile that the allocator's and vLLM's
+# own slack do not cover it. Tokens only: bytes decide where memory is rehearsed.
+ADEQUATE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Adequacy:
+    """Tokens that the profile encodes, tokens that one step may encode, and their ratio; `clip` is
+    the largest video, where it is larger than vLLM's own dummy and no step is full of them.
+    """
+
+    profiled_tokens: int
+    worst_step_tokens: int
+    clip: str = ""
+
+    @property
+    def of(self) -> str:
+        """What the worst step is made of, to stand behind its tokens."""
+        return f" (videos of up to {self.clip})" if self.clip else ""
+
+    @property
+    def ratio(self) -> float:
+        return self.profiled_tokens / self.worst_step_tokens if self.worst_step_tokens else 1.0
+
+    @property
+    def passes(self) -> bool:
+        return self.ratio >= ADEQUATE
+
+
+def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
+    """Adequacy of one engine configuration whose dummies were built.
+
+    `counts` are the items per prompt of each modality, each of which may be the largest that is
+    admissible (`Budget.largest_item`).
+    """
+    limit = budget.encoder_budget_tokens
+    per_sequence = sum(count * budget.largest_item(m) for m, count in counts.items())
+    profiled = 0
+    if budget.profiled_modality is not None:
+        dummy = budget.dummies.get(budget.profiled_modality)
+        embeds = dummy.embeds if dummy else budget.max_tokens_per_item[budget.profiled_modality]
+        profiled = budget.profiled_items * embeds
+    asked, clip = budget.max_num_seqs * per_sequence, budget.largest_clip
+    larger = clip is not None and clip.embeds > budget.max_tokens_per_item.get("video", 0)
+    named = str(clip) if larger and counts.get("video") and asked < limit else ""
+    return Adequacy(profiled, min(limit, asked), named)
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """The heaviest item of a modality: how many of it the encoder cache holds, and the steps that
+    its part of the prompt takes at least. `alone` items of the corpus fill over half of the cache.
+
+    vLLM keeps an item in the encoder cache until its last token has been through the language
+    model, and encodes no item for which there is no room (`_free_encoder_inputs` and
+    `_try_schedule_encoder_inputs`, vllm/v1/core/sched/scheduler.py of 0.32).
+    """
+
+    modality: Modality
+    item: ItemCost
+    items: int
+    steps: int
+    alone: int
+
+    @property
+    def blocks(self) -> bool:
+        """Whether another such item has to wait for longer than a step.
+
+        One that is through in a step holds nothing up: the cache is never smaller than a step, so
+        a step has no room for a second one either. The same item twice shares its entry.
+        """
+        return self.items == 1 and self.steps > 1 and self.alone > 1
+
+
+def residencies(table: CostTable, budget: Budget) -> Iterator[Residency]:
+    """One per modality of which the corpus has items."""
+    for modality in table.modalities():
+        item = table.heaviest(modality)
+        if item is not None and item.embeds:
+            items = budget.encoder_cache_size // item.embeds
+            steps = math.ceil(item.tokens / budget.max_num_batched_tokens)
+            half = budget.encoder_cache_size // 2
+            costs = table.of(modality)
+            alone = int(costs.counts[costs.embeds > half].sum())
+            yield Residency(modality, item, items, steps, alone)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.costs import CostColumns
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shares import least_covering
 

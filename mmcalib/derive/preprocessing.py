@@ -7,8 +7,7 @@ from statistics import linear_regression
 
 import numpy as np
 
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostColumns, CostTable
 from mmcalib.domain.shapes import weight
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mmcalib.derive.admission import Admission, admit, admit_beside, admit_prompt
+from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
-from mmcalib.derive.gate import Gate
-from mmcalib.derive.request import Between, answers, least_answer
+from mmcalib.derive.fit import Between, answers, least_answer
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import Encoded, Given, encoded
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape

@@ -1,11 +1,15 @@
-"""The environment in which the engine child runs."""
+"""The child environment, other interpreters, vllm serve."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from mmcalib.engine.wheels import vllm_serves
 from mmcalib.processes.environment import safe_environment
 
 SHIM = Path(__file__).parent / "shim"
@@ -49,3 +53,18 @@ def child_environment(
     if offline:
         env["HF_HUB_OFFLINE"] = "1"
     return env
+
+
+_MODULE = "mmcalib.child.serve"
+
+
+def serve_command(config: Path) -> str:
+    """What to type to serve this file here."""
+    program = "vllm" if vllm_serves() else "mmcalib"
+    return shlex.join([program, "serve", "--config", str(config)])
+
+
+def become_server(words: Sequence[str], base: Mapping[str, str]) -> NoReturn:
+    """Replace this process by `vllm serve WORDS`, with what lets it start here."""
+    command = [sys.executable, "-P", "-m", _MODULE, "serve", *words]
+    os.execve(command[0], command, shimmed_environment(base))  # noqa: S606 - the user asked for this very program

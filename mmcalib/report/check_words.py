@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 
 from mmcalib.derive.admission import Answer
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import first_failed
-from mmcalib.result.checked import ReasonCount, Tally
+from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.check import ReasonCount, Tally
+from mmcalib.results.part import first_failed
 from mmcalib.wording import number, plain
 from mmcalib.wording import share as percent
 

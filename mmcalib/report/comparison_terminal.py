@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
-from mmcalib.result.comparison import ComparedRun, Comparison
+from mmcalib.results.comparison import ComparedRun, Comparison
 
 _HEADS = ("starts", "KV tokens", "KV cache", "at once", "detail", "batch")
 _NOTE = (

@@ -18,15 +18,13 @@ from typing import Any, Final
 import yaml
 
 from mmcalib import wording
-from mmcalib.derive.container import processor_caches_bytes, shm_bytes
+from mmcalib.derive.processor_cache import processor_caches_bytes, shm_bytes
 from mmcalib.engine.reaching import reaching
 from mmcalib.errors import OutputError
 from mmcalib.report import words
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import first_failed
-from mmcalib.result.engine_yaml import engine_yaml, visible_yaml
-from mmcalib.result.serve_arguments import serve_arguments, serve_words
-from mmcalib.result.server import ServerPart, serving
+from mmcalib.results.calibration import CalibrationDocument, ServerPart, serving
+from mmcalib.results.engine_yaml import engine_yaml, serve_arguments, serve_words, visible_yaml
+from mmcalib.results.part import first_failed
 from mmcalib.sizes import GIB
 
 

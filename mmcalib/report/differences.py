@@ -7,9 +7,9 @@ from typing import Any
 
 from mmcalib.report import words
 from mmcalib.report.memory import memory_rows
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import verdict_words
-from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.memory import Rehearsal
+from mmcalib.results.part import verdict_words
 from mmcalib.wording import number, plain
 
 NOTHING = "—"

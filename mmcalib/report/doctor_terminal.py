@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.report.terminal import checks_table
-from mmcalib.result.diagnosis import Diagnosis, Package
+from mmcalib.results.doctor import Diagnosis, Package
 
 
 def diagnosed(found: Diagnosis, console: Console) -> None:

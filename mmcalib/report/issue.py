@@ -11,10 +11,9 @@ from mmcalib import wording
 from mmcalib.report import words
 from mmcalib.report.cells import cell
 from mmcalib.report.html.redact import redacted
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import CheckResult, verdict_words
-from mmcalib.result.engine_yaml import spelled
-from mmcalib.result.server import SERVE, serving
+from mmcalib.results.calibration import SERVE, CalibrationDocument, serving
+from mmcalib.results.engine_yaml import spelled
+from mmcalib.results.part import CheckResult, verdict_words
 
 MOST_LINES: Final = 30
 _SETTINGS: Final = 11

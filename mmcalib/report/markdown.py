@@ -7,9 +7,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from mmcalib import wording
 from mmcalib.report import traffic_words, words
 from mmcalib.report.cells import cell
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import verdict_words
-from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.results.part import verdict_words
 
 
 def markdown(calibration: CalibrationDocument, serve_with: str) -> str:

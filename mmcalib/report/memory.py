@@ -13,9 +13,7 @@ from rich.text import Text
 from mmcalib import wording
 from mmcalib.report import words
 from mmcalib.report.tensor_words import tensor_cells
-from mmcalib.result.memory import Memory
-from mmcalib.result.peak_tensor import PeakTensor
-from mmcalib.result.rehearsal import Phase, Rehearsal
+from mmcalib.results.memory import Memory, PeakTensor, Phase, Rehearsal
 
 # Rows of the listing of what lives at the peak: the rest is small.
 _NAMED_TENSORS = 6

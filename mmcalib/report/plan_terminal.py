@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
-from mmcalib.derive.fix import COSTS, Cost
+from mmcalib.derive.fixes import COSTS, Cost
 from mmcalib.report import words
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.memory import Memory
-from mmcalib.result.plan import Combination, Plan, TriedFix
+from mmcalib.results.memory import Memory
+from mmcalib.results.part import CheckResult
+from mmcalib.results.plan import Combination, Plan, TriedFix
 
 
 def planned(plan: Plan, console: Console) -> None:

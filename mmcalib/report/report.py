@@ -17,8 +17,7 @@ from mmcalib.report.html.roots import Roots
 from mmcalib.report.issue import issue
 from mmcalib.report.markdown import markdown
 from mmcalib.report.terminal import summary
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.server import SERVE, serving
+from mmcalib.results.calibration import SERVE, CalibrationDocument, serving
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,14 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from mmcalib.report.written import WrittenReport
-from mmcalib.result.bundled_model import BundledModel
-from mmcalib.result.calibration import CalibrationDocument
 from mmcalib.result.census import ScanDocument
-from mmcalib.result.check_lines import Offender, Summary
-from mmcalib.result.comparison import Comparison
-from mmcalib.result.diagnosis import Diagnosis
-from mmcalib.result.known_gpu import KnownGpu
-from mmcalib.result.plan import Plan
-from mmcalib.result.rehearsal import Rehearsal
-from mmcalib.result.validation import Validation
+from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.check import Offender, Summary
+from mmcalib.results.comparison import Comparison
+from mmcalib.results.doctor import BundledModel, Diagnosis, KnownGpu
+from mmcalib.results.memory import Rehearsal
+from mmcalib.results.plan import Plan
+from mmcalib.results.validation import Validation
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmcalib import wording
-from mmcalib.result.peak_tensor import PeakTensor
+from mmcalib.results.memory import PeakTensor
 
 
 def tensor_cells(one: PeakTensor) -> tuple[str, str, str, str]:

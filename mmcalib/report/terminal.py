@@ -10,10 +10,8 @@ from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.report import words
-from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
-from mmcalib.result.check_result import CheckResult, verdict_words
-from mmcalib.result.corpus_counts import Corpus
-from mmcalib.result.evidence import grouped
+from mmcalib.results.calibration import CalibrationDocument, Corpus, YourConfiguration, grouped
+from mmcalib.results.part import CheckResult, verdict_words
 
 _SPOKEN = ("fail", "warn", "skip")
 

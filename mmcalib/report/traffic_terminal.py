@@ -10,7 +10,7 @@ from mmcalib import wording
 from mmcalib.report import words
 from mmcalib.report.memory import tensor_table
 from mmcalib.report.traffic_words import highest_line, traffic_line, traffic_rows
-from mmcalib.result.traffic import TrafficFigures
+from mmcalib.results.memory import TrafficFigures
 
 # Refused requests that are shown.
 _REFUSED = 4

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from mmcalib import wording
-from mmcalib.result.traffic import HighestTrafficStep, ServedTraffic, TrafficFigures
+from mmcalib.results.memory import HighestTrafficStep, ServedTraffic, TrafficFigures
 
 # Requests that are named of the highest step.
 _NAMED = 4

@@ -12,9 +12,9 @@ from rich.text import Text
 from mmcalib import wording
 from mmcalib.report import words
 from mmcalib.report.terminal import checks_table, corpus_heading, corpus_table, verdict_line
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.memory import Memory
-from mmcalib.result.validation import Validation
+from mmcalib.results.memory import Memory
+from mmcalib.results.part import CheckResult
+from mmcalib.results.validation import Validation
 
 _ITEMS = {
     "none": "",

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.derive.adequacy import ADEQUATE
-from mmcalib.result.budget import EncoderBudget
-from mmcalib.result.calibration import CalibrationDocument, YourConfiguration
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.memory import Memory
+from mmcalib.derive.limits import ADEQUATE
+from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
+from mmcalib.results.memory import EncoderBudget, Memory
+from mmcalib.results.part import CheckResult
 from mmcalib.wording import gib, number, plain, several, share
 
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import ConfigDict
 
 from mmcalib.report.formats import ConfigurationName, ReportName
-from mmcalib.result.part import DocumentPart
+from mmcalib.results.part import DocumentPart
 
 
 class WrittenReport(DocumentPart):

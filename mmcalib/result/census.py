@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mmcalib.census.census import Census
 from mmcalib.domain.shapes import Modality
-from mmcalib.result.part import DocumentPart
+from mmcalib.results.part import DocumentPart
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]

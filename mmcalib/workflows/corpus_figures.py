@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import retention
 from mmcalib.derive.percentiles import spread
-from mmcalib.result.corpus_counts import Corpus, ModalityItems, Tokens
+from mmcalib.results.calibration import Corpus, ModalityItems, Tokens
 
 
 def corpus_figures(

@@ -12,6 +12,7 @@ import platformdirs
 
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
+from mmcalib.engine.config_forms import WrittenConfiguration, read_configuration
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.options.given import refuse_own
@@ -19,7 +20,6 @@ from mmcalib.options.policy import policy_of
 from mmcalib.options.probe import PROBE, ProbeOptions
 from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
 from mmcalib.options.validate import STARTUP_BUDGET_S
-from mmcalib.workflows.config_file import WrittenConfiguration, read_configuration
 from mmcalib.workflows.gate.calibration import Calibration
 
 

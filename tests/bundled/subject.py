@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from mmcalib.derive.sampled import sampled_rows
+from mmcalib.derive.costs import sampled_rows
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import DEFAULT, Setting

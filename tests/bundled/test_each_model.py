@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.checks.catalogue.file import ROUND_TRIP
+from mmcalib.checks.file import ROUND_TRIP
 from mmcalib.derive import frontier
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Cost
@@ -16,7 +16,7 @@ from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.media.blank import write_blank
 from mmcalib.models import Geometry, bundled
 from mmcalib.progress import Silent
-from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.calibration.assemble import assemble
 from mmcalib.workflows.calibration.decided import derive
 from mmcalib.workflows.calibration.proven import prove_decision

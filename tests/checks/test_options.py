@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mmcalib.checks.check import Figures, Taken, Trap
 from mmcalib.checks.judge import option_traps
-from mmcalib.checks.trap import Figures, Taken, Trap
 from mmcalib.domain.budget import Budget, Dummy
 
 GIB = 2**30

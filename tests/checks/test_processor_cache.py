@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.checks.catalogue.processor_cache import cache_findings
-from mmcalib.derive.cache_floor import CacheFloor
+from mmcalib.checks.reserve import cache_findings
+from mmcalib.derive.processor_cache import CacheFloor
 
 GIB = 2**30
 FLOOR = CacheFloor({"image": (3, GIB // 10), "video": (1, GIB // 2)})

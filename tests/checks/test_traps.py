@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.checks.catalogue import effects, items, kwargs, limits, prompts, reserve, size_hints
-from mmcalib.checks.catalogue.file import Written, file_findings
+from mmcalib.checks import file, items, limits, reserve
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect, flow, line
-from mmcalib.checks.room import Room
-from mmcalib.derive.adequacy import Adequacy
+from mmcalib.checks.facts import Room
+from mmcalib.checks.file import Written, file_findings
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.fit import Fit, PromptTokens
 from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.limits import Adequacy
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.knobs import FrameSampling
@@ -204,7 +204,7 @@ PLAIN = budget({"image": 16_384}, {"image": LARGEST})
 def test_a_hint_that_shrinks_the_profile_alone() -> None:
     small = Dummy(324, 0, {"width": 512, "height": 512})
     asked = budget({"image": 16_384}, {"image": small})
-    (check,) = size_hints.hint_findings(HINTED, OPENED, asked, PLAIN, "the cure")
+    (check,) = reserve.hint_findings(HINTED, OPENED, asked, PLAIN, "the cure")
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
     assert "shrinks to 324 tokens, what one may take stays 16,384" in check.detail
     served = limits.counts(HINTED, OPENED)
@@ -230,7 +230,7 @@ def test_the_cures_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
 def test_a_hint_above_the_maximum_is_ignored() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": 2, "width": 5000, "height": 1000}}}
     asked = budget({"image": 16_384}, {"image": Dummy(16_384, 0, {"width": 3584, "height": 1000})})
-    first, *_ = size_hints.hint_findings(args, OPENED, asked, PLAIN, "")
+    first, *_ = reserve.hint_findings(args, OPENED, asked, PLAIN, "")
     assert (first.name, first.status) == ("image hint within the maximum", "warn")
     assert "width 5,000: above vLLM's own largest image (width 3,584)" in first.detail
     assert first.remedy == "limit-mm-per-prompt: {image: {count: 2, height: 1000}}"
@@ -239,7 +239,7 @@ def test_a_hint_above_the_maximum_is_ignored() -> None:
 def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
     small = Dummy(256, 0, {"width": 448, "height": 448})
     asked = budget({"image": 256}, {"image": small})
-    (check,) = size_hints.hint_findings(HINTED, OPENED, asked, PLAIN, "")
+    (check,) = reserve.hint_findings(HINTED, OPENED, asked, PLAIN, "")
     assert check.status == "warn"
     assert "more than the 2,048 tokens that the encoder cache holds ends with HTTP 400" in (
         check.detail
@@ -247,7 +247,7 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 
 
 def test_a_hint_that_changes_nothing_says_so() -> None:
-    (check,) = size_hints.hint_findings(HINTED, OPENED, PLAIN, PLAIN, "")
+    (check,) = reserve.hint_findings(HINTED, OPENED, PLAIN, PLAIN, "")
     assert check.status == "pass"
     assert check.detail.endswith("with it and without: it changes nothing")
 
@@ -292,8 +292,8 @@ def fitting(
     args: dict[str, Any], context: int, *, own: bool = False, longer: bool = False
 ) -> Check | None:
     asked = budget({"image": 16_384}, max_model_len=context)
-    most = prompts.fullest(limits.counts(args, OPENED), args, asked.max_tokens_per_item)
-    return prompts.prompt_fits(most, args, asked, (KNOB, FPS), 1024, own=own, longer=longer)
+    most = items.fullest(limits.counts(args, OPENED), args, asked.max_tokens_per_item)
+    return items.prompt_fits(most, args, asked, (KNOB, FPS), 1024, own=own, longer=longer)
 
 
 def test_more_items_than_the_context_holds() -> None:
@@ -329,7 +329,7 @@ def test_own_items_fail_where_one_alone_is_too_long(context: int, status: str) -
 
 def test_own_prompts_that_are_too_long() -> None:
     longest = Fit(PromptTokens("r.jsonl:3", 1, 9000), 1024, 8192, 2)
-    found = [prompts.fits(longest, longer=longer) for longer in (True, False)]
+    found = [items.fits(longest, longer=longer) for longer in (True, False)]
     assert [c.status for c in found if c] == ["fail", "fail"]
     assert [c.remedy for c in found if c] == [
         "max-model-len: 10024",
@@ -413,7 +413,7 @@ def test_limits_that_show_nothing_only_bound() -> None:
         Effect(("limit_mm_per_prompt", "image"), 4, "stated", ""),
         Effect(("max_model_len",), 8192, "stated", ""),
     ]
-    (check,) = effects.effect_checks(said)
+    (check,) = file.effect_checks(said)
     assert check.detail == (
         "these only bound what a prompt may carry: limit_mm_per_prompt.image; "
         "these only state what vLLM has by default here: max_model_len"
@@ -425,14 +425,14 @@ PICTURE, CLIP = ImageShape(64, 64), VideoShape(8, 8.0, 1.0, 64, 64)
 
 def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     args = {"mm_processor_kwargs": {"max_pixels": 9, "images_kwargs": {"a": 1}}}
-    assert kwargs.flat(args) == ["max_pixels"]
+    assert limits.flat(args) == ["max_pixels"]
     less = Footprint(None, items={PICTURE: ItemOutcome(100), CLIP: ItemOutcome(400)})
-    moved = kwargs.changed(
+    moved = limits.changed(
         Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(40)}), less
     )
-    alone = kwargs.scoped(args, "max_pixels", "image")
+    alone = limits.scoped(args, "max_pixels", "image")
     assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
-    check = kwargs.bleeding("max_pixels", moved, {"image": alone})
+    check = limits.bleeding("max_pixels", moved, {"image": alone})
     assert check is not None
     assert (check.name, check.status) == ("max_pixels scope", "warn")
     assert "image of 64×64: 100 → 10 tokens" in check.detail
@@ -440,10 +440,10 @@ def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
         "mm-processor-kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}
     }
     assert check.remedy.endswith("# for image alone")
-    one = kwargs.changed(
+    one = limits.changed(
         Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)}), less
     )
-    assert kwargs.bleeding("max_pixels", one, {}) is None
+    assert limits.bleeding("max_pixels", one, {}) is None
 
 
 def test_a_config_class_arrives_with_what_was_written_of_it() -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from mmcalib import Calibration
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
-from mmcalib.result.checked import Checked
+from mmcalib.results.check import Checked
 from mmcalib.workflows.gate.check import check
 from tests.corpus.serving import serving
 from tests.corpus.tars import tar

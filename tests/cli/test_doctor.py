@@ -21,7 +21,7 @@ import pytest
 from mmcalib.engine.messages import Looked
 from mmcalib.gpus import catalogue
 from mmcalib.releases import constants
-from mmcalib.result.diagnosis import Folder, Host
+from mmcalib.results.doctor import Folder, Host
 from mmcalib.workflows.doctor import packages
 from mmcalib.workflows.doctor.engine import EngineProbe, engine_checks
 from mmcalib.workflows.doctor.folders import folder_checks, folders

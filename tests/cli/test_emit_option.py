@@ -11,8 +11,8 @@ from rich.console import Console
 from mmcalib.cli.choices import none_of
 from mmcalib.cli.output import finish, save
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.server import ServerPart
+from mmcalib.results.calibration import ServerPart
+from mmcalib.results.part import CheckResult
 from mmcalib.workflows.spec import RunSoFar
 from tests.report.example import calibration
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import typer.main
 
-from mmcalib.checks.catalogue.engine import RUN_FINISHED
+from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.app import app
 from mmcalib.cli.output import claim
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue
 from mmcalib.models import bundled
 from mmcalib.report.issue import issue
-from mmcalib.result.check_result import CheckResult
+from mmcalib.results.part import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.test_rehearsal_report import one as rehearsed_by

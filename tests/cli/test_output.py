@@ -12,13 +12,13 @@ import pytest
 import yaml
 from rich.console import Console
 
-from mmcalib.checks.catalogue.engine import RUN_FINISHED
+from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
-from mmcalib.engine.serving import serve_command
+from mmcalib.engine.environment import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.report.terminal import first_answer
-from mmcalib.result.server import ServerPart
+from mmcalib.results.calibration import ServerPart
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.spec import RunSoFar
 from tests.report.example import calibration

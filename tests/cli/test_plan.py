@@ -10,9 +10,9 @@ from rich.console import Console
 
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.report.plan_terminal import planned
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.memory import Memory
-from mmcalib.result.plan import Combination, Logged, Plan, Price, TriedFix
+from mmcalib.results.memory import Memory
+from mmcalib.results.part import CheckResult
+from mmcalib.results.plan import Combination, Logged, Plan, Price, TriedFix
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 GIB = 1 << 30

@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from mmcalib.report.validation_terminal import validated
-from mmcalib.result.budget import EncoderBudget
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.memory import Memory
-from mmcalib.result.validation import ValidatedBudgets, ValidatedMemory, Validation
+from mmcalib.results.memory import EncoderBudget, Memory
+from mmcalib.results.part import CheckResult
+from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation
 
 GIB = 1 << 30
 

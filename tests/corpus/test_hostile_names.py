@@ -15,7 +15,7 @@ from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.media.probe import probe
-from mmcalib.result_files import skipped_jsonl
+from mmcalib.results.calibration import skipped_jsonl
 from tests.census.looking import prober
 
 GOOD = ImageShape(9, 8)

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostColumns, CostTable, integers, sampled_rows
+from mmcalib.derive.counting import VllmCount, VllmCounts
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.derive.sampled import integers, sampled_rows
-from mmcalib.derive.vllm_counts import VllmCount, VllmCounts
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import CropCap, FrameSampling, TileCap
 from mmcalib.domain.setting import DEFAULT, Setting

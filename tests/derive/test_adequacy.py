@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.adequacy import adequacy
+from mmcalib.derive.limits import adequacy
 from mmcalib.domain.budget import Budget, Clip, Dummy
 from mmcalib.domain.shapes import Modality
 

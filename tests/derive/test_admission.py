@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.admission import Admission, Answer, admit, admit_prompt
+from mmcalib.derive.admission import Admission, Answer, Gate, Known, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder, Rung, Sampling
-from mmcalib.derive.gate import Gate, Known
+from mmcalib.derive.fit import Between
 from mmcalib.derive.remedies import (
     CALIBRATE,
     prompts_needed,
     with_prompt_remedy,
     with_remedy,
 )
-from mmcalib.derive.request import Between
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 from mmcalib.domain.text_bound import TextBound

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.bins import edge, place, size_cells, token_bins
+from mmcalib.derive.distribution import edge, place, size_cells, token_bins
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from tests.derive.costed import cost
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mmcalib.derive.cache_floor import cache_floor, largest_item_bytes, parts, within_context
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.processor_cache import cache_floor, largest_item_bytes, parts, within_context
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape

@@ -6,10 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.cost_map import CostMap
+from mmcalib.derive.costs import CostColumns, CostMap, same_rows, sampled_rows, sampled_tuples
 from mmcalib.derive.item_cost import BASES, ItemCost, heaviest
-from mmcalib.derive.sampled import same_rows, sampled_rows, sampled_tuples
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 

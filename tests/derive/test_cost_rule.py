@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.cost_rule import CostRule, cost_rule, follows
-from mmcalib.derive.vllm_counts import VllmCount
+from mmcalib.derive.counting import CostRule, VllmCount, cost_rule, follows
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.shapes import ImageShape
 from tests.derive.costed import counts_of

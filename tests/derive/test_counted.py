@@ -6,10 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.counted import SPOTS, as_counted, filled, reproduces, spots
-from mmcalib.derive.vllm_counts import VllmCount, VllmCounts
+from mmcalib.derive.costs import CostColumns, CostTable
+from mmcalib.derive.counting import (
+    SPOTS,
+    VllmCount,
+    VllmCounts,
+    as_counted,
+    filled,
+    reproduces,
+    spots,
+)
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import ImageShape, Shape
 from tests.derive.costed import counts_of, sized, table, table_of

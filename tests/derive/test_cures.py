@@ -3,8 +3,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.cures import Engine, larger, smaller
-from mmcalib.derive.demand import LanguageStep, PromptsStep, Resident, Shortfall, WorstStep
+from mmcalib.derive.demand import (
+    Engine,
+    LanguageStep,
+    PromptsStep,
+    Resident,
+    Shortfall,
+    WorstStep,
+    larger,
+    smaller,
+)
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import VLLM_SLACK_BYTES

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.checks.catalogue.encoder_input import excess_check
 from mmcalib.checks.dialect import Dialect
-from mmcalib.derive.encoder_input import Excess, excesses
+from mmcalib.checks.items import excess_check
+from mmcalib.derive.demand import Excess, excesses
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mmcalib.derive.fit import PromptTokens, fit, item_tokens, unsettled
-from mmcalib.derive.request import UNBOUNDED, Between
+from mmcalib.derive.fit import UNBOUNDED, Between, PromptTokens, fit, item_tokens, unsettled
 from mmcalib.domain.shapes import ImageShape, Shape
 
 A, B = ImageShape(1, 1), ImageShape(2, 2)

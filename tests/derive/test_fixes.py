@@ -9,12 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.facts import Facts
-from mmcalib.derive.fix import COSTS, Fix, Outcome, changed, effective, spelled
 from mmcalib.derive.fix_search import Found, cheapest
-from mmcalib.derive.fixes import HOST_ONLY, every_fix
-from mmcalib.derive.goal import Goal, parse_goal
-from mmcalib.derive.kept import KEEPABLE, parse_kept
+from mmcalib.derive.fixes import (
+    COSTS,
+    HOST_ONLY,
+    KEEPABLE,
+    Facts,
+    Fix,
+    Goal,
+    Outcome,
+    changed,
+    effective,
+    every_fix,
+    parse_goal,
+    parse_kept,
+    spelled,
+)
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.errors import UsageError

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 
 from mmcalib.derive import frontier
-from mmcalib.derive.choice import choose
-from mmcalib.derive.frontier import Point
+from mmcalib.derive.frontier import Point, choose
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob, TileCap
 from mmcalib.domain.setting import DEFAULT, Setting, merged

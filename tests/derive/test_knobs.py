@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.affected import affected, witness
 from mmcalib.derive.costs import CostTable
+from mmcalib.derive.frontier import affected, witness
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value

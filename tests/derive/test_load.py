@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.load import Margin, thinned
+from mmcalib.derive.demand import Margin, thinned
 from mmcalib.domain.traffic import TrafficStep
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 

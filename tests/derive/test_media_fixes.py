@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.facts import Facts
-from mmcalib.derive.fix import Fix
-from mmcalib.derive.fixes import every_fix
-from mmcalib.derive.goal import Goal
+from mmcalib.derive.fixes import Facts, Fix, Goal, every_fix
 from mmcalib.domain.area_cap import AreaCap
 from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
 

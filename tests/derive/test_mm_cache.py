@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.mm_cache import HitCurve, choose, hit_curve
+from mmcalib.derive.processor_cache import HitCurve, choose, hit_curve
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.sizes import GIB
 

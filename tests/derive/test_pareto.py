@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive import frontier
-from mmcalib.derive.frontier import Point
-from mmcalib.derive.pareto import Rated, dominated
+from mmcalib.derive.frontier import Point, Rated, dominated
 from mmcalib.domain.knobs import Knob
 from tests.derive.costed import AREA, CROPS, FRAMES, UNIT
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.cost_columns import CostColumns
+from mmcalib.derive.costs import CostColumns
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.percentiles import quantile, spread
 from mmcalib.domain.shapes import ImageShape

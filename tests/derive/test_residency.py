@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.derive.residency import Residency, residencies
+from mmcalib.derive.limits import Residency, residencies
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mmcalib.derive.admission import admit, admit_prompt
+from mmcalib.derive.admission import Gate, admit, admit_prompt, needed, server_refuses
 from mmcalib.derive.bounds import Area, Frames, Ladder, Refused, Rung, Sampling
-from mmcalib.derive.gate import Gate
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
-from mmcalib.derive.server import needed, server_refuses
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
 from mmcalib.domain.server import MAX_PIXELS, Server

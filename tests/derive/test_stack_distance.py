@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.stack_distance import Recency
+from mmcalib.derive.processor_cache import Recency
 
 
 @given(st.lists(st.one_of(st.integers(1, 99), st.floats(0, 1, exclude_max=True)), max_size=400))

@@ -4,7 +4,7 @@ from pydantic import TypeAdapter
 
 from mmcalib.checks.dialect import line_of
 from mmcalib.derive import frontier
-from mmcalib.derive.choice import choose
+from mmcalib.derive.frontier import choose
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import KNOBS, Knob, TokenCap
 from mmcalib.domain.setting import Setting

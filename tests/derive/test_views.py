@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.views import pinned, repeated
+from mmcalib.derive.demand import pinned, repeated
 
 SIZES = st.lists(st.integers(1, 500), max_size=40)
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from mmcalib.derive.vllm_counts import VllmCount
-from mmcalib.derive.witnesses import WITNESSES, witnesses
+from mmcalib.derive.counting import WITNESSES, VllmCount, witnesses
 from mmcalib.domain.shapes import ImageShape, Shape, weight
 from tests.derive.costed import UNIT, counts_of
 

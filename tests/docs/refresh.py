@@ -21,7 +21,7 @@ from rich.console import Console
 
 from mmcalib.report.markdown import markdown
 from mmcalib.report.terminal import summary
-from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.gate.calibration import Calibration
 
 ROOT = Path(__file__).resolve().parent.parent.parent

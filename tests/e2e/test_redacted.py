@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
-from mmcalib.result.check_result import CheckResult
+from mmcalib.results.part import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.results.memory import Rehearsal
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo
 from tests.schemas import fits

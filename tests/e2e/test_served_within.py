@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.result.rehearsal import Rehearsal
-from mmcalib.result.traffic import TrafficFigures
+from mmcalib.results.memory import Rehearsal, TrafficFigures
 from mmcalib.workflows.memory.rehearse import gpu_of
 from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 from mmcalib.workflows.validate.spec import Media

@@ -16,8 +16,8 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
 from mmcalib.report.validation_terminal import validated
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.validation import Validation
+from mmcalib.results.part import CheckResult
+from mmcalib.results.validation import Validation
 from mmcalib.workflows.memory.rehearse import gpu_of
 from mmcalib.workflows.validate.spec import Media, ValidateJob
 from mmcalib.workflows.validate.validate import judge as judge_file

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.derive.admission import admit
-from mmcalib.derive.gate import Gate
+from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Item
@@ -23,7 +22,7 @@ from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_33
-from mmcalib.result.costs import gate_of
+from mmcalib.results.costs import gate_of
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.decide import decide
 from mmcalib.workflows.gate.costs import costs

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.derive.adequacy import adequacy
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.derive.limits import hint_is_honest
+from mmcalib.derive.limits import adequacy, hint_is_honest
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Blank
 from tests.engine.conftest import Lab

@@ -15,9 +15,8 @@ from PIL import Image
 
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.engine.crew import CrewHost, OnceHost
+from mmcalib.engine.helpers import SHARE, CrewHost, OnceHost, Shares
 from mmcalib.engine.messages import Blank, File, Measure, Measured, OpenModel
-from mmcalib.engine.shares import SHARE, Shares
 from mmcalib.errors import EngineDied
 from tests.engine.conftest import QWEN, Lab, folder_of
 

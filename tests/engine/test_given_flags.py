@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from mmcalib.derive.policy import Policy
+from mmcalib.engine.config_forms import WrittenConfiguration, read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
 from mmcalib.workflows.calibration.given import YourConfiguration, read_yours
-from mmcalib.workflows.config_file import WrittenConfiguration, read_configuration
 
 pytestmark = pytest.mark.engine
 

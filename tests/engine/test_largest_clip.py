@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.adequacy import adequacy
+from mmcalib.derive.limits import adequacy
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
 from tests.engine.conftest import Lab

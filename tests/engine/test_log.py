@@ -10,8 +10,7 @@ from threading import Thread
 
 import pytest
 
-from mmcalib.engine.host import EngineHost
-from mmcalib.engine.log import ChildLog, LogTail, last_line
+from mmcalib.engine.host import ChildLog, EngineHost, LogTail, last_line
 from mmcalib.engine.messages import Look, OpenModel
 from mmcalib.errors import EngineDied, VllmRefused
 

@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 
 from mmcalib.census.sample import choose as choose_sample
-from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.derive.limits import Count
-from mmcalib.derive.mm_cache import choose, hit_curve
+from mmcalib.derive.limits import Count, residencies
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.residency import residencies
+from mmcalib.derive.processor_cache import CacheFloor, choose, hit_curve
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape
@@ -179,7 +177,7 @@ from vllm.multimodal.cache import (
 from vllm.multimodal.inputs import (
     MultiModalFieldElem, MultiModalKwargsItem, MultiModalKwargsItems, MultiModalSharedField)
 from vllm.multimodal.processing.processor import BaseMultiModalProcessor as Processor
-from mmcalib.derive.mm_cache import choose, hit_curve
+from mmcalib.derive.processor_cache import choose, hit_curve
 
 asked = json.load(sys.stdin)
 configuration.set_hypothesis_home_dir(asked["home"])

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from mmcalib.corpus.request_line import RequestLines
+from mmcalib.derive.admission import server_refuses
 from mmcalib.derive.bounds import Loader, Sampling
-from mmcalib.derive.server import server_refuses
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item

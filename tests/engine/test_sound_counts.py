@@ -13,7 +13,7 @@ import soundfile
 
 from mmcalib.census.census import Census
 from mmcalib.derive.costs import Resampled
-from mmcalib.derive.witnesses import WITNESSES
+from mmcalib.derive.counting import WITNESSES
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mmcalib.derive.views import pinned, repeated
+from mmcalib.derive.demand import pinned, repeated
 from tests.engine.test_mm_cache import in_vllm
 
 pytestmark = [

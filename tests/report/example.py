@@ -8,18 +8,31 @@ from mmcalib.checks.check import Status
 from mmcalib.derive.bounds import Area
 from mmcalib.domain.label import Label
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.result.budget import Budgets, EncoderBudget
-from mmcalib.result.calibration import Limits, Model, Preprocessing, Tool
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.corpus_counts import Corpus, ModalityItems, Tokens
-from mmcalib.result.costs import Costs, KnownCost, ModalityCosts, RefusedShape, TextCost
-from mmcalib.result.evidence import Evidence
-from mmcalib.result.frontier import FrontierPoint
-from mmcalib.result.memory import Memories, Memory
-from mmcalib.result.processor_cache import CachePoint, ProcessorCache
-from mmcalib.result.server import ServerPart
-from mmcalib.result.startup import ReplayResult, Startup
-from mmcalib.result.traffic import ServedTraffic
+from mmcalib.results.calibration import (
+    CachePoint,
+    Corpus,
+    Evidence,
+    FrontierPoint,
+    Limits,
+    ModalityItems,
+    Model,
+    Preprocessing,
+    ProcessorCache,
+    ServerPart,
+    Tokens,
+    Tool,
+)
+from mmcalib.results.costs import Costs, KnownCost, ModalityCosts, RefusedShape, TextCost
+from mmcalib.results.memory import (
+    Budgets,
+    EncoderBudget,
+    Memories,
+    Memory,
+    ReplayResult,
+    ServedTraffic,
+    Startup,
+)
+from mmcalib.results.part import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.serving import figures
 

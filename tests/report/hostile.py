@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mmcalib.result.check_result import CheckResult
+from mmcalib.results.part import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 

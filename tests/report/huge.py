@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.result.costs import KnownCost
+from mmcalib.results.costs import KnownCost
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 

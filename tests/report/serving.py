@@ -14,7 +14,7 @@ from mmcalib.domain.traffic import (
     TrafficRequest,
     TrafficStep,
 )
-from mmcalib.result.traffic import TrafficFigures
+from mmcalib.results.memory import TrafficFigures
 from mmcalib.workflows.traffic.figures import traffic_figures
 from tests.workflows.rehearsals import GIB, rehearsed
 

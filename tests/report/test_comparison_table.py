@@ -10,7 +10,7 @@ from rich.console import Console
 from mmcalib.domain.cost import Retention
 from mmcalib.errors import VerdictError
 from mmcalib.report.comparison_terminal import compared
-from mmcalib.result.comparison import ComparedRun, Comparison
+from mmcalib.results.comparison import ComparedRun, Comparison
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden

@@ -9,7 +9,7 @@ import pytest
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import OutputError
 from mmcalib.files import write_text, write_texts
-from mmcalib.result_files import skipped_jsonl
+from mmcalib.results.calibration import skipped_jsonl
 
 
 def test_it_writes_makes_folders_and_replaces(tmp_path: Path) -> None:

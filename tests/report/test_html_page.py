@@ -10,7 +10,7 @@ import pytest
 from mmcalib.report.html.cache import cache as cache_figure
 from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.report import Report, html
-from mmcalib.result.memory import Memory
+from mmcalib.results.memory import Memory
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden

@@ -7,7 +7,7 @@ import yaml
 
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.issue import MOST_LINES, issue
-from mmcalib.result.check_result import CheckResult
+from mmcalib.results.part import CheckResult
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.golden import check_golden

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmcalib.derive.admission import admit
+from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling
-from mmcalib.derive.gate import Gate
 from mmcalib.derive.remedies import with_remedy
 from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape

@@ -10,7 +10,7 @@ from rich.console import Console
 from mmcalib.gpus import catalogue
 from mmcalib.models import find, materialise, resolve
 from mmcalib.report.memory import comparison
-from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.results.memory import Rehearsal
 from mmcalib.workflows.memory.figures import rehearsal
 from tests.report.golden import check_golden
 from tests.workflows.rehearsals import GIB, rehearsed

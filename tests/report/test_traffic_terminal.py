@@ -9,7 +9,7 @@ from rich.console import Console
 
 from mmcalib.report.traffic_terminal import served
 from mmcalib.report.traffic_words import traffic_line
-from mmcalib.result.traffic import TrafficFigures
+from mmcalib.results.memory import TrafficFigures
 from tests.report.golden import check_golden
 from tests.report.serving import figures
 from tests.workflows.rehearsals import GIB

@@ -13,7 +13,7 @@ from mmcalib.report.check_words import failure_line
 from mmcalib.report.markdown import markdown
 from mmcalib.report.report import Report, html
 from mmcalib.report.terminal import summary
-from mmcalib.result.check_result import CheckResult, verdict_words
+from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 

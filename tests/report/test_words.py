@@ -13,9 +13,8 @@ from mmcalib.cli.output import finish
 from mmcalib.report import words
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
-from mmcalib.result.calibration import YourConfiguration
-from mmcalib.result.evidence import grouped
-from mmcalib.result.memory import Memory
+from mmcalib.results.calibration import YourConfiguration, grouped
+from mmcalib.results.memory import Memory
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 

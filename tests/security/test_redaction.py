@@ -14,7 +14,7 @@ from mmcalib.errors import OutputError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.redact import WITHHELD, redacted
 from mmcalib.report.report import REPORTS, Report, html
-from mmcalib.result.check_result import CheckResult
+from mmcalib.results.part import CheckResult
 from mmcalib.wording import one_line, plain
 from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration

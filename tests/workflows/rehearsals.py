@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mmcalib.derive.facts import Facts
+from mmcalib.derive.fixes import Facts
 from mmcalib.domain.budget import Budget, Dummy
 from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
 from mmcalib.domain.shapes import Modality

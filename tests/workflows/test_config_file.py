@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration
 from mmcalib.errors import UsageError
-from mmcalib.result.serve_arguments import serve_words
-from mmcalib.workflows.config_file import UNNAMED, WrittenConfiguration, read_configuration
+from mmcalib.results.engine_yaml import serve_words
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 LIMIT = '{"image": 2, "video": 0}'

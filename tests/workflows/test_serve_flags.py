@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mmcalib.engine.vllm_config import model_beside, refuse_unknown, refused_flags
 from mmcalib.errors import UsageError
-from mmcalib.workflows.serve_flags import model_beside, refuse_unknown, refused_flags
 
 OPTIONS = ("max-model-len", "enable-log-requests", "limit-mm-per-prompt")
 

@@ -8,7 +8,7 @@ from mmcalib import wording
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, reference, upright
 from mmcalib.report.html.figure import PageFigure
-from mmcalib.result.processor_cache import ProcessorCache
+from mmcalib.results.calibration import ProcessorCache
 from mmcalib.sizes import GIB
 
 _DEFAULT_GIB = float(PROCESSOR_CACHE_GIB)

@@ -16,7 +16,7 @@ from mmcalib.locations.location import Location, is_here, member_name
 from mmcalib.report.html.known import Costed, costed
 from mmcalib.report.html.redact import WITHHELD
 from mmcalib.report.html.roots import Roots
-from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.results.calibration import CalibrationDocument
 
 # As many as are shown.
 _MOST = 12

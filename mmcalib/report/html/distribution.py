@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from mmcalib import wording
-from mmcalib.checks.catalogue.size_hints import SIZE_HINT
-from mmcalib.derive.bins import edge, place
+from mmcalib.checks.reserve import SIZE_HINT
+from mmcalib.derive.distribution import edge, place
 from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, draw, log_axis, reference, upright
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.known import Costed, costed, hint_tokens, unlisted
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.corpus_counts import ModalityItems
+from mmcalib.results.calibration import CalibrationDocument, ModalityItems
 
 
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:

@@ -9,9 +9,8 @@ from mmcalib.domain.label import Label
 from mmcalib.report.html.canvas import SHORT, Canvas, Layer, draw, log_axis, upright
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.frontier_marks import SHAPES, closed, kept_share, kind, series
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.frontier import FrontierPoint
-from mmcalib.result.memory import Memory
+from mmcalib.results.calibration import CalibrationDocument, FrontierPoint
+from mmcalib.results.memory import Memory
 
 # All that can be kept, and some air for the points there.
 _TOP = 1.07

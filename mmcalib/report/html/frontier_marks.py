@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mmcalib import wording
 from mmcalib.report.html.canvas import Canvas, Layer, reference, text
-from mmcalib.result.frontier import FrontierPoint
+from mmcalib.results.calibration import FrontierPoint
 
 # Shapes of Vega-Lite that differ without colour; knobs beyond these share the last.
 SHAPES = ("circle", "square", "triangle-up", "diamond")

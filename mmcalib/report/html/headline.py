@@ -9,7 +9,7 @@ from mmcalib import wording
 from mmcalib.derive.admission import admit
 from mmcalib.domain.label import Label
 from mmcalib.report import words
-from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.results.calibration import CalibrationDocument
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmcalib.domain.shapes import AudioShape, Shape
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.costs import Unlisted
+from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.costs import Unlisted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mmcalib import wording
-from mmcalib.checks.catalogue.memory import PREDICTED
+from mmcalib.checks.reserve import PREDICTED
 from mmcalib.domain.label import Label
 from mmcalib.report import words
 from mmcalib.report.html.canvas import Canvas, Layer, draw, reference
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.memory_bars import BarPart, inside, names, row_y, segments
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.memory import Memory
+from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.memory import Memory
 from mmcalib.sizes import GIB
 
 _PARTS = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mmcalib import wording
 from mmcalib.report.html.canvas import ROW_PX, Layer, text
-from mmcalib.result.memory import Memory
+from mmcalib.results.memory import Memory
 from mmcalib.sizes import GIB
 
 _BAR_ROW_PX, _BAR_PX = 58, 26

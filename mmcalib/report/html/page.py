@@ -18,10 +18,9 @@ from mmcalib.report.html.memory import memory
 from mmcalib.report.html.sizes import sizes
 from mmcalib.report.html.traffic import traffic
 from mmcalib.report.issue import issue
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import verdict_words
-from mmcalib.result.engine_yaml import engine_yaml
-from mmcalib.result.evidence import grouped
+from mmcalib.results.calibration import CalibrationDocument, grouped
+from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.results.part import verdict_words
 
 # The worst first: it is what a reader must act on.
 _ORDER = ("fail", "warn", "skip", "pass")

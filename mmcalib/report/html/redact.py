@@ -17,7 +17,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.locations.location import Location
 from mmcalib.media.file_names import MEDIA_ENDINGS, ending_of
-from mmcalib.result.calibration import CalibrationDocument
+from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.wording import one_line
 
 WITHHELD = "(path withheld)"

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmcalib import wording
-from mmcalib.derive.bins import edge, place
 from mmcalib.derive.bounds import Area, Frames
+from mmcalib.derive.distribution import edge, place
 from mmcalib.report.html.canvas import Canvas, Layer, draw, log_axis, upright
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.html.known import Costed, costed, hinted, size_px, unlisted
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.costs import SizesAbout
+from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.costs import SizesAbout
 
 # The costliest are in the table.
 _ROWS = 200

@@ -9,12 +9,7 @@ from mmcalib.report.html.canvas import ROW_PX, SHORT, Canvas, Layer, draw, text,
 from mmcalib.report.html.figure import PageFigure
 from mmcalib.report.tensor_words import tensor_cells
 from mmcalib.report.traffic_words import HEAD, highest_line, timeline_rows, traffic_sentence
-from mmcalib.result.traffic import (
-    HighestTrafficStep,
-    ServedTraffic,
-    TimelineStep,
-    TrafficFigures,
-)
+from mmcalib.results.memory import HighestTrafficStep, ServedTraffic, TimelineStep, TrafficFigures
 from mmcalib.sizes import GIB
 
 # (words, field of a step, colour): each is above the next.

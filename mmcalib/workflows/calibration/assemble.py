@@ -6,18 +6,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from mmcalib.checks.catalogue.engine import RUN_FINISHED
 from mmcalib.checks.check import Check, verdict
+from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.preprocessing import mean_cpu_s
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
-from mmcalib.result.budget import Budgets
-from mmcalib.result.calibration import Limits, Model, Preprocessing, Tool, YourConfiguration
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.memory import Memories, Memory
-from mmcalib.result.server import ServerPart
+from mmcalib.results.calibration import (
+    Limits,
+    Model,
+    Preprocessing,
+    ServerPart,
+    Tool,
+    YourConfiguration,
+)
+from mmcalib.results.memory import Budgets, Memories, Memory
+from mmcalib.results.part import CheckResult
 from mmcalib.version import __version__
 from mmcalib.workflows.calibration.cache import cache_report
 from mmcalib.workflows.calibration.decided import Decided

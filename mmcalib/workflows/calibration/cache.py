@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib.checks.catalogue.cache import LARGE_ITEMS, PROCESSOR_CACHE
 from mmcalib.checks.check import Check
-from mmcalib.derive.cache_floor import CacheFloor, parts
-from mmcalib.derive.mm_cache import written_gib
+from mmcalib.checks.reserve import LARGE_ITEMS, PROCESSOR_CACHE
+from mmcalib.derive.limits import Residency, residencies
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.residency import Residency, residencies
+from mmcalib.derive.processor_cache import CacheFloor, parts, written_gib
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
-from mmcalib.result.evidence import Evidence
-from mmcalib.result.processor_cache import CachePoint, ProcessorCache
+from mmcalib.results.calibration import CachePoint, Evidence, ProcessorCache
 from mmcalib.sizes import GIB
 from mmcalib.wording import gib, number, several, share
 from mmcalib.workflows.decision.cache import CappedCache, DecidedCache, SizedCache, UnsizedCache

@@ -9,7 +9,7 @@ from typing import Any
 
 from mmcalib.census.sample import choose
 from mmcalib.domain.items import Skipped
-from mmcalib.result.budget import EncoderBudget
+from mmcalib.results.memory import EncoderBudget
 from mmcalib.workflows.calibration.given import YourConfiguration, budget_yours
 from mmcalib.workflows.calibration.served import Served
 from mmcalib.workflows.calibration.session import Session

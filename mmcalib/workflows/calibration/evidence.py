@@ -13,7 +13,7 @@ from mmcalib.domain.label import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.result.evidence import Evidence
+from mmcalib.results.calibration import Evidence
 from mmcalib.wording import flag, several
 from mmcalib.workflows.calibration.cache import cache_evidence
 from mmcalib.workflows.decision.decision import Decision

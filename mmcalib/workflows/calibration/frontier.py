@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mmcalib.derive.adequacy import adequacy
-from mmcalib.derive.pareto import Rated, dominated
+from mmcalib.derive.frontier import Rated, dominated
+from mmcalib.derive.limits import adequacy
 from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.result.frontier import FrontierPoint
-from mmcalib.result.memory import Memory
+from mmcalib.results.calibration import FrontierPoint
+from mmcalib.results.memory import Memory
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.explore import Explored
 from mmcalib.workflows.memory.figures import memory

@@ -8,28 +8,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mmcalib.checks.catalogue.engine import NOT_STARTED_WITH
-from mmcalib.checks.catalogue.limits import LIMIT, as_read, options
-from mmcalib.checks.catalogue.limits import counts as count_limits
 from mmcalib.checks.check import Check
+from mmcalib.checks.limits import LIMIT, as_read, options
+from mmcalib.checks.limits import counts as count_limits
+from mmcalib.checks.reserve import NOT_STARTED_WITH
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.engine.config_forms import WrittenConfiguration
 from mmcalib.engine.messages import ServeConfig
+from mmcalib.engine.vllm_config import context_of, here, refusal, refused_flags
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, find
 from mmcalib.options.given import DECIDED, TAKEN, refuse_own
 from mmcalib.progress import Progress
-from mmcalib.result.budget import EncoderBudget
+from mmcalib.results.memory import EncoderBudget
 from mmcalib.wording import flag, one_line
-from mmcalib.workflows.config_file import WrittenConfiguration
 from mmcalib.workflows.decision.budgets import BudgetSource
-from mmcalib.workflows.here import here
 from mmcalib.workflows.memory.figures import encoder_budget
 from mmcalib.workflows.memory.prediction import EngineArgs, MemoryPrediction
-from mmcalib.workflows.opening import context_of
-from mmcalib.workflows.refused import refusal
-from mmcalib.workflows.serve_flags import refused_flags
 
 _CACHE: Final = "mm_processor_cache_gb"
 # vLLM (0.32) where a checkpoint is not quantised as it is told.

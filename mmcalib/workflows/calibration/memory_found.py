@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.check import Check
-from mmcalib.derive.fixed_pool import FixedPool
+from mmcalib.checks.reserve import RESERVED
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.pools import FixedPool
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
-from mmcalib.result.traffic import ServedTraffic
+from mmcalib.results.memory import ServedTraffic
 from mmcalib.wording import flag, gib
 from mmcalib.workflows.calibration.proven import Proven
 from mmcalib.workflows.calibration.reviewed import Reviewed

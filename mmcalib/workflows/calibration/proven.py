@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mmcalib.checks.catalogue.engine import ENGINE_START
 from mmcalib.checks.check import Check
+from mmcalib.checks.reserve import ENGINE_START
+from mmcalib.engine.vllm_config import here, serves
 from mmcalib.files import write_text
 from mmcalib.workflows.calibration.reviewed import Reviewed
 from mmcalib.workflows.calibration.session import Session
-from mmcalib.workflows.here import here, serves
 from mmcalib.workflows.proof.prove import Proof, ReplaySource, prove
 from mmcalib.workflows.proof.round_trip import round_trip
 from mmcalib.workflows.proof.startup import Launch, not_started

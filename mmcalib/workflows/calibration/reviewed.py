@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mmcalib.checks.catalogue.assumptions import step
-from mmcalib.checks.catalogue.engine import moved_parts
 from mmcalib.checks.check import Check
+from mmcalib.checks.corpus import step
 from mmcalib.checks.dialect import Dialect
-from mmcalib.checks.facts import CheckFacts, CorpusFacts
+from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts
 from mmcalib.checks.judge import judge
-from mmcalib.checks.rule import CheckStage
+from mmcalib.checks.reserve import moved_parts
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import Modality
 from mmcalib.workflows.calibration.cache import cache_checks

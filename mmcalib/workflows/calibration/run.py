@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from mmcalib.engine.vllm_config import serves
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.locations.domains import allowing
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Interruptible, Progress
-from mmcalib.result.engine_yaml import engine_yaml
+from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.calibration.assemble import assemble
 from mmcalib.workflows.calibration.decided import derive
 from mmcalib.workflows.calibration.memory_found import begin_memory, predict_memory
@@ -23,7 +24,6 @@ from mmcalib.workflows.calibration.session import Shared, session_of
 from mmcalib.workflows.calibration.sources import Sources, find_model, read_corpus
 from mmcalib.workflows.device import require_cuda, require_vllm
 from mmcalib.workflows.gate.calibration import Calibration
-from mmcalib.workflows.here import serves
 from mmcalib.workflows.spec import Job, RunSoFar
 
 Proofs = dict[str, Proven]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
+from mmcalib.engine.vllm_config import here, open_model, takes_no_media
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Silent
@@ -16,10 +17,8 @@ from mmcalib.workflows.calibration.session import Session
 from mmcalib.workflows.calibration.sources import Sources
 from mmcalib.workflows.calibration.taken_in import LeftOut, taken_in
 from mmcalib.workflows.decision.texts import Texts
-from mmcalib.workflows.here import here
 from mmcalib.workflows.media_files import Files
 from mmcalib.workflows.memory.explored import as_served
-from mmcalib.workflows.opening import open_model, takes_no_media
 from mmcalib.workflows.read import ReadCorpus, files_of
 
 

@@ -14,19 +14,19 @@ from typing import Any
 from mmcalib.closing import Closing
 from mmcalib.derive.policy import FIT
 from mmcalib.domain.model import ModelInfo
-from mmcalib.engine.crew import OnceHost
+from mmcalib.engine.config_forms import WrittenConfiguration, trusted
+from mmcalib.engine.helpers import OnceHost
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
+from mmcalib.engine.vllm_config import refuse_unknown
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.scratch import Scratch
 from mmcalib.workflows.calibration.given import YourConfiguration, default_args, read_yours
-from mmcalib.workflows.config_file import WrittenConfiguration, trusted
 from mmcalib.workflows.memory.explored import refuse_too_small
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import Rehearsals
 from mmcalib.workflows.read import ReadCorpus
-from mmcalib.workflows.serve_flags import refuse_unknown
 from mmcalib.workflows.spec import Job
 from mmcalib.workflows.traffic.beside import ServingProcess
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.catalogue.corpus import SERVER_TAKES_FILES
 from mmcalib.checks.check import Check
-from mmcalib.derive.server import ServerRefusal, needed, server_refuses
+from mmcalib.checks.corpus import SERVER_TAKES_FILES
+from mmcalib.derive.admission import ServerRefusal, needed, server_refuses
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.server import Server
 from mmcalib.errors import CorpusError
-from mmcalib.result.server import with_variables
+from mmcalib.results.calibration import with_variables
 from mmcalib.wording import one_line
 from mmcalib.workflows.read import ReadCorpus
 

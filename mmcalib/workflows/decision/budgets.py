@@ -14,8 +14,8 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import Setting
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget
+from mmcalib.engine.vllm_config import here
 from mmcalib.errors import VllmRefused
-from mmcalib.workflows.here import here
 from mmcalib.workflows.media_files import Files, files
 
 # More than any item of a model that cannot chunk it.

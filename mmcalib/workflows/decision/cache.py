@@ -9,10 +9,11 @@ from itertools import chain, compress
 from typing import Final
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.derive.cache_floor import CacheFloor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count
-from mmcalib.derive.mm_cache import (
+from mmcalib.derive.policy import Policy
+from mmcalib.derive.processor_cache import (
+    CacheFloor,
     CacheSize,
     HitCurve,
     allowed_gib,
@@ -20,7 +21,6 @@ from mmcalib.derive.mm_cache import (
     hit_curve,
     written_gib,
 )
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmcalib.derive import counted
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.counted import SPOTS
-from mmcalib.derive.vllm_counts import VllmCounts
+from mmcalib.derive import counting
+from mmcalib.derive.costs import CostColumns, CostTable
+from mmcalib.derive.counting import SPOTS, VllmCounts
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import Modality, Shape
@@ -45,7 +43,7 @@ class EmbedCounter:
             return None
         if modality not in default.witnesses:
             found = count(host, default.setting, costs.shapes)
-            if found is None or not counted.reproduces(found, costs):
+            if found is None or not counting.reproduces(found, costs):
                 return None
         return cls(host, default, costs)
 
@@ -57,17 +55,17 @@ class EmbedCounter:
         if counts is None:
             return None
         rows = self.usual.shapes.places(counts.shapes)
-        same = counted.as_counted(counts, self.usual)[rows]
+        same = counting.as_counted(counts, self.usual)[rows]
         moved, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
         spots = (
-            counted.spots(self.usual, moved, counts)
+            counting.spots(self.usual, moved, counts)
             if len(moved) > SPOTS
             else list(self.usual.shapes.take(moved))
         )
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
         measured = [*checked, *self._uncounted(counts, touched)]
         table = remeasure(self.host, self.default, setting, measured)
-        return counted.filled(table, self.default, counts, checked)
+        return counting.filled(table, self.default, counts, checked)
 
     def _counts(self, setting: Setting, touched: Column) -> VllmCounts | None:
         """Of what may change, and of the heaviest that should not; of all, if one of these does."""
@@ -78,7 +76,7 @@ class EmbedCounter:
             asked = touched.copy()
             asked[surest] = True
             counts = count(self.host, setting, self.usual.shapes.take(np.flatnonzero(asked)))
-            if counts and counted.reproduces(counts, self.usual.take(surest)):
+            if counts and counting.reproduces(counts, self.usual.take(surest)):
                 return counts
         return count(self.host, setting, self.usual.shapes)
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive import limits
-from mmcalib.derive.choice import choose, levels
+from mmcalib.derive.frontier import choose, levels
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.setting import merged
 from mmcalib.progress import Progress

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mmcalib.derive.adequacy import Adequacy
-from mmcalib.derive.cache_floor import CacheFloor, cache_floor
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, retention
-from mmcalib.derive.limits import Count, Hint, Rounding
+from mmcalib.derive.limits import Adequacy, Count, Hint, Rounding
+from mmcalib.derive.processor_cache import CacheFloor, cache_floor
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.cost import Retention
 from mmcalib.domain.items import Skipped

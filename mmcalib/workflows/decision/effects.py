@@ -21,12 +21,12 @@ from mmcalib.derive.effects import (
 )
 from mmcalib.derive.limits import Hint
 from mmcalib.domain.setting import Setting
+from mmcalib.engine.vllm_config import here
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress, Task
 from mmcalib.workflows.decision.budgets import BudgetSource
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.footprints import Footprints, witnesses
-from mmcalib.workflows.here import here
 
 _BESIDE = "the installed versions fill it in; others refuse the setting beside it without it"
 

@@ -8,9 +8,8 @@ from itertools import chain
 from typing import Any
 
 from mmcalib.derive import frontier
-from mmcalib.derive.affected import affected, witness
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import Point
+from mmcalib.derive.frontier import Point, affected, witness
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.media_option import Value

@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mmcalib.census.census import Census, shape_order
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.cost_map import CostMap
-from mmcalib.derive.costs import CostTable, Mismatch, Refusal, Resampled
+from mmcalib.derive.costs import CostColumns, CostMap, CostTable, Mismatch, Refusal, Resampled
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Skipped

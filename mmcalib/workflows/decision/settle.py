@@ -9,12 +9,10 @@ from typing import Any
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.derive import limits
-from mmcalib.derive.adequacy import adequacy
-from mmcalib.derive.choice import choose
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import Count, Hint, Rounding
+from mmcalib.derive.frontier import Point, choose
+from mmcalib.derive.limits import Count, Hint, Rounding, adequacy
 from mmcalib.derive.policy import FIT
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.items import Skipped

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.cost_rule import cost_rule
-from mmcalib.derive.counted import as_counted
+from mmcalib.derive.costs import CostColumns, integers, sampled_rows
+from mmcalib.derive.counting import (
+    WITNESSES,
+    WITNESSES_AGAIN,
+    VllmCounts,
+    as_counted,
+    cost_rule,
+    witnesses,
+)
 from mmcalib.derive.item_cost import Basis, ItemCost
-from mmcalib.derive.sampled import integers, sampled_rows
-from mmcalib.derive.vllm_counts import VllmCounts
-from mmcalib.derive.witnesses import WITNESSES, WITNESSES_AGAIN, witnesses
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shape_columns import Column, Shapes

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from mmcalib.census.prompts import PromptCount
 from mmcalib.corpus.asking import bare, digest
-from mmcalib.derive.request import Between, text_tokens
+from mmcalib.derive.fit import Between, text_tokens
 from mmcalib.domain.asked import Asked
 from mmcalib.domain.items import Text
 from mmcalib.domain.shapes import MODALITIES, Modality

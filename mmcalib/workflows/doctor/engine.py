@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmcalib.checks.check import Check, CheckId, Status
+from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Look, Looked
-from mmcalib.engine.serving import serve_command
 from mmcalib.engine.wheels import BUILDS
 from mmcalib.errors import EngineError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.releases.constants import CPU_INDEX, GPU_MEMORY_UTILIZATION, INSTALL_CPU, INSTALL_CUDA
-from mmcalib.result.diagnosis import Backend
+from mmcalib.results.doctor import Backend
 from mmcalib.wording import gib
 
 ENGINE = CheckId("engine")

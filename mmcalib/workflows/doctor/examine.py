@@ -11,8 +11,8 @@ from mmcalib.errors import UsageError
 from mmcalib.gpus import present
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.progress import Progress, Silent
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.diagnosis import Diagnosis, PresentGpu
+from mmcalib.results.doctor import Diagnosis, PresentGpu
+from mmcalib.results.part import CheckResult
 from mmcalib.sizes import GIB
 from mmcalib.version import __version__
 from mmcalib.workflows.doctor.engine import ENGINE, EngineProbe, ask, engine_checks

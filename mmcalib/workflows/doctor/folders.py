@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.result.diagnosis import Folder
+from mmcalib.results.doctor import Folder
 from mmcalib.sizes import GIB, MIB
 from mmcalib.workflows.spec import cache_dir
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from mmcalib.checks.check import Check, CheckId
 from mmcalib.models import bundled
 from mmcalib.models.hub import DEFAULT_ENDPOINT, TRUE_WORDS, cache_folder, reachable
-from mmcalib.result.diagnosis import Hub
+from mmcalib.results.doctor import Hub
 
 TIMEOUT_S = 3.0
 

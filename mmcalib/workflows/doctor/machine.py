@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.derive.container import SHM_BYTES
+from mmcalib.derive.processor_cache import SHM_BYTES
 from mmcalib.processes.free_memory import CGROUP, MEMINFO, free_bytes
-from mmcalib.result.diagnosis import Host
+from mmcalib.results.doctor import Host
 from mmcalib.sizes import GIB, MIB
 
 HOST_MEMORY = CheckId("host memory")

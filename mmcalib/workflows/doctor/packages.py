@@ -10,7 +10,7 @@ from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.errors import OutputError
 from mmcalib.media.decode import selftest
 from mmcalib.releases.constants import INSTALL_CPU, INSTALL_CUDA, TESTED, TESTED_RANGE
-from mmcalib.result.diagnosis import Need, Package
+from mmcalib.results.doctor import Need, Package
 from mmcalib.scratch import Scratch
 from mmcalib.wording import one_line
 

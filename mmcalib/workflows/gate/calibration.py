@@ -12,9 +12,8 @@ from pydantic import PrivateAttr
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
 from mmcalib.locations.domains import allowing
-from mmcalib.result.calibration import CalibrationDocument
-from mmcalib.result.check_result import verdict_words
-from mmcalib.result_files import calibration_in, read_calibration
+from mmcalib.results.calibration import CalibrationDocument, calibration_in, read_calibration
+from mmcalib.results.part import verdict_words
 from mmcalib.wording import several
 from mmcalib.workflows.gate.counting import Counting
 from mmcalib.workflows.gate.presented import admitted

@@ -11,15 +11,14 @@ from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.requests import RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
-from mmcalib.derive.admission import Admission, admit
-from mmcalib.derive.gate import Gate
+from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.locations.location import BEHIND, Location
 from mmcalib.media.ending import examine_whole
 from mmcalib.media.file_names import MEDIA_ENDINGS, ending_of
-from mmcalib.result.checked import Checked
+from mmcalib.results.check import Checked
 from mmcalib.scratch import Scratch
 from mmcalib.workflows.gate.calibration import Calibration
 from mmcalib.workflows.gate.counting import Counting

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mmcalib.derive.bins import size_cells, token_bins
-from mmcalib.derive.cost_columns import CostColumns
-from mmcalib.derive.costs import Mismatch
+from mmcalib.derive.costs import CostColumns, Mismatch
+from mmcalib.derive.distribution import size_cells, token_bins
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.domain.text_bound import TextBound
-from mmcalib.result import costs as c
+from mmcalib.results import costs as c
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.gate.rules import ProvenRule

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from mmcalib.derive.admission import Admission
 from mmcalib.errors import CorpusError
-from mmcalib.result.checked import ReasonCounts
+from mmcalib.results.check import ReasonCounts
 from mmcalib.wording import one_line, plain
 from mmcalib.workflows.gate.calibration import Calibration
 

@@ -15,15 +15,15 @@ from mmcalib.corpus.request_line import RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import (
     Admission,
+    Gate,
     admit,
     admit_prompt,
     rejected,
     text_decides,
     undecided,
 )
-from mmcalib.derive.gate import Gate
+from mmcalib.derive.fit import Between
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
-from mmcalib.derive.request import Between
 from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Prompt, Skipped
 from mmcalib.scratch import Scratch

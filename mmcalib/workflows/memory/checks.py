@@ -7,24 +7,25 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
-from mmcalib.checks.catalogue.memory import (
+from mmcalib.checks.check import Check, CheckId, Status
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.items import INPUT_RESERVED
+from mmcalib.checks.reserve import (
     BETTER,
     CONCURRENCY,
+    ENCODER_RESERVED,
     KEEP_DEFAULTS,
     MEMORY_ON,
     PEAK_BY_FORMULA,
     PREDICTED,
+    RESERVED,
 )
-from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
-from mmcalib.checks.check import Check, CheckId, Status
-from mmcalib.checks.configuration import Configuration
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
-from mmcalib.result.traffic import ServedTraffic
+from mmcalib.results.memory import ServedTraffic
 from mmcalib.wording import gib, room
 from mmcalib.workflows.memory.accuracy import Component, components, misses
 from mmcalib.workflows.memory.cross_check import disagreement

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mmcalib.checks.configuration import Configuration, Configured
-from mmcalib.derive.cures import Engine, larger, smaller
-from mmcalib.derive.demand import Shortfall, WorstStep
-from mmcalib.derive.fixed_pool import fixed_pool
+from mmcalib.checks.facts import Configuration, Configured
+from mmcalib.derive.demand import Engine, Shortfall, WorstStep, larger, smaller
+from mmcalib.derive.pools import fixed_pool
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality

@@ -7,7 +7,7 @@ from typing import Any, Final
 from mmcalib.domain.budget import Budget
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
-from mmcalib.result.memory import Memory
+from mmcalib.results.memory import Memory
 from mmcalib.workflows.memory.cross_check import estimate_bytes
 from mmcalib.workflows.proof.startup import Started
 

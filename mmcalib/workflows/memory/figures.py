@@ -7,18 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mmcalib.derive.adequacy import Adequacy, adequacy
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.residency import residencies
+from mmcalib.derive.limits import Adequacy, adequacy, residencies
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.label import Label
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel
-from mmcalib.result.budget import EncoderBudget
-from mmcalib.result.memory import Memory
-from mmcalib.result.rehearsal import Phase, Rehearsal
+from mmcalib.results.memory import EncoderBudget, Memory, Phase, Rehearsal
 from mmcalib.version import __version__
 from mmcalib.workflows.memory.cross_check import disagreement, estimate_bytes
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmcalib.checks.catalogue.memory import KV_PINNED
 from mmcalib.checks.check import Check
-from mmcalib.checks.configuration import Configuration
-from mmcalib.derive.fixed_pool import FixedPool, fixed_pool
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.reserve import KV_PINNED
+from mmcalib.derive.pools import FixedPool, fixed_pool
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.result.evidence import Evidence
+from mmcalib.results.calibration import Evidence
 from mmcalib.wording import gib
 from mmcalib.workflows.memory.checks import predicted_shortfall
 from mmcalib.workflows.memory.cured import Ask

@@ -12,7 +12,8 @@ from mmcalib.closing import Closing
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
-from mmcalib.engine.crew import OnceHost
+from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration, trusted
+from mmcalib.engine.helpers import OnceHost
 from mmcalib.engine.messages import (
     Imagine,
     ListServeOptions,
@@ -21,21 +22,14 @@ from mmcalib.engine.messages import (
     ServeOptions,
     ServeTraffic,
 )
+from mmcalib.engine.vllm_config import refusal, refuse_unknown, refused_flags, saying_what_to_change
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, resolve
 from mmcalib.progress import Progress, StepLog
-from mmcalib.result.rehearsal import Rehearsal
-from mmcalib.workflows.config_file import (
-    UNNAMED,
-    WrittenConfiguration,
-    read_configuration,
-    trusted,
-)
+from mmcalib.results.memory import Rehearsal
 from mmcalib.workflows.memory.figures import rehearsal
-from mmcalib.workflows.refused import refusal, saying_what_to_change
-from mmcalib.workflows.serve_flags import refuse_unknown, refused_flags
 from mmcalib.workflows.spec import cache_dir
 
 AUTO = "auto"

@@ -8,11 +8,10 @@ from itertools import repeat
 import numpy as np
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks.catalogue.memory import CACHED_KEEP
 from mmcalib.checks.check import Check
-from mmcalib.checks.configuration import Configuration
-from mmcalib.derive.demand import LanguageStep, PromptsStep
-from mmcalib.derive.views import Pinned, pinned, repeated
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.reserve import CACHED_KEEP
+from mmcalib.derive.demand import LanguageStep, Pinned, PromptsStep, pinned, repeated
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.wording import gib, number
 from mmcalib.workflows.memory.predicted import Predicted

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mmcalib.checks.catalogue.reserve import RESERVED
 from mmcalib.checks.check import Check
-from mmcalib.checks.configuration import Configuration
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.reserve import RESERVED
 from mmcalib.wording import first_sentence
 from mmcalib.workflows.memory.predicted import Predicted
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mmcalib.checks.configuration import Configuration
+from mmcalib.checks.facts import Configuration
 from mmcalib.derive.demand import (
     Demand,
+    Excess,
     LanguageStep,
     Merge,
     PromptsStep,
     Resident,
     Shortfall,
     WorstStep,
+    excesses,
     worst_step,
 )
-from mmcalib.derive.encoder_input import Excess, excesses
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.derive.fix import Fix, Outcome, changed
-from mmcalib.derive.goal import Goal
-from mmcalib.derive.kept import NOTHING_KEPT, Keep
+from mmcalib.derive.fixes import NOTHING_KEPT, Fix, Goal, Keep, Outcome, changed
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import EngineError, MmcalibError
 from mmcalib.workflows.memory.prediction import MemoryPrediction

@@ -16,7 +16,7 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue, present
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.result.plan import Logged
+from mmcalib.results.plan import Logged
 from mmcalib.sizes import GIB
 from mmcalib.wording import gib
 

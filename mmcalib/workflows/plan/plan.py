@@ -8,25 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.derive.facts import Facts
-from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.goal import parse_goal
-from mmcalib.derive.kept import parse_kept
+from mmcalib.derive.fixes import Facts, Fix, parse_goal, parse_kept
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
+from mmcalib.engine.vllm_config import open_model, saying_what_to_change, takes_no_media
 from mmcalib.errors import EngineError, ModelError, UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, read_config, resolve
 from mmcalib.progress import Progress, Silent
-from mmcalib.result.plan import Plan
+from mmcalib.results.plan import Plan
 from mmcalib.version import __version__
-from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.memory.figures import memory
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of
-from mmcalib.workflows.opening import open_model, takes_no_media
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.planned import best, others, reserved, tried
@@ -39,7 +36,6 @@ from mmcalib.workflows.plan.reserving import (
     without_trap_hints,
 )
 from mmcalib.workflows.plan.searching import searched
-from mmcalib.workflows.refused import saying_what_to_change
 from mmcalib.workflows.spec import cache_dir
 
 _NO_CORPUS: Final = (

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.derive.fix import Fix, effective, spelled
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.fixes import SIZE_HINT
+from mmcalib.derive.fixes import SIZE_HINT, Fix, effective, spelled
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.plan import Combination, Price, TriedFix
+from mmcalib.results.part import CheckResult
+from mmcalib.results.plan import Combination, Price, TriedFix
 from mmcalib.workflows.memory.figures import memory
 from mmcalib.workflows.plan.bench import Bench
 from mmcalib.workflows.plan.reserving import Judged, judged, oom_words

@@ -8,17 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from mmcalib.checks.catalogue.limits import LIMIT, hint, unhinted
-from mmcalib.checks.catalogue.reserve import embeddings_alone
-from mmcalib.checks.catalogue.reserve import reserved_check as tokens_check
 from mmcalib.checks.check import Check
-from mmcalib.checks.configuration import Configured
+from mmcalib.checks.facts import Configured
+from mmcalib.checks.limits import LIMIT, hint, unhinted
+from mmcalib.checks.reserve import embeddings_alone
+from mmcalib.checks.reserve import reserved_check as tokens_check
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.cures import Engine
-from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, observed_oom
-from mmcalib.derive.fix import COSTS, Cost, Fix, Outcome
+from mmcalib.derive.demand import Demand, Engine, ObservedOom, Shortfall, observed_oom
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.fixes import SIZE_HINT, UTILIZATION
+from mmcalib.derive.fixes import COSTS, SIZE_HINT, UTILIZATION, Cost, Fix, Outcome
 from mmcalib.derive.limits import Count
 from mmcalib.derive.logs import StartupLog
 from mmcalib.domain.budget import Budget

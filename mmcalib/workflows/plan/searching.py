@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from mmcalib.derive.facts import Facts
-from mmcalib.derive.fix import LAST, Fix, Outcome
 from mmcalib.derive.fix_search import Evaluate, Found, cheapest
-from mmcalib.derive.fixes import every_fix
+from mmcalib.derive.fixes import LAST, Facts, Fix, Outcome, every_fix
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress

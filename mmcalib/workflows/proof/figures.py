@@ -5,8 +5,7 @@ from __future__ import annotations
 from mmcalib.domain.label import Label
 from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.messages import Replayed
-from mmcalib.result.memory import Memory
-from mmcalib.result.startup import ReplayResult, Startup
+from mmcalib.results.memory import Memory, ReplayResult, Startup
 from mmcalib.workflows.proof.burst import Burst
 from mmcalib.workflows.proof.replay import mismatched, rejected
 from mmcalib.workflows.proof.startup import Started

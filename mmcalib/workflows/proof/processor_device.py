@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mmcalib.checks.catalogue.engine import PROCESSOR_ON_GPU
 from mmcalib.checks.check import Check
+from mmcalib.checks.reserve import PROCESSOR_ON_GPU
 from mmcalib.domain.processed import Processed
 from mmcalib.domain.setting import Setting
 from mmcalib.domain.shapes import Modality

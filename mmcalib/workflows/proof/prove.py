@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.catalogue.engine import ENGINE_START, REPLAY
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.configuration import Configuration
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.reserve import ENGINE_START, REPLAY
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replayed
 from mmcalib.errors import EngineDied, EngineError, OutputError, VllmMoved

@@ -8,9 +8,9 @@ from itertools import compress
 from pathlib import Path
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.catalogue.engine import REPLAY
 from mmcalib.checks.check import Check
-from mmcalib.checks.configuration import Configuration
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.reserve import REPLAY
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt

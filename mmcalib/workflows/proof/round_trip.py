@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmcalib.checks.catalogue.file import ROUND_TRIP
 from mmcalib.checks.check import Check
+from mmcalib.checks.file import ROUND_TRIP
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.errors import EngineError, VllmMoved

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmcalib.checks.catalogue.engine import ENGINE_START, MEMORY_PROFILE
 from mmcalib.checks.check import Check
-from mmcalib.checks.configuration import Configuration
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.reserve import ENGINE_START, MEMORY_PROFILE
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.worker_memory import WorkerMemory

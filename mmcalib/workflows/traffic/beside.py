@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from mmcalib.checks.catalogue.assumptions import served_answers
-from mmcalib.checks.catalogue.memory import TRAFFIC_ON
 from mmcalib.checks.check import Check
+from mmcalib.checks.corpus import served_answers
+from mmcalib.checks.reserve import TRAFFIC_ON
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
-from mmcalib.result.traffic import ServedTraffic, TrafficFigures
+from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.wording import gib, number, several
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.predicted import Predicted

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from mmcalib.derive.load import Margin, thinned
+from mmcalib.derive.demand import Margin, thinned
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.traffic import Trace, Traffic, TrafficStep
-from mmcalib.result.peak_tensor import PeakTensor
-from mmcalib.result.traffic import (
+from mmcalib.results.memory import (
     EncoderCacheUse,
     HighestTrafficStep,
+    PeakTensor,
     TimelineStep,
     TrafficFigures,
 )

@@ -9,20 +9,20 @@ from typing import Any
 
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
+from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import BareRequest
+from mmcalib.engine.vllm_config import context_of, open_model
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models import ResolvedModel, cut_checkpoint, resolve
 from mmcalib.options.probe import PROBE
 from mmcalib.progress import Progress, Silent
-from mmcalib.result.rehearsal import Rehearsal
+from mmcalib.results.memory import Rehearsal
 from mmcalib.scratch import Scratch
 from mmcalib.wording import several
-from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.decision.texts import Texts
 from mmcalib.workflows.memory.figures import rehearsal
 from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
-from mmcalib.workflows.opening import context_of, open_model
 from mmcalib.workflows.proof.startup import CUT_LAYERS
 from mmcalib.workflows.read import ReadCorpus, read
 from mmcalib.workflows.spec import cache_dir

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks.catalogue.reserve import RESERVED
-from mmcalib.checks.catalogue.size_hints import SIZE_HINT
 from mmcalib.checks.check import Check
+from mmcalib.checks.reserve import RESERVED, SIZE_HINT
 from mmcalib.workflows.memory.checks import predicted_shortfall
 from mmcalib.workflows.memory.tokens_alone import Unrehearsed, in_tokens, no_gpu
 from mmcalib.workflows.validate.memory import ServedMemory, checks, unrehearsed

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from mmcalib.checks.check import Check, verdict
 from mmcalib.models import ResolvedModel
-from mmcalib.result.check_result import CheckResult
-from mmcalib.result.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
+from mmcalib.results.part import CheckResult
+from mmcalib.results.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus_figures import corpus_figures
 from mmcalib.workflows.memory.figures import encoder_budget, memory

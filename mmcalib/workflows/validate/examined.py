@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmcalib.checks.catalogue import kwargs as traps
-from mmcalib.checks.catalogue.effects import SETTINGS_EFFECT, effect_checks
-from mmcalib.checks.check import Check
+from mmcalib.checks import limits as traps
+from mmcalib.checks.check import Check, Taken
+from mmcalib.checks.file import SETTINGS_EFFECT, effect_checks
 from mmcalib.checks.judge import option_traps
-from mmcalib.checks.trap import Taken
 from mmcalib.derive.effects import settings
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
+from mmcalib.engine.vllm_config import here
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.effects import effects
 from mmcalib.workflows.decision.footprints import Footprints, witnesses
-from mmcalib.workflows.here import here
 from mmcalib.workflows.memory.checks import known_in_bytes
 from mmcalib.workflows.read import ReadCorpus
 from mmcalib.workflows.validate.findings import findings

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mmcalib.checks.catalogue import limits, prompts, reserve
-from mmcalib.checks.catalogue.corpus import MEDIA_SERVED
+from mmcalib.checks import items, limits, reserve
 from mmcalib.checks.check import Check
+from mmcalib.checks.corpus import MEDIA_SERVED
 from mmcalib.checks.dialect import Dialect, line
-from mmcalib.checks.facts import CheckFacts, Fullest, Tries
+from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Tries
 from mmcalib.checks.judge import judge
-from mmcalib.checks.rule import CheckStage
-from mmcalib.derive.cache_floor import CacheFloor, cache_floor, within_context
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
+from mmcalib.derive.processor_cache import CacheFloor, cache_floor, within_context
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.wording import several
@@ -79,12 +78,12 @@ def _fullest(subject: Subject) -> Fullest | None:
 
 def fullest(subject: Subject, largest: Mapping[Modality, int], *, own: bool) -> Fullest:
     """A prompt of as many of these largest items as the limits name."""
-    return Fullest(prompts.fullest(subject.counts, subject.engine_args, largest), own)
+    return Fullest(items.fullest(subject.counts, subject.engine_args, largest), own)
 
 
 def takes_fullest(subject: Subject, asks: BudgetSource, prompt: Fullest) -> bool:
     """Whether the model takes a longer context than the configuration has, which holds it."""
-    total = prompts.needed(prompt.most, TEXT_RESERVE_TOKENS)
+    total = items.needed(prompt.most, TEXT_RESERVE_TOKENS)
     return total > subject.budget.max_model_len and takes_context(asks, subject.engine_args, total)
 
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.census.sample import choose
-from mmcalib.checks.catalogue import items as traps
+from mmcalib.checks import items as traps
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect
-from mmcalib.checks.facts import CheckFacts, CorpusFacts, Fullest
+from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, Fullest
 from mmcalib.checks.judge import judge
-from mmcalib.checks.rule import CheckStage
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.engine.host import EngineHost

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks.catalogue.limits import LIMIT
-from mmcalib.checks.check import Check
+from mmcalib.checks.check import Check, Figures
 from mmcalib.checks.dialect import line
-from mmcalib.checks.room import Room
-from mmcalib.checks.trap import Figures
+from mmcalib.checks.facts import Room
+from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.demand import WorstStep
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.models import read_config, vocab_size

@@ -10,20 +10,14 @@ from typing import Any
 
 import yaml
 
-from mmcalib.checks.catalogue.file import ROUND_TRIP, Written, file_findings
 from mmcalib.checks.check import Check
+from mmcalib.checks.file import ROUND_TRIP, Written, file_findings
+from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration, trusted
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
+from mmcalib.engine.vllm_config import refusal, refused_flags
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.wording import one_line
-from mmcalib.workflows.config_file import (
-    UNNAMED,
-    WrittenConfiguration,
-    read_configuration,
-    trusted,
-)
-from mmcalib.workflows.refused import refusal
-from mmcalib.workflows.serve_flags import refused_flags
 from mmcalib.workflows.validate.spec import ValidateSession
 
 

@@ -6,25 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmcalib.checks.catalogue import limits, reserve
-from mmcalib.checks.catalogue.engine import BATCH_HOLDS_ITEM, CONFIGURATION_ACCEPTED
+from mmcalib.checks import limits, reserve
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import line
-from mmcalib.derive.adequacy import Adequacy
+from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, CONFIGURATION_ACCEPTED
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.limits import Count
+from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
+from mmcalib.engine.vllm_config import LISTS_MODELS, context_of, open_model, refusal, takes_no_media
 from mmcalib.errors import VllmRefused
 from mmcalib.models import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.workflows.decision.budgets import BudgetSource
-from mmcalib.workflows.opening import LISTS_MODELS, context_of, open_model, takes_no_media
-from mmcalib.workflows.refused import refusal
 
 _CHANGE = "change the setting that it names"
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from mmcalib.checks.catalogue.engine import BATCH_HOLDS_ITEM, ENGINE_START
-from mmcalib.checks.catalogue.file import ROUND_TRIP
 from mmcalib.checks.check import Check
-from mmcalib.workflows.here import here, serves
+from mmcalib.checks.file import ROUND_TRIP
+from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, ENGINE_START
+from mmcalib.engine.vllm_config import here, serves
 from mmcalib.workflows.proof.prove import Proof, ReplaySource, prove
 from mmcalib.workflows.proof.startup import Launch, not_started
 from mmcalib.workflows.read import ReadCorpus, files_of

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.gpus.gpu import Gpu
@@ -13,9 +14,8 @@ from mmcalib.locations.domains import allowing
 from mmcalib.options.option import checked
 from mmcalib.options.validate import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
-from mmcalib.result.validation import Validation
+from mmcalib.results.validation import Validation
 from mmcalib.scratch import Scratch
-from mmcalib.workflows.config_file import read_configuration
 from mmcalib.workflows.memory.rehearse import gpu_of
 from mmcalib.workflows.validate.concluded import concluded
 from mmcalib.workflows.validate.document import judged, refused, unread

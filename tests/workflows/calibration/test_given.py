@@ -11,7 +11,7 @@ from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
 from mmcalib.gpus import catalogue
 from mmcalib.models import ResolvedModel
-from mmcalib.result.check_result import CheckResult, verdict_words
+from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.workflows.calibration.given import given_check, refuse_unusable
 from mmcalib.workflows.memory.prediction import MemoryPrediction
 from tests.workflows.rehearsals import rehearsed

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mmcalib.derive.cache_floor import largest_item_bytes
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.processor_cache import largest_item_bytes
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES

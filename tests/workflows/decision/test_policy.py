@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.derive.adequacy import ADEQUATE
+from mmcalib.derive.limits import ADEQUATE
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Retention
 from mmcalib.domain.knobs import FrameSampling

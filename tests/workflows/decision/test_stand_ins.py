@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.costs import CostTable
+from mmcalib.derive.counting import WITNESSES, WITNESSES_AGAIN
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.witnesses import WITNESSES, WITNESSES_AGAIN
 from mmcalib.domain.cost import Cost
 from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.engine.messages import Blank, Counted, CountEmbeds, Measure, Measured

@@ -11,7 +11,7 @@ from mmcalib.derive.bounds import Ceiling
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.progress import Silent
-from mmcalib.result.costs import Costs, gate_of
+from mmcalib.results.costs import Costs, gate_of
 from mmcalib.workflows.decision.decision import Decision
 from mmcalib.workflows.gate.costs import costs
 from mmcalib.workflows.gate.rules import ProvenRule, prove_rules

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mmcalib.checks.catalogue.memory import BETTER, KEEP_DEFAULTS
+from mmcalib.checks.reserve import BETTER, KEEP_DEFAULTS
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.gpus import catalogue
-from mmcalib.result.traffic import ServedTraffic
+from mmcalib.results.memory import ServedTraffic
 from mmcalib.workflows.memory.checks import comparison_check
 from mmcalib.workflows.memory.predicted import Predicted
 from tests.report.serving import figures

@@ -10,15 +10,13 @@ from typing import Any, cast
 import pytest
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks.catalogue.encoder_input import INPUT_RESERVED
-from mmcalib.checks.catalogue.reserve import RESERVED, embeddings_alone
 from mmcalib.checks.check import Check, verdict
-from mmcalib.derive.adequacy import Adequacy
+from mmcalib.checks.items import INPUT_RESERVED
+from mmcalib.checks.reserve import RESERVED, embeddings_alone
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.cures import Engine
-from mmcalib.derive.demand import LanguageStep, Merge, PromptsStep, WorstStep
+from mmcalib.derive.demand import Engine, LanguageStep, Merge, PromptsStep, WorstStep
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.derive.limits import Count
+from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.rehearsed import (

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmcalib.derive.facts import Facts
-from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.goal import Goal
+from mmcalib.derive.fixes import Facts, Fix, Goal
 from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import VllmRefused

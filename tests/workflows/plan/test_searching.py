@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmcalib.derive.fix import Fix
 from mmcalib.derive.fix_search import Found
-from mmcalib.derive.goal import Goal
+from mmcalib.derive.fixes import Fix, Goal
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus import catalogue

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmcalib.checks.catalogue import reserve
-from mmcalib.checks.catalogue.reserve import ENCODER_RESERVED, RESERVED
-from mmcalib.checks.catalogue.size_hints import SIZE_HINT
+from mmcalib.checks import reserve
 from mmcalib.checks.check import Check
+from mmcalib.checks.reserve import ENCODER_RESERVED, RESERVED, SIZE_HINT
 from mmcalib.derive.limits import Count
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
+from mmcalib.engine.vllm_config import here
 from mmcalib.gpus import catalogue
 from mmcalib.models import ResolvedModel
-from mmcalib.workflows.here import here
 from mmcalib.workflows.memory.checks import reserved_check
 from mmcalib.workflows.memory.predicted import Predicted
 from mmcalib.workflows.memory.rehearse import on_gpu

@@ -1,1 +1,0 @@
-"""What goes wrong with configurations that people write by hand: one finding for each trap."""

@@ -1,0 +1,292 @@
+"""Corpus readable, served; assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmcalib.checks.check import ASSUMED, Check, CheckId
+from mmcalib.checks.dialect import Dialect, line
+from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Rule
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.wording import one_line, several, without_particulars
+
+CORPUS_READABLE = CheckId("corpus readable")
+STAND_INS_AGREE = CheckId("stand-ins agree")
+AUDIO_LENGTH = CheckId("audio length")
+REAL_ITEMS = CheckId("real items measured")
+SERVER_TAKES_FILES = CheckId("server takes the files")
+MODALITIES_SERVED = CheckId("modalities served")
+MEDIA_SERVED = CheckId("media served")
+ITEMS_LOAD = CheckId("items load")
+MODALITY_LOADS = CheckId("{} items load")
+ACCEPTED = CheckId("{} items accepted")
+UNSEEN = CheckId("{} measured")
+
+_SHOWN = 3
+# Decoders differ in how they pad the ends of a sound: by less than a frame of features, 10 ms.
+_SAME_SAMPLES = 160
+
+
+def _names(path: str, reason: str) -> tuple[str, ...]:
+    """The item; and the reason, where it has particulars, which may be names, too."""
+    return (path,) if without_particulars(reason) == reason else (path, reason)
+
+
+def _readable(facts: CheckFacts) -> Iterator[Check]:
+    corpus = facts.corpus
+    if not corpus.skipped:
+        yield Check(CORPUS_READABLE, "pass", f"all {corpus.files} files read")
+        return
+    first = corpus.skipped[0]
+    yield Check(
+        CORPUS_READABLE,
+        "warn",
+        f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}",
+        "skipped.jsonl lists them with reasons",
+        _names(first.path, first.reason),
+    )
+
+
+def _agreement(facts: CheckFacts) -> Iterator[Check]:
+    table = facts.decision.default_table
+    if table.out_of_reach:
+        others = f"; {table.compared} others were" if table.compared else ""
+        yield Check(
+            REAL_ITEMS,
+            "warn",
+            f"{table.out_of_reach} sampled items were not loaded, because their files are out of "
+            f"reach: blanks of their size stand for them{others}",
+            "run where they can be read; --allowed-media-domains reads remote ones",
+        )
+    if not table.mismatches:
+        if count := table.compared:
+            detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
+            yield Check(STAND_INS_AGREE, "pass", detail)
+        return
+    first = table.mismatches[:_SHOWN]
+    shown = "; ".join(
+        f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})" for m in first
+    )
+    yield Check(
+        STAND_INS_AGREE,
+        "warn",
+        f"{len(table.mismatches)} of {table.compared} sampled items differ; the real one counts: "
+        f"{shown}",
+        "raise --sample to measure more real items",
+        tuple(m.exemplar for m in first),
+    )
+
+
+def _sounds(facts: CheckFacts) -> Iterator[Check]:
+    """librosa decodes and resamples by other code than vLLM does."""
+    table = facts.corpus.table
+    if not table.resampled:
+        if table.of("audio").has("real").any():
+            detail = "not compared: librosa is not installed beside vLLM, or reads none of them"
+            yield Check(AUDIO_LENGTH, "skip", detail, "pip install librosa")
+        return
+    differ = [
+        one
+        for one in table.resampled
+        if abs(one.vllm_samples - one.librosa_samples) > _SAME_SAMPLES
+    ]
+    if not differ:
+        detail = f"{len(table.resampled)} sampled sounds are as long in librosa, resampled"
+        yield Check(AUDIO_LENGTH, "pass", detail)
+        return
+    shown = "; ".join(
+        f"{one.exemplar}: vLLM {one.vllm_samples:,} samples, librosa {one.librosa_samples:,}"
+        for one in differ[:_SHOWN]
+    )
+    yield Check(
+        AUDIO_LENGTH,
+        "warn",
+        f"{len(differ)} of {len(table.resampled)} sampled sounds, resampled for the model, have "
+        f"another length in librosa: {shown}; vLLM's counts",
+        "listen to them, and convert them to WAV or FLAC",
+        tuple(one.exemplar for one in differ[:_SHOWN]),
+    )
+
+
+def _loaded(facts: CheckFacts) -> Iterator[Check]:
+    """What vLLM's loader fails on; `run` lists each such item as skipped, and fails where it is
+    most of a modality: that is a broken installation.
+    """
+    if unreadable := facts.corpus.unreadable:
+        first = unreadable[0]
+        yield Check(
+            ITEMS_LOAD,
+            "warn",
+            f"{len(unreadable)} cannot be loaded, such as {first.path}: {first.reason}",
+            "remove or convert them: such requests fail",
+            _names(first.path, first.reason),
+        )
+
+
+def _fails_to_load(table: CostTable, modality: Modality) -> Iterator[Check]:
+    failed = table.failed.get(modality, 0)
+    loaded = int(table.of(modality).has("real").sum())
+    if failed > loaded:
+        yield Check(
+            MODALITY_LOADS.of(modality),
+            "fail",
+            f"vLLM's own loader fails on {failed} of {failed + loaded} sampled {modality} "
+            "items that other libraries read; skipped.jsonl has its words",
+            "convert them, or install what vLLM needs to decode them",
+        )
+
+
+def _accepted(facts: CheckFacts) -> Iterator[Check]:
+    """Odd items are the user's affair; most of a modality refused is a broken installation."""
+    table = facts.corpus.table
+    if facts.dialect is Dialect.FLAGS:
+        for modality in MODALITIES:
+            yield from _fails_to_load(table, modality)
+            yield from _refused(table, modality, facts.dialect)
+    else:
+        for modality in sorted({refusal.shape.modality for refusal in table.refusals}):
+            yield from _refused(table, modality, facts.dialect)
+
+
+def _refused(table: CostTable, modality: Modality, dialect: Dialect) -> Iterator[Check]:
+    refused = [r for r in table.refusals if r.shape.modality == modality]
+    if not refused:
+        return
+    items, taken = sum(r.count for r in refused), table.of(modality).items()
+    first, number = refused[0], dialect.number
+    whatever = dialect.say(flags=" whatever the limits", lines="")
+    yield Check(
+        ACCEPTED.of(modality),
+        "fail" if items > taken else "warn",
+        f"vLLM refuses {number(items)} of {number(items + taken)}{whatever}, such as "
+        f"{first.exemplar} ({first.shape}): {first.reason}",
+        dialect.say(
+            flags="remove or convert them, or install what the reason names: such requests will "
+            "fail",
+            lines="remove or convert them: such requests fail",
+        ),
+        _names(first.exemplar, first.reason),
+    )
+
+
+def _served(facts: CheckFacts) -> Iterator[Check]:
+    """Modalities of the corpus that the configuration rejects as a whole."""
+    left_out = facts.corpus.left_out
+    if not left_out:
+        return
+    if facts.dialect is Dialect.FLAGS:
+        detail = f"left out: {'; '.join(left_out.values())}"
+        yield Check(MODALITIES_SERVED, "warn", detail, "requests with them will be rejected")
+        return
+    one = {m: 1 for m in left_out if m in facts.model.modalities}
+    limits = facts.configuration.engine_args.get("limit_mm_per_prompt") or {}
+    yield Check(
+        MODALITIES_SERVED,
+        "fail",
+        f"{', '.join(left_out.values())} of the corpus are rejected: the configuration admits none",
+        line("limit_mm_per_prompt", {**limits, **one}) if one else "serve them with another model",
+    )
+
+
+def _unseen(facts: CheckFacts) -> Iterator[Check]:
+    """Modalities that were asked for with --count and of which the corpus has no item."""
+    judged = facts.configuration
+    for modality, count in judged.counts.items():
+        if count.value and not judged.table.of(modality):
+            most = judged.budget.max_tokens_per_item.get(modality, 0)
+            yield Check(
+                UNSEEN.of(modality),
+                "warn",
+                f"--count admits {count.value} {modality} items and the corpus holds none: vLLM's "
+                f"own largest, {most} tokens, is reserved for",
+                f"add {modality} files to --data",
+            )
+
+
+_CORPUS = frozenset({Need.CORPUS})
+_DECISION = frozenset({Need.DECISION})
+CORPUS_RULES = (
+    Rule((CORPUS_READABLE,), {CheckStage.DECIDED: 10, CheckStage.MEASURED: 10}, _readable, _CORPUS),
+    Rule((REAL_ITEMS, STAND_INS_AGREE), {CheckStage.DECIDED: 20}, _agreement, _DECISION),
+    Rule((AUDIO_LENGTH,), {CheckStage.DECIDED: 25, CheckStage.MEASURED: 25}, _sounds, _CORPUS),
+    Rule((ITEMS_LOAD,), {CheckStage.MEASURED: 30}, _loaded, _CORPUS),
+    Rule(
+        (MODALITY_LOADS, ACCEPTED),
+        {CheckStage.DECIDED: 30, CheckStage.MEASURED: 40},
+        _accepted,
+        _CORPUS,
+    ),
+    Rule((MODALITIES_SERVED,), {CheckStage.DECIDED: 40, CheckStage.MEASURED: 20}, _served, _CORPUS),
+    Rule((UNSEEN,), {CheckStage.DECIDED: 100}, _unseen, _DECISION),
+)
+
+
+COUNT = CheckId(f"{ASSUMED}{{}} count")
+ANSWER = CheckId(f"{ASSUMED}answer length")
+SERVED_ANSWER = CheckId(f"{ASSUMED}answers in traffic")
+STEP = CheckId(f"{ASSUMED}step size")
+
+
+def _counts(facts: CheckFacts) -> Iterator[Check]:
+    for modality, count in facts.configuration.counts.items():
+        if count.label != "assumed":
+            continue
+        why = "no request of the corpus carries one"
+        if facts.corpus.requests == 0:
+            why = "the corpus has no requests"
+        yield Check(
+            COUNT.of(modality),
+            "warn",
+            f"{count.value} {modality} per prompt: {why}. vLLM answers a request that carries more "
+            "with HTTP 400",
+            f"--requests FILE counts them, --count {modality}=N says it",
+        )
+
+
+def _answer(facts: CheckFacts) -> Iterator[Check]:
+    """Where the context is made to fit: then an answer ends where it does."""
+    policy, longest = facts.policy, facts.prompt
+    unsaid = policy.text_reserve_tokens == TEXT_RESERVE_TOKENS
+    if policy.max_model_len != FIT or not unsaid or not isinstance(longest, Fit):
+        return
+    if longest.longest.answer_tokens is None:
+        what = "text and answer" if longest.longest.text is None else "the answer"
+        yield Check(
+            ANSWER,
+            "warn",
+            f"{TEXT_RESERVE_TOKENS:,} tokens for {what}: the longest prompt does not say. With "
+            f"--max-model-len fit vLLM cuts longer answers short",
+            "--text-reserve-tokens N says it, max_tokens in the requests too",
+        )
+
+
+def served_answers(unsaid: int, tokens: int) -> Check:
+    """Of `unsaid` requests that were served in rehearsal with answers of so many `tokens`."""
+    return Check(
+        SERVED_ANSWER,
+        "warn",
+        f"{tokens:,} tokens in {several(unsaid, 'request')} of the rehearsed traffic, which do not "
+        "say. Longer ones keep the KV cache longer: fewer requests run at once, and more wait",
+        "max_tokens in the requests of --requests says it",
+    )
+
+
+def step(tokens: int, device: str) -> Check:
+    """Where neither a GPU nor a number was named."""
+    return Check(
+        STEP,
+        "warn",
+        f"{tokens:,} tokens, from vllm serve's default on this machine ({device}). It is written, "
+        "so it stays so on a GPU whose own default is another: slower prefill where that is more, "
+        "more memory for the encoder where it is less",
+        "--gpu NAME takes that GPU's default, --max-num-batched-tokens N says it",
+    )
+
+
+ASSUMPTION_RULES = (
+    Rule((COUNT,), {CheckStage.DECIDED: 55}, _counts, frozenset({Need.CORPUS})),
+    Rule((ANSWER,), {CheckStage.DECIDED: 75}, _answer),
+)

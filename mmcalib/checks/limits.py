@@ -1,0 +1,245 @@
+"""Limit_mm_per_prompt, hints, kwargs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.dialect import line
+from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Rule
+from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
+from mmcalib.derive.limits import Count
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import MODALITIES, Modality, Shape
+from mmcalib.releases.constants import UNSAID_LIMIT
+
+LIMIT_OF = CheckId("limit of {}")
+EVERY_LIMITED = CheckId("every modality limited")
+
+LIMIT = "limit_mm_per_prompt"
+
+_SIZES = {
+    "image": ("width", "height"),
+    "video": ("num_frames", "width", "height"),
+    "audio": ("length",),
+}
+
+
+def counts(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, Count]:
+    """How many items of each modality of the model one prompt may carry under these arguments."""
+    limits = engine_args.get(LIMIT) or {}
+    found: dict[Modality, Count] = {}
+    for modality, most in opened.modalities.items():
+        value = options(limits, modality).get("count", UNSAID_LIMIT)
+        reason = "the configuration says so"
+        if modality not in limits:
+            value, reason = UNSAID_LIMIT, "nothing is said: vLLM's own limit"
+        if most is not None and value > most:
+            value, reason = most, "the model takes no more"
+        if engine_args.get("language_model_only"):
+            value, reason = 0, "language_model_only"
+        found[modality] = Count(value, reason, "given")
+    return found
+
+
+def as_read(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with limits as vLLM reads them: it takes '2' and 2.0 for 2."""
+    args = dict(engine_args)
+    if args.get(LIMIT):
+        args[LIMIT] = {name: _whole(value) for name, value in args[LIMIT].items()}
+    return args
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _whole(inner) for name, inner in value.items()}
+    return None if value is None else int(value)
+
+
+def options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
+    """Count and size hint of one modality, as a mapping."""
+    value = limits.get(modality)
+    if isinstance(value, Mapping):
+        return {name: inner for name, inner in value.items() if inner is not None}
+    return {} if value is None else {"count": value}
+
+
+def hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
+    """Only the size hint of one modality."""
+    return {n: v for n, v in options(limits, modality).items() if n in _SIZES.get(modality, ())}
+
+
+def unhinted(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arguments with counts and no size hints."""
+    limits = engine_args.get(LIMIT) or {}
+    plain = {m: options(limits, m).get("count", UNSAID_LIMIT) for m in limits}
+    return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
+
+
+def limit_findings(engine_args: Mapping[str, Any], opened: ModelInfo) -> Iterator[Check]:
+    """Names in `limit_mm_per_prompt` that mean nothing to this model."""
+    limits = engine_args.get(LIMIT) or {}
+    takes = ", ".join(opened.modalities)
+    for modality in limits:
+        if modality in opened.modalities:
+            yield from _misspelt(limits, modality)
+            continue
+        if options(limits, modality).get("count") == 0 and modality in MODALITIES:
+            continue
+        near = difflib.get_close_matches(modality, list(opened.modalities), n=1)
+        remedy = f"remove it from {LIMIT.replace('_', '-')}"
+        if near:
+            remedy = line(LIMIT, {near[0]: limits[modality]})
+        yield Check(
+            LIMIT_OF.of(modality),
+            "fail" if near else "warn",
+            f"the model takes {takes}: vLLM ignores a limit of {modality} without a word",
+            remedy,
+        )
+
+
+def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
+    known = ("count", *_SIZES.get(modality, ()))
+    for name in options(limits, modality):
+        if name not in known:
+            yield Check(
+                LIMIT_OF.of(f"{modality}: {name}"),
+                "warn",
+                f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}",
+                line(LIMIT, {modality: {n: v for n, v in options(limits, modality).items()
+                                        if n in known}}),
+            )  # fmt: skip
+
+
+def unwritten(
+    engine_args: Mapping[str, Any],
+    opened: ModelInfo,
+    budget: Budget,
+    without: Budget | None,
+    gain: str,
+) -> Iterator[Check]:
+    """A modality that nobody limits has vLLM's limit of 999. `without` is the budget if the one of
+    them that sets the budget were 0, None where that would leave nothing or none of them sets it;
+    `gain` says what that brings in memory.
+
+    Where nothing at all is written, the first modality of a model is what it is there for.
+    """
+    limits = engine_args.get(LIMIT) or {}
+    missing = [m for m in opened.modalities if m not in limits]
+    if not missing or engine_args.get("language_model_only"):
+        return
+    largest = {m: budget.max_tokens_per_item.get(m, 0) for m in missing}
+    each = "; ".join(f"one {m} may take {tokens:,} tokens" for m, tokens in largest.items())
+    detail = f"{', '.join(missing)} not limited, so up to {UNSAID_LIMIT} in a prompt: {each}"
+    known = {m: limits.get(m, 1) for m in opened.modalities}
+    remedy = f"{line(LIMIT, known)}, or as many as you serve"
+    worst = budget.profiled_modality
+    if worst in missing:
+        detail += f"; {worst} sets the encoder budget of {budget.encoder_budget_tokens:,} tokens"
+        if without is not None:
+            if without.encoder_budget_tokens < budget.encoder_budget_tokens:
+                detail += f", {without.encoder_budget_tokens:,} with {worst}: 0{gain}"
+            if limits or worst != next(iter(opened.modalities)):
+                remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
+    yield Check(EVERY_LIMITED, "warn", detail, remedy)
+
+
+def _named(facts: CheckFacts) -> Iterator[Check]:
+    return limit_findings(facts.configuration.engine_args, facts.model)
+
+
+def _unwritten(facts: CheckFacts) -> Iterator[Check]:
+    judged, tries = facts.configuration, facts.tries
+    return unwritten(judged.engine_args, facts.model, judged.budget, tries.without, tries.gain)
+
+
+def _not_taken(facts: CheckFacts) -> Iterator[Check]:
+    """A count that was given of what the model does not take."""
+    taken = facts.configuration.counts
+    for modality, count in facts.policy.count.items():
+        if count and modality not in taken:
+            yield Check(
+                LIMIT_OF.of(modality),
+                "warn",
+                f"the model takes {', '.join(taken)}: --count {modality}={count} admits nothing",
+                f"leave out --count {modality}={count}",
+            )
+
+
+LIMIT_RULES = (
+    Rule((LIMIT_OF,), {CheckStage.DECIDED: 105}, _not_taken, frozenset({Need.DECISION})),
+    Rule((LIMIT_OF,), {CheckStage.WRITTEN: 10}, _named, frozenset({Need.MODEL})),
+    Rule(
+        (EVERY_LIMITED,), {CheckStage.WRITTEN: 20}, _unwritten, frozenset({Need.MODEL, Need.TRIES})
+    ),
+)
+
+
+SCOPE = CheckId("{} scope")
+
+KWARGS = "mm_processor_kwargs"
+SCOPES: dict[Modality, str] = {
+    "image": "images_kwargs",
+    "video": "videos_kwargs",
+    "audio": "audio_kwargs",
+}
+
+
+def flat(engine_args: Mapping[str, Any]) -> list[str]:
+    """Processor options that are written for all modalities at once."""
+    return [name for name in engine_args.get(KWARGS) or {} if name not in SCOPES.values()]
+
+
+def without(engine_args: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The arguments less one flat option."""
+    rest = {key: value for key, value in engine_args[KWARGS].items() if key != name}
+    return {**engine_args, KWARGS: rest}
+
+
+def scoped(engine_args: Mapping[str, Any], name: str, modality: Modality) -> dict[str, Any]:
+    """The arguments with one flat option moved into the scope of one modality."""
+    rest = without(engine_args, name)[KWARGS]
+    scope = SCOPES[modality]
+    inner = {**rest.get(scope, {}), name: value_at(engine_args, (KWARGS, name))}
+    return {**engine_args, KWARGS: {**rest, scope: inner}}
+
+
+def changed(
+    with_: Footprint, less: Footprint
+) -> dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]]:
+    """Per modality the witness that an option changes most: as it is without it, and with it."""
+    found: dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]] = {}
+    for shape, after in with_.items.items():
+        before = less.items.get(shape)
+        if before is None or before.tokens == after.tokens or before.refusal or after.refusal:
+            continue
+        best = found.get(shape.modality)
+        if best is None or abs(before.tokens - after.tokens) > abs(best[1].tokens - best[2].tokens):
+            found[shape.modality] = (shape, before, after)
+    return found
+
+
+def bleeding(
+    name: str,
+    moved: Mapping[Modality, tuple[Shape, ItemOutcome, ItemOutcome]],
+    remedies: Mapping[Modality, Mapping[str, Any]],
+) -> Check | None:
+    """A flat option that changes several modalities; `remedies` are the arguments that were tried
+    and change the one only.
+    """
+    if len(moved) < 2:
+        return None
+    cases = "; ".join(
+        f"{m} of {shape}: {before.tokens:,} → {after.tokens:,} tokens"
+        for m, (shape, before, after) in moved.items()
+    )
+    lines = [f"{line(KWARGS, args[KWARGS])}  # for {m} alone" for m, args in remedies.items()]
+    return Check(
+        SCOPE.of(name),
+        "warn",
+        f"{name} is written flat and changes {' and '.join(moved)}: {cases}",
+        "\n".join(lines),
+    )

@@ -1,0 +1,372 @@
+"""Profile against worst step; caches; memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mmcalib.checks.check import KEEP, NOT_STARTED, Check, CheckId
+from mmcalib.checks.dialect import Dialect, line
+from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Room, Rule
+from mmcalib.checks.limits import LIMIT, hint, options
+from mmcalib.derive.limits import Adequacy, Count, adequacy
+from mmcalib.derive.processor_cache import CacheFloor, parts, written_gib
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.nested import merged
+from mmcalib.domain.shapes import Modality
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
+from mmcalib.sizes import GIB
+from mmcalib.wording import gib
+
+# In bytes it takes the place of the one in tokens.
+RESERVED = CheckId("adequately reserved")
+ENCODER_RESERVED = CheckId("encoder reserved")
+
+_FLAGS = (
+    "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
+    "--max-tokens-per-item, or --allow-under-reserve"
+)
+_LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """Engine arguments that are tried before they are proposed, and the lines that bring them;
+    `knob` at `value` makes items smaller.
+    """
+
+    engine_args: Mapping[str, Any]
+    lines: str
+    knob: Knob | None = None
+    value: Value = 0
+
+
+def reserved(
+    engine_args: Mapping[str, Any], budget: Budget, served: Mapping[Modality, Count]
+) -> Adequacy:
+    """R4 in tokens; a profile that is skipped encodes none."""
+    found = adequacy(budget, {m: count.value for m, count in served.items()})
+    if engine_args.get("skip_mm_profiling"):
+        return replace(found, profiled_tokens=0)
+    return found
+
+
+def embeddings_alone(budget: Budget) -> Check | None:
+    """R4 of a configuration that takes embeddings and no media: the cache holds what is handed in,
+    and vLLM's profile runs and holds nothing of it. None of any other.
+    """
+    if budget.max_tokens_per_item or not budget.encoder_budget_tokens:
+        return None
+    return Check(
+        RESERVED,
+        "warn",
+        f"embeddings alone are taken: up to {budget.encoder_cache_size:,} tokens of them stay in "
+        "the encoder cache, and vLLM's startup profile holds none",
+    )
+
+
+def reserved_check(
+    found: Adequacy,
+    modality: Modality | None,
+    cures: Sequence[str],
+    dialect: Dialect = Dialect.LINES,
+    *,
+    allowed: bool = False,
+) -> Check:
+    """R4 in tokens; `cures` are what a user may say with which it passes, each tried. `allowed`: by
+    --allow-under-reserve.
+    """
+    number = dialect.number
+    detail = (
+        f"vLLM's startup profile encodes {number(found.profiled_tokens)} tokens, one step at most "
+        f"{number(found.worst_step_tokens)}{found.of}: {found.ratio:.2f}"
+    )
+    if found.passes:
+        return Check(RESERVED, "pass", detail)
+    starts = dialect.say(
+        flags="the engine would start and may run out of memory under load",
+        lines="the engine starts, looks roomy and may run out of memory under load of "
+        f"{modality or 'media'}",
+    )
+    return Check(
+        RESERVED,
+        "warn" if allowed else "fail",
+        f"under-reserved: {detail}; {starts}",
+        "\n".join(cures) or dialect.say(flags=_FLAGS, lines=_LINES),
+    )
+
+
+def skipped_profile(
+    engine_args: Mapping[str, Any], found: Adequacy, room: Room | None
+) -> Check | None:
+    """`skip_mm_profiling` leaves the encoder out of what is reserved; `room` where it was
+    rehearsed.
+    """
+    if not engine_args.get("skip_mm_profiling"):
+        return None
+    size, lower = "", ""
+    if room is not None:
+        size = f" and take {gib(room.peak_bytes)}"
+        lower = f", or {line('gpu_memory_utilization', room.utilization)}"
+    return Check(
+        ENCODER_RESERVED,
+        "fail",
+        "skip_mm_profiling: nothing is reserved for the encoder, though one step may encode "
+        f"{found.worst_step_tokens:,} tokens{size}; that memory is given to the KV cache",
+        f"remove skip-mm-profiling{lower}",
+    )
+
+
+def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> Iterator[Cure]:
+    """What may make an under-reserved configuration honest: the size of the hint as a cap of the
+    processor, in the spelling that it has; or no hint.
+    """
+    modality = budget.profiled_modality
+    limits = engine_args.get(LIMIT) or {}
+    size = hint(limits, modality) if modality else {}
+    if modality is None or not size:
+        return
+    plain = {**limits, modality: options(limits, modality).get("count", 1)}
+    without = {**engine_args, LIMIT: plain}
+    for knob in opened.knobs:
+        value = knob.value_for_size(size) if knob.modality == modality else None
+        if value is not None:
+            kwargs = merged(engine_args.get(knob.argument), knob.kwargs(value))
+            lines = f"{line(LIMIT, plain)} and {line(knob.argument, kwargs)}"
+            yield Cure({**without, knob.argument: kwargs}, lines, knob, value)
+    yield Cure(without, line(LIMIT, plain))
+
+
+def reserved_in_tokens(facts: CheckFacts) -> Check:
+    judged, tries = facts.configuration, facts.given_tries
+    alone = embeddings_alone(judged.budget) if facts.dialect is Dialect.LINES else None
+    return alone or reserved_check(
+        judged.adequacy,
+        judged.budget.profiled_modality,
+        tries.cures if tries else (),
+        facts.dialect,
+        allowed=facts.policy.allow_under_reserve,
+    )
+
+
+def _reserved(facts: CheckFacts) -> Iterator[Check]:
+    yield reserved_in_tokens(facts)
+
+
+def _skipped(facts: CheckFacts) -> Iterator[Check]:
+    judged = facts.configuration
+    check = skipped_profile(judged.engine_args, judged.adequacy, facts.tries.room)
+    if check is not None:
+        yield check
+
+
+RESERVE_RULES = (
+    Rule((RESERVED,), {CheckStage.DECIDED: 160, CheckStage.WRITTEN: 70}, _reserved),
+    Rule((ENCODER_RESERVED,), {CheckStage.WRITTEN: 50}, _skipped, frozenset({Need.TRIES})),
+)
+
+
+SIZE_HINT = CheckId("{} size hint")
+HINT_WITHIN = CheckId("{} hint within the maximum")
+
+
+def hint_findings(
+    engine_args: Mapping[str, Any],
+    opened: ModelInfo,
+    budget: Budget,
+    plain: Budget,
+    remedy: str,
+) -> Iterator[Check]:
+    """Per size hint: whether vLLM heeds it, and what it shrinks. `plain` is the budget of the same
+    configuration without hints; both with their dummies. `remedy` is what makes it honest.
+    """
+    limits = engine_args.get(LIMIT) or {}
+    for modality in opened.modalities:
+        size = hint(limits, modality)
+        dummy, largest = budget.dummies.get(modality), plain.dummies.get(modality)
+        if size and dummy is not None and largest is not None:
+            yield from _clamped(limits, modality, size, largest)
+            yield _shrunk(limits, modality, budget, plain, dummy, remedy)
+
+
+def _clamped(
+    limits: Mapping[str, Any], modality: Modality, size: Mapping[str, int], largest: Dummy
+) -> Iterator[Check]:
+    above = {axis: most for axis, most in largest.size.items() if size.get(axis, 0) > most}
+    if not above:
+        return
+    asked = ", ".join(f"{axis} {size[axis]:,}" for axis in above)
+    takes = ", ".join(f"{axis} {most:,}" for axis, most in above.items())
+    kept = {n: v for n, v in options(limits, modality).items() if n not in above}
+    value = kept if len(kept) > 1 or "count" not in kept else kept["count"]
+    yield Check(
+        HINT_WITHIN.of(modality),
+        "warn",
+        f"{asked}: above vLLM's own largest {modality} ({takes}), so it is ignored with a line "
+        "in the log; a hint can only make the profiled item smaller",
+        line(LIMIT, {**limits, modality: value}),
+    )
+
+
+def _shrunk(
+    limits: Mapping[str, Any],
+    modality: Modality,
+    budget: Budget,
+    plain: Budget,
+    dummy: Dummy,
+    remedy: str,
+) -> Check:
+    """A hint that shrinks the profiled item alone is a trap; one that shrinks the encoder cache too
+    makes larger items impossible.
+    """
+    name = SIZE_HINT.of(modality)
+    size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
+    most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]
+    if dummy.embeds < most:
+        detail = (
+            f"{size}: the profiled {modality} shrinks to {dummy.embeds:,} tokens, what one may "
+            f"take stays {most:,}"
+        )
+        if budget.profiled_modality != modality:
+            other = budget.profiled_modality
+            return Check(name, "warn", f"{detail}; without effect here: vLLM profiles {other}")
+        return Check(name, "fail", f"{detail}: nobody reserves the difference", remedy)
+    if most < before and budget.encoder_budget_tokens < before:
+        detail = f"{size}: one {modality} takes at most {most:,} tokens instead of {before:,}"
+        return Check(
+            name,
+            "warn",
+            f"{detail}; one of more than the {budget.encoder_budget_tokens:,} tokens that the "
+            "encoder cache holds ends with HTTP 400",
+            "--data DIR checks it against your own media",
+        )
+    detail = f"{size}: the profiled {modality} costs {dummy.embeds:,} tokens"
+    if dummy.embeds == plain.dummies[modality].embeds:
+        detail += " with it and without: it changes nothing"
+    return Check(name, "pass", detail)
+
+
+def _derived(facts: CheckFacts) -> Iterator[Check]:
+    for modality, size in facts.decision.hints.items():
+        named = ", ".join(f"{axis} {value}" for axis, value in size.items())
+        dummy = facts.configuration.budget.dummies[modality].embeds
+        detail = f"{named}: vLLM's dummy costs {dummy} tokens, as the largest item does"
+        yield Check(SIZE_HINT.of(modality), "pass", detail)
+    for modality, why in facts.decision.refused_hints.items():
+        yield Check(
+            SIZE_HINT.of(modality), "pass", f"none emitted: with the corpus' largest size {why}"
+        )
+
+
+def _written(facts: CheckFacts) -> Iterator[Check]:
+    judged = facts.configuration
+    remedy = reserved_in_tokens(facts).remedy
+    yield from hint_findings(judged.engine_args, facts.model, judged.budget, judged.plain, remedy)
+
+
+SIZE_HINT_RULES = (
+    Rule((SIZE_HINT,), {CheckStage.DECIDED: 130}, _derived, frozenset({Need.DECISION})),
+    Rule(
+        (SIZE_HINT, HINT_WITHIN),
+        {CheckStage.WRITTEN: 40},
+        _written,
+        frozenset({Need.MODEL, Need.TRIES}),
+    ),
+)
+
+
+CACHE = CheckId("processor cache holds a request")
+
+SIZE = "mm_processor_cache_gb"
+
+
+def cache_findings(engine_args: Mapping[str, Any], floor: CacheFloor) -> Check | None:
+    """None where vLLM has no such cache, or one that pushes out nothing of the request at hand:
+    `shm` keeps what is touched (`ShmObjectStoreSenderCache`, vllm/multimodal/cache/shm.py of 0.32),
+    which data-parallel engines of one server do not have (`_get_cache_type`, factories.py).
+    """
+    given = engine_args.get(SIZE)
+    size = PROCESSOR_CACHE_GIB if given is None else given
+    alone = (engine_args.get("data_parallel_size") or 1) == 1
+    if not size or not floor.nbytes:
+        return None
+    if alone and engine_args.get("mm_processor_cache_type") == "shm":
+        return None
+    said = f"{SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
+    most = f"{' + '.join(parts(floor))} = {gib(floor.nbytes)} (computed)"
+    if floor.nbytes <= size * GIB:
+        return Check(CACHE, "pass", f"{said}; one admissible request may bring {most}")
+    return Check(
+        CACHE,
+        "warn",
+        f"{said}, but one admissible request may bring {most}: where its new items push out one "
+        "that it found cached, vLLM ends it with HTTP 500, `Expected a cached item` "
+        "(_merge_mm_kwargs, vllm/multimodal/processing/processor.py)",
+        f"{line(SIZE, 0)}, or {line(SIZE, written_gib(floor.nbytes))} where the host has that "
+        "twice, or smaller limits",
+    )
+
+
+def _holds(facts: CheckFacts) -> Iterator[Check]:
+    floor = facts.tries.cache_floor
+    check = None if floor is None else cache_findings(facts.configuration.engine_args, floor)
+    if check is not None:
+        yield check
+
+
+PROCESSOR_CACHE_RULES = (Rule((CACHE,), {CheckStage.WRITTEN: 60}, _holds, frozenset({Need.TRIES})),)
+
+
+PROCESSOR_CACHE = CheckId("processor cache")
+LARGE_ITEMS = CheckId("large-item concurrency")
+
+
+MEMORY_ON = CheckId("memory on {}")
+TRAFFIC_ON = CheckId("traffic on {}")
+CONCURRENCY = CheckId("concurrency")
+BETTER = CheckId("better than the defaults")
+KEEP_DEFAULTS = CheckId(KEEP)
+PEAK_BY_FORMULA = CheckId("encoder peak by formula")
+KV_PINNED = CheckId("KV cache pinned")
+PREDICTED = CheckId("predicted against measured")
+CACHED_KEEP = CheckId("what cached items keep")
+
+
+CONFIGURATION_ACCEPTED = CheckId("configuration accepted")
+BATCH_HOLDS_ITEM = CheckId("batch holds an item")
+DEFAULT_CONFIGURATION = CheckId("default configuration")
+ENGINE_START = CheckId("engine start")
+MEMORY_PROFILE = CheckId("memory profile")
+REPLAY = CheckId("replay")
+PROCESSOR_ON_GPU = CheckId("processor on the GPU")
+RUN_FINISHED = CheckId("run finished")
+VLLM_PARTS = CheckId("parts of vLLM")
+# The flags that it is about need a GPU.
+NOT_STARTED_WITH = CheckId(f"{NOT_STARTED} {{}}")
+
+
+def moved_parts(opened: ModelInfo) -> Iterator[Check]:
+    """A warning for what this release could not be asked for."""
+    for part, why in opened.moved.items():
+        detail = f"{part}: not known, and nothing is said of it: {why}"
+        yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor")
+
+
+def _moved(facts: CheckFacts) -> Iterator[Check]:
+    return moved_parts(facts.model)
+
+
+def _default(facts: CheckFacts) -> Iterator[Check]:
+    if error := facts.decision.default_error:
+        detail = f"vLLM refuses to start with its defaults: {error}"
+        yield Check(DEFAULT_CONFIGURATION, "warn", detail)
+
+
+ENGINE_RULES = (
+    Rule((VLLM_PARTS,), {CheckStage.WRITTEN: 5}, _moved, frozenset({Need.MODEL})),
+    Rule((DEFAULT_CONFIGURATION,), {CheckStage.DECIDED: 80}, _default, frozenset({Need.DECISION})),
+)

@@ -1,0 +1,1 @@
+"""The documents that are printed and kept, and their parts: values, which no file is read for."""

@@ -1,0 +1,194 @@
+"""Check lines, drift, requests."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from mmcalib.derive.admission import Admission, Answer, Basis
+from mmcalib.domain.shape_codec import to_tagged
+from mmcalib.domain.shapes import Shape
+from mmcalib.results.part import DocumentPart
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One item or prompt and the answer. `origin` is the item's path, or where the prompt stands;
+    `shapes` are empty where nothing could be read.
+    """
+
+    origin: str
+    kind: Literal["item", "prompt"]
+    shapes: tuple[Shape, ...]
+    admission: Admission
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many of each answer; `skipped` were no media and lay in a folder."""
+
+    answers: dict[Answer, int] = field(default_factory=lambda: {"fits": 0, "no": 0, "unknown": 0})
+    skipped: int = 0
+
+    @property
+    def checked(self) -> int:
+        return sum(self.answers.values())
+
+    def offenders(self, *, allow_unknown: bool) -> int:
+        """How many keep the data from fitting."""
+        return self.answers["no"] + (0 if allow_unknown else self.answers["unknown"])
+
+
+@dataclass(slots=True)
+class ReasonCount:
+    """How many of one kind were turned away for one reason, whose numbers may differ. `remedy` is
+    that of the first, and `same_remedy`: of all; `examples` are the first few, where they are kept.
+    """
+
+    kind: str
+    answer: Answer
+    pattern: str
+    remedy: str
+    count: int = 0
+    same_remedy: bool = True
+    examples: list[Checked] = field(default_factory=list)
+    least: list[str] = field(default_factory=list)
+    most: list[str] = field(default_factory=list)
+
+    def add(self, numbers: list[str], remedy: str, example: Checked | None) -> None:
+        self.count += 1
+        self.same_remedy &= remedy == self.remedy
+        if example and len(self.examples) < _EXAMPLES:
+            self.examples.append(example)
+        self.least = list(map(_smaller, self.least or numbers, numbers))
+        self.most = list(map(_larger, self.most or numbers, numbers))
+
+    @property
+    def reason(self) -> str:
+        """With the range of each number that differs."""
+        ranges = iter(zip(self.least, self.most, strict=True))
+
+        def both(_: re.Match[str]) -> str:
+            least, most = next(ranges)
+            return least if least == most else f"{least} to {most}"
+
+        return _NUMBER.sub(both, self.pattern)
+
+
+def _smaller(one: str, other: str) -> str:
+    return min(one, other, key=float)
+
+
+def _larger(one: str, other: str) -> str:
+    return max(one, other, key=float)
+
+
+class ReasonCounts:
+    """Counts of reasons: those that have the same words but for numbers are one."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Answer, str], ReasonCount] = {}
+
+    def add(self, kind: str, admission: Admission, example: Checked | None = None) -> None:
+        """One that was turned away."""
+        reason = admission.unread or admission.reason
+        key = kind, admission.answer, _NUMBER.sub("0", reason)
+        if key not in self._found:
+            self._found[key] = ReasonCount(*key, admission.remedy)
+        self._found[key].add(_NUMBER.findall(reason), admission.remedy, example)
+
+    def largest_first(self) -> list[ReasonCount]:
+        return sorted(self._found.values(), key=lambda one: -one.count)
+
+
+class CheckedImage(DocumentPart):
+    modality: Literal["image"]
+    width_px: int
+    height_px: int
+
+
+class CheckedVideo(DocumentPart):
+    modality: Literal["video"]
+    num_frames: int
+    fps: float
+    duration_s: float
+    width_px: int
+    height_px: int
+
+
+class CheckedAudio(DocumentPart):
+    modality: Literal["audio"]
+    num_samples: int
+    sample_rate_hz: int
+
+
+CheckedShape = Annotated[
+    CheckedImage | CheckedVideo | CheckedAudio, Field(discriminator="modality")
+]
+
+
+class Offender(DocumentPart):
+    """One item or request that does not fit, on a line of its own."""
+
+    kind: Literal["item", "prompt"]
+    origin: str
+    answer: Answer
+    tokens: int | None
+    embeds: int | None
+    exact: bool
+    basis: Basis
+    reason: str
+    remedy: str
+    largest: CheckedShape | None
+    shapes: list[CheckedShape]
+
+    @classmethod
+    def of(cls, checked: Checked) -> Self:
+        """Of what does not fit."""
+        found = checked.admission
+        return cls.model_validate(
+            {
+                "kind": checked.kind,
+                "origin": checked.origin,
+                "answer": found.answer,
+                "tokens": found.tokens,
+                "embeds": found.embeds,
+                "exact": found.exact,
+                "basis": found.basis,
+                "reason": found.reason,
+                "remedy": found.remedy,
+                "largest": to_tagged(found.largest) if found.largest else None,
+                "shapes": [to_tagged(shape) for shape in checked.shapes],
+            }
+        )
+
+
+class Summary(DocumentPart):
+    """The last line of a check; `share` of what was checked does not fit."""
+
+    kind: Literal["summary"]
+    all_fit: bool
+    share: float
+    checked: int
+    skipped: int
+    fits: int
+    no: int
+    unknown: int
+
+    @classmethod
+    def of(cls, tally: Tally, *, all_fit: bool, share: float) -> Self:
+        """Counts, whether the data fits as a whole, and the share that does not."""
+        return cls(
+            kind="summary",
+            all_fit=all_fit,
+            share=share,
+            checked=tally.checked,
+            skipped=tally.skipped,
+            **tally.answers,
+        )

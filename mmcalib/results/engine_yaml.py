@@ -1,0 +1,131 @@
+"""What follows `vllm serve` on a command line."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from mmcalib import wording
+from mmcalib.results.calibration import CalibrationDocument, Evidence, grouped
+from mmcalib.wording import flag
+
+
+def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
+    """The words that follow `vllm serve`, an option and its values at a time, the model first.
+
+    Mappings are JSON, a false is `--no-x`, and what is None is left to vLLM.
+    """
+    if config.get("model") is not None:
+        yield [str(config["model"])]
+    for name, value in config.items():
+        if name != "model" and value is not None:
+            yield serve_option(name, value)
+
+
+def serve_words(config: Mapping[str, Any]) -> list[str]:
+    """The same, word for word."""
+    return [word for option in serve_arguments(config) for word in option]
+
+
+def serve_option(name: str, value: Any) -> list[str]:
+    """One option and its values."""
+    option = flag(name)
+    match value:
+        case True:
+            return [option]
+        case False:
+            return [f"--no-{option[2:]}"]
+        case list() | tuple():
+            return [option, *map(plain, value)]
+    said = plain(value)
+    # Behind a space, a parser would take it for an option of its own.
+    return [f"{option}={said}"] if said.startswith("-") else [option, said]
+
+
+def plain(value: Any) -> str:
+    """A string as it is, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_WIDTH = 100
+
+
+def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
+    """The file's text. Keys have dashes, nested mappings stay YAML, names inside keep underscores
+    (R9); nothing is null, and a false is written as `no-x: true`.
+    """
+    tool, corpus = calibration.tool, calibration.corpus
+    head = (
+        f"vLLM configuration for {calibration.model.id}, made by mmcalib {tool.mmcalib}",
+        f"for a corpus of {corpus.items:,} items, with vLLM {tool.vllm} and transformers "
+        f"{tool.transformers}, {calibration.created_at}.",
+        f"Serve with: {serve_with}",
+        "Each setting below: why, (what set it), [how that is known].",
+    )
+    lines = [*(f"# {wording.plain(line)}" for line in head), ""]
+    for key, value in calibration.engine_config.items():
+        if value is not None:
+            lines += _reasons(key, calibration.limits.evidence)
+            lines.append(entry(key, value))
+    return "\n".join(lines)
+
+
+class _OneLine(yaml.SafeDumper):
+    """Lists stand behind their name: sizes of CUDA graphs are some fifty."""
+
+
+_OneLine.add_representer(
+    list, lambda dumper, found: dumper.represent_sequence("tag:yaml.org,2002:seq", found, True)
+)
+
+
+def spelled(key: str, value: Any) -> tuple[str, Any]:
+    """As `vllm serve --config` reads it."""
+    name = key.replace("_", "-")
+    return (f"no-{name}", True) if value is False else (name, value)
+
+
+def entry(key: str, value: Any) -> str:
+    """One setting of the file, without its reason."""
+    name, value = spelled(key, value)
+    return visible_yaml(_OneLine, {name: value}, width=_WIDTH)
+
+
+def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, width: int) -> str:
+    """As YAML, as it is written by people; what hides or turns text around as escapes, and then
+    whatever else is not ASCII, too.
+    """
+    for readable in (True, False):
+        text = yaml.dump(
+            document, Dumper=dumper, sort_keys=False, width=width, allow_unicode=readable
+        )
+        if all(line.isprintable() for line in text.split("\n")):
+            break
+    return text
+
+
+def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
+    """The reasons that concern the key; the names of nested settings start below it."""
+    mine = [e for e in evidence if e.setting == key or e.setting.startswith(f"{key}.")]
+    for settings, _, entry in grouped(mine):
+        names = ", ".join(setting.removeprefix(f"{key}.") for setting in settings)
+        by = f" ({entry.exemplar})" if entry.exemplar else ""
+        yield from _comment(f"{names}: {entry.reason}{by} [{entry.label}]")
+
+
+def _comment(text: str) -> list[str]:
+    """Comment lines. File names may hold line breaks and control characters; whatever they hold,
+    a comment stays a comment.
+    """
+    return textwrap.wrap(
+        wording.plain(text),
+        _WIDTH,
+        initial_indent="# ",
+        subsequent_indent="#   ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,103 @@
+"""DocumentPart, Label, errors of documents, CheckResult."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from mmcalib.checks.check import ASSUMED, KEEP, NOT_STARTED
+
+
+class DocumentPart(BaseModel):
+    """Does not change, and knows every field: a file of another version is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    @classmethod
+    def showing(cls, value: object) -> Self:
+        """What a value of the domain says, field by field of the same name."""
+        return cls.model_validate(value, from_attributes=True)
+
+
+def complaint(error: ValidationError, *behind: str | int) -> str:
+    """The first thing that is wrong, and where, from the place of the part that was validated."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(step) for step in (*behind, *first["loc"]))
+    return ": ".join(filter(None, (where, first["msg"])))
+
+
+def said_of(error: ValueError | RecursionError) -> str:
+    """What is wrong with a file that is no such document."""
+    if isinstance(error, ValidationError):
+        return complaint(error)
+    return str(error) if type(error) is ValueError else f"not JSON: {error}"
+
+
+T = TypeVar("T")
+
+# Fields of shapes, and of the rules that bound what shapes cost.
+_NAMES: Final = (
+    *("width_px", "height_px", "num_frames", "fps", "num_samples", "sample_rate_hz"),
+    *("factor_px", "max_px", "max_aspect", "together", "rate_hz"),
+)
+
+
+def _positive(one: T) -> T:
+    for name in _NAMES:
+        if getattr(one, name, 1) <= 0:
+            raise ValueError(f"{name} must be above 0")
+    if area := getattr(one, "area", None):
+        _positive(area)
+    return one
+
+
+POSITIVE: Final = AfterValidator(_positive)
+
+
+class CheckResult(DocumentPart):
+    """`names` are the parts of its words that are names of files, or foreign and may hold some."""
+
+    name: str
+    status: Literal["pass", "warn", "fail", "skip"]
+    detail: str
+    remedy: str = ""
+    names: list[str] = Field(default_factory=list)
+
+    @property
+    def remedies(self) -> list[str]:
+        """The alternatives, the harmless one first."""
+        return self.remedy.splitlines()
+
+
+def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[str] = ()) -> str:
+    """`pass, on 1 assumption · videos keep 48% of their tokens … · 2 warnings`: a pass with what it
+    rests on, what quality it costs, what to look at, and what no engine was started with here.
+    """
+    if verdict == "fail":
+        return verdict
+    checks = list(checks)
+    warned = [check for check in checks if check.status == "warn"]
+    assumptions = len(assumed(warned))
+    others = len(warned) - assumptions
+    said = [f"{verdict}, on {_many(assumptions, 'assumption')}" if assumptions else verdict]
+    said += [check.name for check in checks if check.name == KEEP]
+    said += losses
+    said += [_many(others, "warning")] if others else []
+    said += [check.name for check in checks if check.name.startswith(NOT_STARTED)]
+    return " · ".join(said)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def assumed(checks: Iterable[CheckResult]) -> list[CheckResult]:
+    """Those of what nobody said."""
+    return [c for c in checks if c.status == "warn" and c.name.startswith(ASSUMED)]
+
+
+def first_failed(checks: Iterable[CheckResult]) -> CheckResult:
+    """The one to name where the verdict is no."""
+    return next(check for check in checks if check.status == "fail")
