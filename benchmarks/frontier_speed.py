@@ -24,6 +24,9 @@ sys.path.insert(0, str(ROOT))
 
 from mmcalib.census.census import Census  # noqa: E402
 from mmcalib.census.prompts import PromptCensus  # noqa: E402
+from mmcalib.decision.decide import counts  # noqa: E402
+from mmcalib.decision.explore import BudgetSource, Explored, explore, knobs  # noqa: E402
+from mmcalib.decision.measure import measure  # noqa: E402
 from mmcalib.derive import limits  # noqa: E402
 from mmcalib.derive.policy import Policy  # noqa: E402
 from mmcalib.domain.setting import DEFAULT  # noqa: E402
@@ -32,10 +35,6 @@ from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import OpenModel  # noqa: E402
 from mmcalib.models import find, materialise  # noqa: E402
 from mmcalib.progress import Silent  # noqa: E402
-from mmcalib.workflows.decision.budgets import BudgetSource  # noqa: E402
-from mmcalib.workflows.decision.counts import counts  # noqa: E402
-from mmcalib.workflows.decision.explore import Explored, explore, knobs  # noqa: E402
-from mmcalib.workflows.decision.measure import measure  # noqa: E402
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 # What a user was promised for 500 shapes.

@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import mmcalib  # noqa: E402
+from mmcalib.admission.calibration import Calibration  # noqa: E402
 from mmcalib.derive.policy import Prefer  # noqa: E402
-from mmcalib.workflows.gate.calibration import Calibration  # noqa: E402
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 CONTEXT_TOKENS = 32_768

@@ -29,11 +29,11 @@ from mmcalib import Calibration
 from mmcalib.domain.budget import Budget
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import Arrivals, Trace, TrafficItem, TrafficRequest
+from mmcalib.memory.rehearse import Rehearsals, gpu_of
 from mmcalib.models import resolve
+from mmcalib.models.cache_folder import cache_dir
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.workflows.memory.rehearse import Rehearsals, gpu_of
-from mmcalib.workflows.spec import cache_dir
 from mmcalib.workflows.traffic.figures import traffic_figures
 from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by
 

@@ -15,17 +15,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from mmcalib.admission.calibration import Calibration
+    from mmcalib.admission.datasets import filter  # noqa: A004 - mmcalib.filter
     from mmcalib.derive.admission import Admission
     from mmcalib.derive.policy import Policy
     from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+    from mmcalib.memory.rehearse import rehearse
     from mmcalib.progress import Progress
     from mmcalib.results.memory import Rehearsal
     from mmcalib.results.validation import Validation
     from mmcalib.version import __version__
-    from mmcalib.workflows.calibration.calibrate import calibrate
-    from mmcalib.workflows.gate.calibration import Calibration
-    from mmcalib.workflows.gate.filtering import filter  # noqa: A004 - mmcalib.filter
-    from mmcalib.workflows.memory.rehearse import rehearse
+    from mmcalib.workflows.run.run import calibrate
     from mmcalib.workflows.validate.validate import validate
 
 __all__ = [
@@ -48,14 +48,14 @@ __all__ = [
 _HOMES = {
     "Admission": "mmcalib.derive.admission",
     "AudioShape": "mmcalib.domain.shapes",
-    "Calibration": "mmcalib.workflows.gate.calibration",
+    "Calibration": "mmcalib.admission.calibration",
     "ImageShape": "mmcalib.domain.shapes",
     "Policy": "mmcalib.derive.policy",
     "Progress": "mmcalib.progress",
     "Rehearsal": "mmcalib.results.memory",
-    "calibrate": "mmcalib.workflows.calibration.calibrate",
-    "filter": "mmcalib.workflows.gate.filtering",
-    "rehearse": "mmcalib.workflows.memory.rehearse",
+    "calibrate": "mmcalib.workflows.run.run",
+    "filter": "mmcalib.admission.datasets",
+    "rehearse": "mmcalib.memory.rehearse",
     "Validation": "mmcalib.results.validation",
     "VideoShape": "mmcalib.domain.shapes",
     "validate": "mmcalib.workflows.validate.validate",

@@ -26,7 +26,10 @@ ORDER = (
     {"census", "results"},
     {"options", "result"},
     {"engine"},
-    {"child", "report", "workflows"},
+    {"child", "decision", "report"},
+    {"admission", "proof"},
+    {"memory"},
+    {"workflows"},
     {"cli"},
     {""},
 )
@@ -43,10 +46,10 @@ IMPURE = {
 MAX_LINES = 600
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 487,
-    "product lines": 52_162,
-    "test lines": 41_201,
-    "words of docs": 46_174,
+    "modules": 431,
+    "product lines": 51_568,
+    "test lines": 41_192,
+    "words of docs": 46_234,
     "options of run": 40,
 }
 SLACK = {"modules": 5, "options of run": 0}

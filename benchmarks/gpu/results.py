@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu.lines import append, read_lines
-from mmcalib.workflows.memory.accuracy import Component
+from mmcalib.memory.checks import Component
 
 
 @dataclass(frozen=True, slots=True)

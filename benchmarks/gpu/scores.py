@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpu.results import Result
-from mmcalib.workflows.memory.accuracy import ENCODER_OFF, KV_OFF, KV_OVER
+from mmcalib.memory.checks import ENCODER_OFF, KV_OFF, KV_OVER
 
 
 @dataclass(frozen=True, slots=True)

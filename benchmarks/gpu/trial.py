@@ -29,8 +29,8 @@ from mmcalib.engine.messages import (
 from mmcalib.errors import MmcalibError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.media.blank import write_blank
+from mmcalib.memory.checks import components
 from mmcalib.models import depths, find, materialise, read_config
-from mmcalib.workflows.memory.accuracy import components
 
 # Enough of the largest images that each step of either configuration is full more than once.
 BURST_ITEMS = 12

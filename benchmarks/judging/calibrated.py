@@ -16,10 +16,10 @@ from typing import Any
 import mmcalib
 from judging.pool import Pool
 from judging.subject import Subject
+from mmcalib.admission.calibration import Calibration
 from mmcalib.errors import MmcalibError
 from mmcalib.models import cut_checkpoint, find, materialise, read_config
 from mmcalib.processes.environment import safe_environment
-from mmcalib.workflows.gate.calibration import Calibration
 
 # One block of each stack, and that a narrow one: what is refused does not depend on depth or width.
 LAYERS = 1

@@ -18,9 +18,9 @@ from judging.request import Order, Request, body, lengthened
 from judging.server import Answer, Server, ServerDiedError
 from judging.subject import Subject
 from judging.verdict import Verdict
+from mmcalib.admission.check import check
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import MmcalibError
-from mmcalib.workflows.gate.check import check
 
 _MOST_STARTS = 12
 # How often what vLLM fails at is sent once more.

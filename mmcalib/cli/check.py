@@ -60,6 +60,8 @@ def check(
     from rich.console import Console
     from rich.text import Text
 
+    from mmcalib.admission.calibration import Calibration
+    from mmcalib.admission.check import check as check_all
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
@@ -74,8 +76,6 @@ def check(
     )
     from mmcalib.results.calibration import calibration_in
     from mmcalib.results.check import Offender, ReasonCounts, Summary, Tally
-    from mmcalib.workflows.gate.calibration import Calibration
-    from mmcalib.workflows.gate.check import check as check_all
 
     paths = [path for path in data or [] if path != "-"]
     reads = stdin or len(paths) < len(data or [])

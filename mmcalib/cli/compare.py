@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.document import print_document
 from mmcalib.cli.output import claim, save
 from mmcalib.engine.environment import serve_command
@@ -15,9 +16,8 @@ from mmcalib.files import write_text
 from mmcalib.report.comparison_terminal import compared
 from mmcalib.results.comparison import ComparedRun, Comparison
 from mmcalib.version import __version__
-from mmcalib.workflows.calibration.run import run_each
-from mmcalib.workflows.gate.calibration import Calibration
-from mmcalib.workflows.spec import Job, RunSoFar
+from mmcalib.workflows.run.job import Job, RunSoFar
+from mmcalib.workflows.run.run import run_each
 
 if TYPE_CHECKING:
     from rich.console import Console

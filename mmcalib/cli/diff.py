@@ -31,9 +31,9 @@ def diff(
     from rich.table import Table
     from rich.text import Text
 
+    from mmcalib.admission.calibration import Calibration
     from mmcalib.report.differences import differences, rehearsal_differences
     from mmcalib.results.calibration import calibration_in, read_rehearsal
-    from mmcalib.workflows.gate.calibration import Calibration
 
     files = calibration_in(old), calibration_in(new)
     before, after = map(read_rehearsal, files)

@@ -25,7 +25,7 @@ def doctor(
     from mmcalib.progress import Silent
     from mmcalib.report.doctor_terminal import diagnosed
     from mmcalib.results.part import first_failed
-    from mmcalib.workflows.doctor.examine import examine
+    from mmcalib.workflows.doctor import examine
 
     console = Console(stderr=True, highlight=False)
     found = examine(progress=Silent() if quiet else Terminal(console))

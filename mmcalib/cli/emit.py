@@ -15,8 +15,8 @@ from mmcalib.errors import UsageError, VerdictError
 from mmcalib.report.formats import CONFIGURATION_NAMES
 
 if TYPE_CHECKING:
+    from mmcalib.admission.calibration import Calibration
     from mmcalib.results.calibration import CalibrationDocument
-    from mmcalib.workflows.gate.calibration import Calibration
 
 # `mmcalib run` writes the first in any case.
 _TOO = CONFIGURATION_NAMES[1:]
@@ -78,11 +78,11 @@ def emit_again(
     quiet: bool,
 ) -> None:
     """What a kept calibration says, in this form: into `out`, or to standard output."""
+    from mmcalib.admission.calibration import Calibration
     from mmcalib.files import write_text
     from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.report.html.redact import redacted
     from mmcalib.report.written import WrittenReport
-    from mmcalib.workflows.gate.calibration import Calibration
 
     if as_json and out is None:
         file = CONFIGURATIONS[form].file

@@ -22,7 +22,7 @@ def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -
 def gpu_that_serves(named: Gpu | str | None) -> Gpu | None:
     """The one named or described, or the one that is here; None where there is none."""
     from mmcalib.gpus import present
-    from mmcalib.workflows.memory.rehearse import AUTO, gpu_of
+    from mmcalib.memory.rehearse import AUTO, gpu_of
 
     if isinstance(named, Gpu):
         return named

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.document import print_document
 from mmcalib.engine.environment import serve_command
@@ -21,8 +22,7 @@ from mmcalib.report.terminal import summary
 from mmcalib.results.calibration import serving, skipped_jsonl, with_variables
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import first_failed
-from mmcalib.workflows.gate.calibration import Calibration
-from mmcalib.workflows.spec import RunSoFar
+from mmcalib.workflows.run.job import RunSoFar
 
 _REPORTS = ("report.html", "report.md")
 # From the configuration that the user gave to the tuned one.

@@ -97,11 +97,11 @@ def rehearse(
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.traffic import Arrivals
     from mmcalib.errors import VerdictError
+    from mmcalib.memory.rehearse import AUTO
+    from mmcalib.memory.rehearse import rehearse as rehearse_all
     from mmcalib.progress import Silent
     from mmcalib.report.memory import comparison
     from mmcalib.report.traffic_terminal import served
-    from mmcalib.workflows.memory.rehearse import AUTO
-    from mmcalib.workflows.memory.rehearse import rehearse as rehearse_all
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 
     if data and not requests:

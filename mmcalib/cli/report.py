@@ -88,6 +88,7 @@ def report(
 
     from rich.console import Console
 
+    from mmcalib.admission.calibration import Calibration
     from mmcalib.errors import UsageError
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
@@ -96,7 +97,6 @@ def report(
     from mmcalib.report.terminal import summary
     from mmcalib.report.written import WrittenReport
     from mmcalib.results.calibration import calibration_in
-    from mmcalib.workflows.gate.calibration import Calibration
 
     if format_ not in REPORT_NAMES:
         raise UsageError(

@@ -57,6 +57,7 @@ def run(
 
     from rich.console import Console
 
+    from mmcalib.admission.calibration import Calibration
     from mmcalib.cli.compare import compare, several
     from mmcalib.cli.gpu import gpu_named, gpu_that_serves
     from mmcalib.cli.output import claim, finish, save
@@ -64,9 +65,8 @@ def run(
     from mmcalib.processes.allocator import give_back_large_blocks
     from mmcalib.progress import Silent
     from mmcalib.report.terminal import first_answer
-    from mmcalib.workflows.calibration.run import run as run_job
-    from mmcalib.workflows.gate.calibration import Calibration
-    from mmcalib.workflows.spec import Job, RunSoFar
+    from mmcalib.workflows.run.job import Job, RunSoFar
+    from mmcalib.workflows.run.run import run as run_job
 
     give_back_large_blocks()
     named = [gpu_named(name, gpu_memory, capability) for name in several(options.gpu)]

@@ -43,7 +43,7 @@ def scan(
     from mmcalib.progress import Silent
     from mmcalib.report.census_terminal import show_scanned
     from mmcalib.result.census import ScanDocument, SkippedItem
-    from mmcalib.workflows.scan import scan as scan_all
+    from mmcalib.workflows.corpus import scan as scan_all
 
     if not data and not requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")

@@ -1,7 +1,7 @@
 """Rules that say what an item of a shape costs that was never measured, one per way of resizing.
 
 Each is an independent formula over numbers of the model's own processor. None is used before it has
-reproduced what vLLM's processor made of measured shapes (`mmcalib.workflows.gate.rules`).
+reproduced what vLLM's processor made of measured shapes (`mmcalib.admission.rules`).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.report.issue import issue
 from mmcalib.report.report import Report, html
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.hostile import NAMES, named
 from tests.report.huge import huge

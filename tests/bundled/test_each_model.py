@@ -17,14 +17,11 @@ from mmcalib.media.blank import write_blank
 from mmcalib.models import Geometry, bundled
 from mmcalib.progress import Silent
 from mmcalib.results.engine_yaml import engine_yaml
-from mmcalib.workflows.calibration.assemble import assemble
-from mmcalib.workflows.calibration.decided import derive
-from mmcalib.workflows.calibration.proven import prove_decision
-from mmcalib.workflows.calibration.reviewed import Reviewed
-from mmcalib.workflows.calibration.served import open_to_calibrate, serve
-from mmcalib.workflows.calibration.session import Session
-from mmcalib.workflows.calibration.sources import Sources, find_model, read_corpus
-from mmcalib.workflows.spec import Job
+from mmcalib.workflows.run.document import assemble
+from mmcalib.workflows.run.job import Job
+from mmcalib.workflows.run.prepare import open_to_calibrate, serve
+from mmcalib.workflows.run.session import Session, Sources, find_model, read_corpus
+from mmcalib.workflows.run.stages import Reviewed, derive, prove_decision
 from tests.bundled.known import Line, counts, marks, rule
 from tests.bundled.shapes import CORPUS, SHAPES
 from tests.bundled.subject import Subject

@@ -12,7 +12,7 @@ from mmcalib.closing import Closing
 from mmcalib.domain.items import Item
 from mmcalib.domain.seen import Seen, decode
 from mmcalib.media.probe import probe
-from mmcalib.workflows.read import DECODED_FILES
+from mmcalib.workflows.corpus import DECODED_FILES
 
 
 class Inline(Closing):

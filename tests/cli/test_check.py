@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 from mmcalib import Calibration
+from mmcalib.admission.check import check
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 from mmcalib.results.check import Checked
-from mmcalib.workflows.gate.check import check
 from tests.corpus.serving import serving
 from tests.corpus.tars import tar
 from tests.report.example import calibration

@@ -22,11 +22,18 @@ from mmcalib.engine.messages import Looked
 from mmcalib.gpus import catalogue
 from mmcalib.releases import constants
 from mmcalib.results.doctor import Folder, Host
-from mmcalib.workflows.doctor import packages
-from mmcalib.workflows.doctor.engine import EngineProbe, engine_checks
-from mmcalib.workflows.doctor.folders import folder_checks, folders
-from mmcalib.workflows.doctor.hub import TIMEOUT_S, ask_hub, hub_check
-from mmcalib.workflows.doctor.machine import host, machine_checks
+from mmcalib.workflows import doctor
+from mmcalib.workflows.doctor import (
+    TIMEOUT_S,
+    EngineProbe,
+    ask_hub,
+    engine_checks,
+    folder_checks,
+    folders,
+    host,
+    hub_check,
+    machine_checks,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GIB = 2**30
@@ -66,7 +73,7 @@ def test_every_problem_comes_with_something_to_type(cli) -> None:
 
 
 def test_media_libraries_read_back_what_they_write() -> None:
-    found = packages.media_check()
+    found = doctor.media_check()
     assert (found.status, found.remedy) == ("pass", "")
 
 
@@ -82,7 +89,7 @@ def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(
         return opens(file, mode, **options)
 
     monkeypatch.setattr(av, "open", moved)
-    found = packages.media_check()
+    found = doctor.media_check()
     assert found.status == "fail"
     assert found.detail.startswith(f"av {av.__version__} does not read video files: ")
     assert "TypeError: unexpected keyword argument" in found.detail
@@ -93,7 +100,7 @@ def test_a_library_that_is_not_there_fails_with_what_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    found = packages.media_check()
+    found = doctor.media_check()
     assert (found.status, found.remedy) == (
         "fail",
         "pip install --force-reinstall --no-deps soundfile",
@@ -101,7 +108,7 @@ def test_a_library_that_is_not_there_fails_with_what_installs_it(
 
 
 def test_a_base_install_lacks_nothing_that_doctor_calls_media() -> None:
-    found = {package.name: package for package in packages.packages()}
+    found = {package.name: package for package in doctor.packages()}
     assert found["librosa"].need == found["vl-convert-python"].need == "optional"
 
 
@@ -130,13 +137,13 @@ def test_what_it_installs_is_what_the_project_asks_for() -> None:
         assert f"vLLM {constants.TESTED_RANGE}" in (ROOT / page).read_text("utf-8"), page
     assert f"ARG VLLM=v{constants.TESTED[-1]}.0\n" in (ROOT / "Dockerfile").read_text("utf-8")
     wanted = {one for name, extra in extras.items() if name not in ("dev", "test") for one in extra}
-    for package in packages.packages():
+    for package in doctor.packages():
         if package.need == "optional":
             quoted = re.search(r'"(.*)"', package.install)
             assert quoted is not None, package.name
             assert quoted[1] in wanted, package.name
     named = {one.partition(">")[0] for one in project["dependencies"]}
-    assert {p.name for p in packages.packages() if p.need == "media"} <= named
+    assert {p.name for p in doctor.packages() if p.need == "media"} <= named
 
 
 CPU = {"torch": "2.13.0+cpu", "torchvision": "0.28.0+cpu", "torchaudio": "2.13.0+cpu"}
@@ -205,7 +212,7 @@ def test_what_vllm_answers_becomes_a_finding(
 
 @pytest.mark.parametrize("version", ["0.28.0", "0.30.1", "0.33.0+cu129", "0.33.1rc1.dev7"])
 def test_a_tested_release_stays_as_it_is(version: str) -> None:
-    found = packages.release_check("vllm", version)
+    found = doctor.release_check("vllm", version)
     assert (found.status, found.detail, found.remedy) == ("pass", f"vllm {version}", "")
 
 
@@ -219,7 +226,7 @@ def test_a_tested_release_stays_as_it_is(version: str) -> None:
     ],
 )
 def test_another_release_is_warned_of_and_kept(name: str, version: str, remedy: str) -> None:
-    found = packages.release_check(name, version)
+    found = doctor.release_check(name, version)
     assert found.status == "warn"
     assert found.detail.endswith("is not tested; tested are 0.28 to 0.33")
     assert found.remedy == f"in an environment of its own: {remedy}"

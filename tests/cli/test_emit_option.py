@@ -13,7 +13,7 @@ from mmcalib.cli.output import finish, save
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.calibration import ServerPart
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.spec import RunSoFar
+from mmcalib.workflows.run.job import RunSoFar
 from tests.report.example import calibration
 
 FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")

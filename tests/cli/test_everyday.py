@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.app import app
 from mmcalib.cli.output import claim
@@ -21,7 +22,6 @@ from mmcalib.gpus import catalogue
 from mmcalib.models import bundled
 from mmcalib.report.issue import issue
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.test_rehearsal_report import one as rehearsed_by
 from tests.schemas import fits

@@ -49,7 +49,7 @@ def test_the_root_has_an_example(cli) -> None:
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     from mmcalib.cli.run import run
     from mmcalib.derive.policy import Policy
-    from mmcalib.workflows.spec import Job
+    from mmcalib.workflows.run.job import Job
 
     shown = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     job, policy = Job(model="m", data=()), Policy()

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
@@ -19,8 +20,7 @@ from mmcalib.engine.environment import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.report.terminal import first_answer
 from mmcalib.results.calibration import ServerPart
-from mmcalib.workflows.gate.calibration import Calibration
-from mmcalib.workflows.spec import RunSoFar
+from mmcalib.workflows.run.job import RunSoFar
 from tests.report.example import calibration
 from tests.report.hostile import NAMES, named
 

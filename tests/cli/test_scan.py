@@ -16,7 +16,7 @@ import soundfile
 from PIL import Image
 
 from mmcalib.progress import Silent
-from mmcalib.workflows.read import read
+from mmcalib.workflows.corpus import read
 from tests.media.hostile import noise_image, video
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -13,7 +13,7 @@ from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.options.option import options_of
 from mmcalib.options.policy import policy_of
 from mmcalib.options.run import RunOptions
-from mmcalib.workflows.spec import Job
+from mmcalib.workflows.run.job import Job
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.report.markdown import markdown
 from mmcalib.report.terminal import summary
 from mmcalib.results.engine_yaml import engine_yaml
-from mmcalib.workflows.gate.calibration import Calibration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"

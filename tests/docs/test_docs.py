@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel
 
 import mmcalib
+from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.app import app
-from mmcalib.workflows.gate.calibration import Calibration
 
 from .pages import TEXTS, command_lines, fenced, programs
 from .refresh import EXAMPLE, PAGES, ROOT, blocks, shown

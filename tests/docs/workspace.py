@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.media.blank import write_blank
 from mmcalib.models import find, materialise
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.workflows.gate.calibration import Calibration
 
 from ..corpus.tars import png, tar
 from ..e2e.media import clip, photo, requests

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import mmcalib
-from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.admission.calibration import Calibration
 
 from .command import QWEN
 from .media import photo

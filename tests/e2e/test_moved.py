@@ -13,7 +13,7 @@ import pytest
 from mmcalib import calibrate
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError, VllmMoved
-from mmcalib.workflows.memory.rehearse import Rehearsals, rehearse
+from mmcalib.memory.rehearse import Rehearsals, rehearse
 from tests.conftest import ROOT
 from tests.e2e import moved
 from tests.e2e.command import QWEN

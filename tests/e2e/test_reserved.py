@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mmcalib.workflows.memory.rehearse import gpu_of
-from mmcalib.workflows.validate.spec import Media
+from mmcalib.memory.rehearse import gpu_of
+from mmcalib.workflows.validate.config import Media
 from tests.e2e.media import sound
 from tests.e2e.test_validate import Judge, checks, judge
 

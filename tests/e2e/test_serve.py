@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.admission.calibration import Calibration
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import clip, photo
 from tests.e2e.serving import Server, part, serving

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from mmcalib.memory.rehearse import gpu_of
 from mmcalib.results.memory import Rehearsal, TrafficFigures
-from mmcalib.workflows.memory.rehearse import gpu_of
 from mmcalib.workflows.traffic.rehearse import rehearse_traffic
-from mmcalib.workflows.validate.spec import Media
+from mmcalib.workflows.validate.config import Media
 from tests.e2e.media import photo, sound
 from tests.e2e.test_validate import Judge, checks, judge
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.workflows.gate.calibration import Calibration
+from mmcalib.admission.calibration import Calibration
 from tests.e2e.command import mmcalib
 from tests.e2e.media import sound
 

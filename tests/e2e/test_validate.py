@@ -14,12 +14,12 @@ from rich.console import Console
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
+from mmcalib.memory.rehearse import gpu_of
 from mmcalib.progress import Silent
 from mmcalib.report.validation_terminal import validated
 from mmcalib.results.part import CheckResult
 from mmcalib.results.validation import Validation
-from mmcalib.workflows.memory.rehearse import gpu_of
-from mmcalib.workflows.validate.spec import Media, ValidateJob
+from mmcalib.workflows.validate.config import Media, ValidateJob
 from mmcalib.workflows.validate.validate import judge as judge_file
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, mmcalib

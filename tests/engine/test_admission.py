@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mmcalib.admission.rules import costs, prove_rules
 from mmcalib.corpus.folder import FolderSource
+from mmcalib.decision.decide import decide
+from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Cost
@@ -23,11 +26,7 @@ from mmcalib.media.probe import probe
 from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_33
 from mmcalib.results.costs import gate_of
-from mmcalib.workflows.decision.budgets import BudgetSource
-from mmcalib.workflows.decision.decide import decide
-from mmcalib.workflows.gate.costs import costs
-from mmcalib.workflows.gate.rules import prove_rules
-from mmcalib.workflows.read import read
+from mmcalib.workflows.corpus import read
 from tests.e2e.media import clip, photo, sound
 from tests.engine.conftest import QWEN, Lab
 from tests.upstream import QIANFAN, since

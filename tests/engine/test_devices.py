@@ -15,7 +15,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Blank, CompareDevices, DevicesCompared
 from mmcalib.models import find, materialise
 from mmcalib.progress import Silent
-from mmcalib.workflows.proof.processor_device import compare_apart, compared_check
+from mmcalib.proof.devices import compare_apart, compared_check
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine

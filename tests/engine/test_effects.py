@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from mmcalib.decision.effects import Footprints, effects, witnesses
 from mmcalib.derive.effects import Effect
 from mmcalib.releases.release import VLLM_0_29
-from mmcalib.workflows.decision.effects import effects
-from mmcalib.workflows.decision.footprints import Footprints, witnesses
 from tests.engine.conftest import Lab
 from tests.upstream import NESTED, before
 

@@ -13,11 +13,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.models import find, materialise
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.programs import answer_of
 
 pytestmark = pytest.mark.engine

@@ -14,7 +14,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
-from mmcalib.workflows.calibration.given import YourConfiguration, read_yours
+from mmcalib.workflows.run.session import YourConfiguration, read_yours
 
 pytestmark = pytest.mark.engine
 

@@ -200,7 +200,7 @@ def test_the_parent_never_loads_torch_or_vllm(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from mmcalib.engine.host import EngineHost; "
         f"h = EngineHost(log=Path({str(tmp_path / 'log')!r})); h.close(); "
-        "import mmcalib.workflows.calibration.run, mmcalib.cli.run, mmcalib.cli.output; "
+        "import mmcalib.workflows.run.run, mmcalib.cli.run, mmcalib.cli.output; "
         "print([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from mmcalib.census.sample import choose as choose_sample
+from mmcalib.decision.decision import SizedCache, size_cache
+from mmcalib.decision.measure import measure
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count, residencies
 from mmcalib.derive.policy import Policy
@@ -29,9 +31,7 @@ from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
 from mmcalib.sizes import GIB
-from mmcalib.workflows.decision.cache import SizedCache, size_cache
-from mmcalib.workflows.decision.measure import measure
-from mmcalib.workflows.read import read
+from mmcalib.workflows.corpus import read
 from tests.derive.costed import table_of
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file

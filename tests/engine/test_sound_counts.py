@@ -12,6 +12,7 @@ import pytest
 import soundfile
 
 from mmcalib.census.census import Census
+from mmcalib.decision.measure import measure, stand_ins
 from mmcalib.derive.costs import Resampled
 from mmcalib.derive.counting import WITNESSES
 from mmcalib.domain.cost import Cost
@@ -19,8 +20,6 @@ from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.progress import Silent
-from mmcalib.workflows.decision.measure import measure
-from mmcalib.workflows.decision.stand_ins import stand_ins
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mmcalib.admission.counting import Counting
 from mmcalib.corpus.asking import bare
 from mmcalib.corpus.content_parts import MODALITY_OF, PART_OF, url_part
 from mmcalib.domain.shapes import Modality
@@ -19,7 +20,6 @@ from mmcalib.engine.messages import (
     CountTexts,
     FindCounting,
 )
-from mmcalib.workflows.gate.counting import Counting
 from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab

@@ -17,6 +17,8 @@ from PIL import Image
 
 from mmcalib.census.sample import choose
 from mmcalib.corpus.asking import asked, bare
+from mmcalib.decision.measure import measure
+from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
 from mmcalib.domain.setting import DEFAULT
@@ -24,10 +26,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import BareRequest, BoundTexts, CountTexts
 from mmcalib.progress import Silent
-from mmcalib.workflows.decision.fits import longest_prompt, smallest_context
-from mmcalib.workflows.decision.measure import measure
-from mmcalib.workflows.decision.texts import Texts
-from mmcalib.workflows.read import ReadCorpus, files_of, read
+from mmcalib.workflows.corpus import ReadCorpus, files_of, read
 from tests.engine.conftest import Lab
 from tests.upstream import needs_device
 

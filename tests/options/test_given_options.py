@@ -11,7 +11,7 @@ import pytest
 from mmcalib.errors import UsageError
 from mmcalib.options.given import refuse_own
 from mmcalib.options.run import RunOptions
-from mmcalib.workflows.spec import Job
+from mmcalib.workflows.run.job import Job
 
 
 @pytest.mark.parametrize("given", [{"max_model_len": 5}, {"limit_mm_per_prompt": {"image": 1}}])

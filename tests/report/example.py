@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.check import Status
 from mmcalib.derive.bounds import Area
 from mmcalib.domain.label import Label
@@ -33,7 +34,6 @@ from mmcalib.results.memory import (
     Startup,
 )
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.serving import figures
 
 AREA = "images_kwargs.size.longest_edge"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 
 NAMES = {

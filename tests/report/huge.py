@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.results.costs import KnownCost
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.errors import UsageError
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

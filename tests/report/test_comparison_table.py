@@ -7,11 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.cost import Retention
 from mmcalib.errors import VerdictError
 from mmcalib.report.comparison_terminal import compared
 from mmcalib.results.comparison import ComparedRun, Comparison
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 
 FIGURES = {"kv_cache_tokens": 291_504, "kv_cache_bytes": 10_746_336_502, "max_concurrency": 8.9}

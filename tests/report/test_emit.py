@@ -16,13 +16,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.errors import OutputError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.calibration import ServerPart
 from mmcalib.results.engine_yaml import serve_arguments
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.results.engine_yaml import engine_yaml
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

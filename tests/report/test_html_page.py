@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.report.html.cache import cache as cache_figure
 from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.report import Report, html
 from mmcalib.results.memory import Memory
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.report import Report, html, md
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 from tests.report.hostile import NAMES, named
 

@@ -9,11 +9,11 @@ import av
 import pytest
 from PIL import Image
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Modality
 from mmcalib.report.html.costly import pictures
 from mmcalib.report.report import Report, html
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import SERVE, calibration
 
 PREFIX = "data:image/jpeg;base64,"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.issue import MOST_LINES, issue
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmcalib.admission.admits import admitted
 from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling
 from mmcalib.derive.remedies import with_remedy
 from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.domain.text_bound import TextBound
-from mmcalib.workflows.gate.presented import admitted
 from tests.odd_media import frames_url, gif, silence
 from tests.report.example import calibration
 

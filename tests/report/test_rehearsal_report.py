@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from mmcalib.gpus import catalogue
+from mmcalib.memory.figures import rehearsal
 from mmcalib.models import find, materialise, resolve
 from mmcalib.report.memory import comparison
 from mmcalib.results.memory import Rehearsal
-from mmcalib.workflows.memory.figures import rehearsal
 from tests.report.golden import check_golden
 from tests.workflows.rehearsals import GIB, rehearsed
 

@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.report.terminal import summary
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named

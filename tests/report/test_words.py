@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from mmcalib import wording
+from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.output import finish
 from mmcalib.report import words
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
 from mmcalib.results.calibration import YourConfiguration, grouped
 from mmcalib.results.memory import Memory
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 
 

@@ -17,7 +17,7 @@ from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.options.probe import ProbeOptions
 from mmcalib.progress import Silent
-from mmcalib.workflows.read import read
+from mmcalib.workflows.corpus import read
 from tests.corpus.media import png
 from tests.e2e.command import environment
 from tests.security import tables

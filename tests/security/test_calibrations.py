@@ -20,13 +20,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.roots import Roots
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.cli.conftest import Cli
 from tests.report.example import calibration
 

@@ -13,7 +13,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.engine.reaching import reaching
 from mmcalib.errors import UsageError
-from mmcalib.workflows.validate.reading import _settings
+from mmcalib.workflows.validate.config import _settings
 from tests.cli.conftest import Cli
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from rich.console import Console
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.output import finish
 from mmcalib.errors import OutputError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import Report, html, md
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.cli.conftest import Cli
 from tests.report.example import calibration
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.errors import OutputError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.redact import WITHHELD, redacted
 from mmcalib.report.report import REPORTS, Report, html
 from mmcalib.results.part import CheckResult
 from mmcalib.wording import one_line, plain
-from mmcalib.workflows.gate.calibration import Calibration
 from tests.report.example import calibration
 from tests.report.hostile import named
 

@@ -9,19 +9,18 @@ from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.sample import choose
+from mmcalib.decision.decide import NoGpu
+from mmcalib.decision.decide import decide as decide_it
+from mmcalib.decision.decision import Decision, size_cache
+from mmcalib.decision.explore import BudgetSource
+from mmcalib.decision.media_files import Files
+from mmcalib.decision.texts import Texts
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.progress import Silent
-from mmcalib.workflows.decision.budgets import BudgetSource
-from mmcalib.workflows.decision.cache import size_cache
-from mmcalib.workflows.decision.decide import NoGpu
-from mmcalib.workflows.decision.decide import decide as decide_it
-from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.decision.texts import Texts
-from mmcalib.workflows.media_files import Files
-from mmcalib.workflows.read import ReadCorpus
+from mmcalib.workflows.corpus import ReadCorpus
 from tests.workflows.fake_host import FakeHost, opened
 
 

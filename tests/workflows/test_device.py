@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mmcalib.errors import UsageError
-from mmcalib.workflows.calibration.calibrate import calibrate
-from mmcalib.workflows.device import cpu_build, require_cuda
+from mmcalib.proof.devices import cpu_build, require_cuda
+from mmcalib.workflows.run.run import calibrate
 
 
 def test_without_cuda_nothing_is_read() -> None:

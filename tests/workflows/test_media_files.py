@@ -11,16 +11,16 @@ import pytest
 
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.decision.media_files import Message, files, messages_of_files
 from mmcalib.domain.items import Prompt, Skipped
 from mmcalib.locations.location import url_of
-from mmcalib.workflows.media_files import Message, files, messages_of_files
 from tests.corpus.tars import png, tar
 from tests.security.bombs import slow_jpeg
 
 NO_ROOM = """
 import resource, sys
 from mmcalib.errors import OutputError
-from mmcalib.workflows.media_files import files
+from mmcalib.decision.media_files import files
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 try:
     files([("image", sys.argv[1])])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mmcalib.decision.texts import Texts
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.engine.config_forms import read_configuration
@@ -14,21 +15,19 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import BareRequest
 from mmcalib.engine.vllm_config import context_of, open_model
 from mmcalib.gpus.gpu import Gpu
+from mmcalib.memory.figures import rehearsal
+from mmcalib.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
 from mmcalib.models import ResolvedModel, cut_checkpoint, resolve
+from mmcalib.models.cache_folder import cache_dir
 from mmcalib.options.probe import PROBE
 from mmcalib.progress import Progress, Silent
+from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal
 from mmcalib.scratch import Scratch
 from mmcalib.wording import several
-from mmcalib.workflows.decision.texts import Texts
-from mmcalib.workflows.memory.figures import rehearsal
-from mmcalib.workflows.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
-from mmcalib.workflows.proof.startup import CUT_LAYERS
-from mmcalib.workflows.read import ReadCorpus, read
-from mmcalib.workflows.spec import cache_dir
+from mmcalib.workflows.corpus import ReadCorpus, read
 from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.sampling import MOST_REQUESTS
-from mmcalib.workflows.traffic.trace import trace
+from mmcalib.workflows.traffic.requests import MOST_REQUESTS, trace
 
 
 def rehearse_traffic(

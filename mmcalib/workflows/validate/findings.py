@@ -1,25 +1,66 @@
-"""What follows from the configuration and vLLM's budget for it, before any item is measured."""
+"""What follows from the file and its items.
+
+Items that stand for a corpus which nobody gave: the largest that vLLM admits, and smaller ones.
+
+They are blank, each of its own colour or tone, because equal items are encoded once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
 
+from mmcalib.census.sample import choose
 from mmcalib.checks import items, limits, reserve
-from mmcalib.checks.check import Check
+from mmcalib.checks.check import Check, Taken
 from mmcalib.checks.corpus import MEDIA_SERVED
 from mmcalib.checks.dialect import Dialect, line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Tries
-from mmcalib.checks.judge import judge
+from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, Fullest, Tries
+from mmcalib.checks.file import SETTINGS_EFFECT, effect_checks
+from mmcalib.checks.judge import judge, option_traps
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.decision.effects import Footprints, effects, witnesses
+from mmcalib.decision.explore import BudgetSource
+from mmcalib.decision.measure import measure
+from mmcalib.decision.texts import Texts, longest_prompt
+from mmcalib.derive.effects import settings
+from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.processor_cache import CacheFloor, cache_floor, within_context
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Blank, Measure
+from mmcalib.engine.vllm_config import here
+from mmcalib.errors import VllmMoved, VllmRefused
+from mmcalib.media.blank import write_blank
+from mmcalib.memory.checks import known_in_bytes
+from mmcalib.models.cache_folder import cache_dir
+from mmcalib.options.run import SAMPLE_PER_MODALITY
+from mmcalib.progress import Progress
 from mmcalib.wording import several
-from mmcalib.workflows.decision.budgets import BudgetSource
-from mmcalib.workflows.read import ReadCorpus
-from mmcalib.workflows.validate.memory import ServedMemory, gain, kv_cache_words, plan_command, room
-from mmcalib.workflows.validate.subject import Subject, accepts, takes_context
+from mmcalib.workflows.corpus import ReadCorpus, files_of, read, requests_over
+from mmcalib.workflows.validate.config import Media, ReadableConfig, ValidateSession
+from mmcalib.workflows.validate.subject import (
+    OpenedConfig,
+    ServedMemory,
+    Subject,
+    accepts,
+    figures,
+    gain,
+    kv_cache_words,
+    plan_command,
+    room,
+    takes_context,
+    with_own_items,
+    with_worst_steps,
+)
 
 
 def findings(
@@ -199,3 +240,279 @@ def _without(subject: Subject, asks: BudgetSource) -> Budget | None:
     if worst is None or worst in written or not others:
         return None
     return accepts(asks, {**args, limits.LIMIT: {**written, worst: 0}})
+
+
+# Side lengths as shares of the largest: machines without a GPU cannot afford the whole.
+_SHARES: Final = (1, 2, 4)
+# Items of one size, and items in one prompt: enough to fill a step of large ones.
+_MOST: Final = 24
+_MOST_IN_PROMPT: Final = 8
+_FPS: Final = 2
+
+
+def write_requests(subject: Subject, host: EngineHost, folder: Path) -> Path | None:
+    """A file of chat requests over made-up media in `folder`: per served modality as many of the
+    largest admitted items as limits and context allow; None where nothing is served.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    requests = [r for m in subject.counts for r in _of_modality(m, subject, host, folder)]
+    if not requests:
+        return None
+    path = folder / "requests.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in requests), encoding="utf-8")
+    return path
+
+
+def _of_modality(
+    modality: Modality, subject: Subject, host: EngineHost, folder: Path
+) -> Iterator[dict[str, Any]]:
+    dummy, count = subject.plain.dummies.get(modality), subject.counts[modality].value
+    if dummy is None or not count:
+        return
+    shapes = list(_shapes(modality, dummy, subject.opened.audio_rate_hz))
+    blanks = tuple(Blank(shape) for shape in shapes)
+    answers = host.measure(Measure(subject.setting, blanks), "measuring made-up items")
+    step = subject.budget.encoder_budget_tokens
+    room = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
+    for shape, answer in zip(shapes, answers, strict=True):
+        cost = answer.cost
+        if cost is None or not 0 < cost.embeds <= step or cost.tokens > room:
+            continue
+        together = min(count, _MOST_IN_PROMPT, room // cost.tokens)
+        items = min(_MOST, math.ceil(step / cost.embeds))
+        paths = [write_blank(shape, n, folder) for n in range(max(items, together))]
+        for start in range(0, len(paths), together):
+            yield _request(modality, paths[start : start + together], start)
+
+
+def _request(modality: Modality, paths: Sequence[Path], number: int) -> dict[str, Any]:
+    """Texts differ in length, so that each request counts as one of its own."""
+    content: list[dict[str, Any]] = [text_part("Describe this." + "." * number)]
+    content += [url_part(PART_OF[modality], path.resolve().as_uri()) for path in paths]
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+def _shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> Iterator[Shape]:
+    """The shape of the largest item, and smaller ones."""
+    size = dummy.size
+    for share in _SHARES:
+        if modality == "audio":
+            rate = rate_hz or 16_000
+            yield AudioShape(max(1, size["length"] // share), rate)
+            continue
+        width, height = _even(size["width"] // share), _even(size["height"] // share)
+        if modality == "image":
+            yield ImageShape(width, height)
+            continue
+        frames = size["num_frames"]
+        yield VideoShape(frames, float(_FPS), frames / _FPS, width, height)
+
+
+def _even(pixels: int) -> int:
+    return max(56, pixels - pixels % 2)
+
+
+def minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:
+    """What a minute of 720p video costs as a server with this setting samples it; None where it
+    cannot be had.
+    """
+    request = Measure(setting, (Blank(VideoShape(1800, 30.0, 60.0, 1280, 720)),))
+    (answer,) = host.measure(request, "measuring a minute of video")
+    return answer.cost
+
+
+def read_media(media: Media, progress: Progress) -> ReadCorpus:
+    """The user's corpus. Raises CorpusError and UsageError as `mmcalib run` does."""
+    return read(
+        media.data,
+        media.requests,
+        allowed_root=media.allowed_root,
+        cache=cache_dir(),
+        progress=progress,
+    )
+
+
+def measured(
+    corpus: ReadCorpus, subject: Subject, asks: BudgetSource, progress: Progress
+) -> tuple[Subject, list[Check]]:
+    """The subject with the costs of the corpus, and what of the corpus will be rejected."""
+    served, left_out = _served(corpus, subject)
+    sample = choose(served.census, SAMPLE_PER_MODALITY)
+    table, unreadable = measure(
+        asks.host, served.census, subject.setting, sample, progress, files_of(served)
+    )
+    subject = replace(subject, table=table)
+    prompt, longer = _longest(served, subject, asks)
+    checks = judge(
+        CheckStage.MEASURED,
+        CheckFacts(
+            dialect=Dialect.LINES,
+            configuration=subject,
+            prompt=prompt,
+            longer=longer,
+            given_corpus=CorpusFacts(
+                files=corpus.files,
+                skipped=corpus.skipped,
+                table=subject.table,
+                left_out=left_out,
+                over=requests_over(served.prompts, subject.counts),
+                unreadable=unreadable,
+            ),
+            given_model=subject.opened,
+        ),
+    )
+    return subject, list(checks)
+
+
+def _longest(
+    corpus: ReadCorpus, subject: Subject, asks: BudgetSource
+) -> tuple[Fit | Fullest | None, bool]:
+    """R5 on the corpus' own prompts, and whether the model takes a context that holds them; without
+    requests on its largest items, as many as the limits name.
+    """
+    table, budget, prompts = subject.table, subject.budget, corpus.prompts
+    if not prompts.prompts():
+        if subject.opened.encoder_decoder:
+            return None, False
+        heaviest = {m: table.heaviest(m) for m in table.modalities()}
+        largest = {m: cost.tokens for m, cost in heaviest.items() if cost is not None}
+        most = fullest(subject, largest, own=True)
+        return most, takes_fullest(subject, asks, most)
+    fit = longest_prompt(
+        prompts,
+        table,
+        subject.counts,
+        budget,
+        TEXT_RESERVE_TOKENS,
+        budget.max_model_len,
+        Texts.of(asks.host, subject.opened.modalities, corpus.texts),
+        encoder_decoder=subject.opened.encoder_decoder,
+    )
+    longer = (
+        fit is not None
+        and not fit.whole
+        and takes_context(asks, subject.engine_args, fit.needed_tokens)
+    )
+    return fit, longer
+
+
+def _served(corpus: ReadCorpus, subject: Subject) -> tuple[ReadCorpus, dict[str, str]]:
+    """The corpus without what the configuration rejects as a whole, and the words for that."""
+    served = {m for m, count in subject.counts.items() if count.value}
+    gone = [m for m in corpus.census.modalities() if m not in served]
+    if not gone:
+        return corpus, {}
+    words = {str(m): f"{corpus.census.items(m):,} {m} items" for m in gone}
+    return corpus.only(served), words
+
+
+def probed(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[Check]:
+    """Without a corpus: a video that people do send against the encoder cache."""
+    budget, setting = subject.budget, subject.setting
+    served = subject.counts.get("video")
+    cost = None
+    if served is not None and served.value:
+        with progress.step("measuring a minute of video"):
+            cost = minute_of_video(setting, host)
+    if cost is None:
+        check = items.budgeted(budget)
+        if check is not None:
+            yield check
+        return
+    share = items.room(budget) / cost.embeds
+    slower = items.slower(subject.opened.knobs, setting.media_io_kwargs, share)
+    if share < 1 and slower is not None:
+        less = minute_of_video(replace(setting, media_io_kwargs=slower), host)
+        if less is None or less.embeds > items.room(budget):
+            slower = None
+    yield items.probed("a minute of 720p video", cost.embeds, budget, slower)
+
+
+def made_up(
+    subject: Subject, host: EngineHost, folder: Path, progress: Progress
+) -> tuple[Subject, ReadCorpus] | None:
+    """A corpus of the largest items that the configuration admits, and the subject with its costs;
+    None where it admits none.
+    """
+    with progress.step("making up the largest items"):
+        requests = write_requests(subject, host, folder)
+    if requests is None:
+        return None
+    corpus = read((), [requests], allowed_root=folder, cache=folder, progress=progress)
+    sample = choose(corpus.census, SAMPLE_PER_MODALITY)
+    files = files_of(corpus)
+    table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
+    return replace(subject, table=table), corpus
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """`subject` has the costs of the user's `corpus`; `taken` is the memory that options take
+    beside the profile.
+    """
+
+    subject: Subject
+    corpus: ReadCorpus | None
+    memory: ServedMemory | None
+    taken: tuple[Taken, ...]
+    checks: tuple[Check, ...]
+
+
+def examine(
+    session: ValidateSession,
+    config: ReadableConfig,
+    opened: OpenedConfig,
+    corpus: ReadCorpus | None,
+) -> Examined:
+    subject, memory, asks = opened.subject, opened.memory, opened.asks
+    if memory is not None:
+        memory = with_worst_steps(memory, subject)
+    checks = list(findings(subject, asks, memory, corpus, str(session.job.config)))
+    traps = list(option_traps(config.engine_args, config.served, figures(subject, memory)))
+    checks += [trap.check for trap in traps]
+    if corpus is None:
+        checks += probed(subject, session.host, session.progress)
+    else:
+        subject, found = measured(corpus, subject, asks, session.progress)
+        checks += found
+        if memory is not None:
+            memory = with_own_items(memory, subject)
+            known = known_in_bytes(memory.config)
+            checks = [check for check in checks if check.id not in known]
+    checks += setting_checks(subject, session.host, session.progress)
+    taken = tuple(trap.taken for trap in traps if trap.taken)
+    return Examined(subject, corpus, memory, taken, tuple(checks))
+
+
+def setting_checks(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[Check]:
+    """Each setting switched off once; flat processor options tried on every served modality."""
+    served = [m for m, count in subject.counts.items() if count.value]
+    defaults, shown = subject.opened.serve_defaults, witnesses(served, (subject.table,))
+    asked = Footprints(host, subject.resolved.path, defaults, shown)
+    args = here(subject.engine_args, subject.opened.device)
+    with progress.step("switching each setting off once", len(settings(args))) as task:
+        yield from _bleeding(args, served, asked)
+        try:
+            found, _ = effects(args, asked, task)
+        except (VllmMoved, VllmRefused) as error:
+            yield Check(SETTINGS_EFFECT, "skip", f"not asked: {error.message}")
+            return
+    yield from effect_checks(found)
+
+
+def _bleeding(
+    args: dict[str, object], served: list[Modality], asked: Footprints
+) -> Iterator[Check]:
+    for name in limits.flat(args):
+        with_ = asked.items(args, asked.witnesses)
+        less = asked.items(limits.without(args, name), asked.witnesses)
+        moved = limits.changed(with_, less)
+        remedies = {}
+        for modality in moved:
+            tried = limits.scoped(args, name, modality)
+            alone = limits.changed(asked.items(tried, asked.witnesses), less)
+            if alone == {modality: moved[modality]}:
+                remedies[modality] = tried
+        check = limits.bleeding(name, moved, remedies)
+        if check is not None:
+            yield check

@@ -1,30 +1,236 @@
-"""Whether a configuration that somebody wrote does what it says: its file, limits and engine."""
+"""Stages in order; document."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
+from mmcalib.census.accesses import Accesses
+from mmcalib.checks.check import Check, verdict
+from mmcalib.checks.file import ROUND_TRIP
+from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, ENGINE_START, RESERVED, SIZE_HINT
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
+from mmcalib.engine.vllm_config import here, serves
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.locations.domains import allowing
+from mmcalib.memory.checks import Unrehearsed, in_tokens, no_gpu, predicted_shortfall
+from mmcalib.memory.figures import encoder_budget, memory
+from mmcalib.memory.rehearse import gpu_of
+from mmcalib.models import ResolvedModel
 from mmcalib.options.option import checked
 from mmcalib.options.validate import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
-from mmcalib.results.validation import Validation
+from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, startup_figures
+from mmcalib.proof.start import Launch, Started, not_started
+from mmcalib.results.part import CheckResult
+from mmcalib.results.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.scratch import Scratch
-from mmcalib.workflows.memory.rehearse import gpu_of
-from mmcalib.workflows.validate.concluded import concluded
-from mmcalib.workflows.validate.document import judged, refused, unread
-from mmcalib.workflows.validate.examined import examine
-from mmcalib.workflows.validate.items import read_media
-from mmcalib.workflows.validate.opened import RefusedConfig, find_model, memory_of, open_config
-from mmcalib.workflows.validate.reading import UnreadableConfig, read_file
-from mmcalib.workflows.validate.spec import Media, ValidateJob, ValidateSession
-from mmcalib.workflows.validate.tried import try_config
+from mmcalib.version import __version__
+from mmcalib.workflows.corpus import ReadCorpus, corpus_figures, files_of
+from mmcalib.workflows.validate.config import (
+    Media,
+    ReadableConfig,
+    UnreadableConfig,
+    ValidateJob,
+    ValidateSession,
+    read_file,
+)
+from mmcalib.workflows.validate.findings import Examined, examine, made_up, read_media
+from mmcalib.workflows.validate.subject import (
+    RefusedConfig,
+    ServedMemory,
+    Subject,
+    checks,
+    find_model,
+    memory_of,
+    open_config,
+    unrehearsed,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TriedConfig:
+    """`subject` has the costs of `corpus`, whose `items` it was tried with."""
+
+    subject: Subject
+    corpus: ReadCorpus | None
+    items: Literal["none", "corpus", "made up"]
+    checks: tuple[Check, ...]
+    proof: Proof = field(default_factory=Proof)
+
+
+def try_config(
+    session: ValidateSession, examined: Examined, before: Sequence[Check]
+) -> TriedConfig:
+    """As far as the job wants it, and not at all where vLLM refuses the file, as `before` says."""
+    subject, corpus, depth = examined.subject, examined.corpus, session.job.depth
+    items: Literal["none", "corpus", "made up"] = "none" if corpus is None else "corpus"
+    refused = any(c.id in (ROUND_TRIP, BATCH_HOLDS_ITEM) and c.status == "fail" for c in before)
+    if refused or depth == "budget":
+        why = "vLLM refuses the file as it is" if refused else "--validate budget"
+        check = Check(ENGINE_START, "skip", f"not started: {why}")
+        return TriedConfig(subject, corpus, items, (check,))
+    if none := not_started(subject.opened):
+        return TriedConfig(subject, corpus, items, (none,))
+    if corpus is None and depth == "replay":
+        made = made_up(subject, session.host, session.scratch / "media", session.progress)
+        if made is not None:
+            (subject, corpus), items = made, "made up"
+    source = None
+    if depth == "replay" and corpus is not None:
+        source = ReplaySource(corpus.prompts, files_of(corpus))
+    device = subject.opened.device
+    launch = Launch(
+        Path(subject.resolved.path),
+        here(subject.engine_args, device),
+        subject.budget,
+        device,
+        session.scratch,
+        session.job.startup_budget_s,
+        serves(device, session.job.gpu),
+        session.job.gpu is not None,
+    )
+    remedy = "change what vLLM names"
+    proof = prove(session.host, launch, subject, source, session.progress, remedy=remedy)
+    return TriedConfig(subject, corpus, items, proof.checks, proof)
+
+
+def concluded(
+    before: Sequence[Check], tried: TriedConfig, memory: ServedMemory | None, config: str
+) -> list[Check]:
+    """All checks, of which those `before` come from the other stages."""
+    subject, found = tried.subject, list(before)
+    if memory is not None:
+        accesses = tried.corpus.accesses if tried.corpus is not None else Accesses()
+        more = list(checks(memory, subject, tried.proof.started, config, accesses))
+        found = in_bytes(found, more)
+    if memory is None or predicted_shortfall(memory.predicted, subject) is None:
+        found = in_tokens(found, subject, _unrehearsed(config, memory))
+    return found
+
+
+def _unrehearsed(config: str, memory: ServedMemory | None) -> Unrehearsed:
+    if memory is not None:
+        return unrehearsed(memory, config)
+    return no_gpu(shlex.join(["mmcalib", "validate", "--config", config, "--gpu", "NAME"]))
+
+
+def in_bytes(before: list[Check], memory: list[Check]) -> list[Check]:
+    """R4 in bytes decides; the cures of the one in tokens are its cures too."""
+    tokens = next((check for check in before if check.id == RESERVED), None)
+    if tokens is None or all(check.id != RESERVED for check in memory):
+        return [*before, *memory]
+    cures = tokens.remedy if tokens.status == "fail" else ""
+    memory = [
+        replace(c, remedy=cures or c.remedy) if c.id == RESERVED and c.status == "fail" else c
+        for c in memory
+    ]
+    known = {check.id for check in before if check.status == "fail"}
+    memory = [check for check in memory if check.id == RESERVED or check.id not in known]
+    kept = [check for check in before if check.id != RESERVED]
+    if any(c.id == RESERVED and c.status == "pass" for c in memory):
+        kept = [
+            replace(c, status="warn") if SIZE_HINT.covers(c.id) and c.status == "fail" else c
+            for c in kept
+        ]
+    return [*kept, *memory]
+
+
+def unread(job: ValidateJob, config: UnreadableConfig) -> Validation:
+    """Of a file that vLLM cannot read."""
+    return Validation(
+        checks=list(map(CheckResult.showing, config.checks)),
+        verdict=verdict(config.checks),
+        config=str(job.config or ""),
+        flags=list(job.flags),
+        model=config.model,
+        source=None,
+        architecture="",
+        engine_config=None,
+        budget=None,
+        memory=None,
+        startup=None,
+        items="none",
+        gpu=job.gpu.name if job.gpu else "",
+        tool={"mmcalib": __version__},
+        doubts=[],
+    )
+
+
+def refused(job: ValidateJob, config: ReadableConfig, found: RefusedConfig) -> Validation:
+    """Of a configuration that vLLM does not take."""
+    checks = (*config.checks, *found.checks)
+    return _of_model(job, config, found.resolved, checks)
+
+
+def judged(
+    job: ValidateJob,
+    config: ReadableConfig,
+    examined: Examined,
+    tried: TriedConfig,
+    checks: Sequence[Check],
+) -> Validation:
+    """Of one that was judged to its end, with all its checks."""
+    subject, proof, corpus = tried.subject, tried.proof, examined.corpus
+    prompts, skipped = (corpus.prompts.prompts(), len(corpus.skipped)) if corpus else (0, 0)
+    return _of_model(job, config, subject.resolved, checks).model_copy(
+        update={
+            "architecture": subject.opened.architecture,
+            "budget": _budgets(subject),
+            "memory": _memory(examined, proof.started),
+            "startup": startup_figures(proof.started, proof.burst, proof.replayed),
+            "items": tried.items,
+            "corpus": corpus_figures(subject.table, prompts, skipped)
+            if subject.table.costs
+            else None,
+            "tool": {"mmcalib": __version__, **subject.opened.versions},
+        }
+    )
+
+
+def _of_model(
+    job: ValidateJob, config: ReadableConfig, resolved: ResolvedModel, checks: Sequence[Check]
+) -> Validation:
+    unknown = unread(job, UnreadableConfig(resolved.id, tuple(checks)))
+    return unknown.model_copy(
+        update={
+            "source": resolved.source,
+            "engine_config": config.engine_args,
+            "doubts": list(resolved.notes),
+        }
+    )
+
+
+def _budgets(subject: Subject) -> ValidatedBudgets:
+    counts = {m: count.value for m, count in subject.counts.items()}
+    config = encoder_budget(subject.budget, counts, subject.table if subject.table.costs else None)
+    if subject.engine_args.get("skip_mm_profiling"):
+        config = config.model_copy(
+            update={
+                "profiled_tokens": 0,
+                "profiled_items": 0,
+                "profiled_modality": None,
+                "adequacy": 0.0,
+            }
+        )
+    return ValidatedBudgets(default=encoder_budget(subject.default_budget), config=config)
+
+
+def _memory(examined: Examined, started: Started | None) -> ValidatedMemory:
+    predicted = examined.memory.predicted if examined.memory else None
+    default, config = (predicted.default, predicted.calibrated) if predicted else (None, None)
+    return ValidatedMemory(
+        default=memory(default, predicted.gpu) if default and predicted else None,
+        config=memory(config, predicted.gpu) if config and predicted else None,
+        measured=measured_memory(started, own=True) if started else None,
+        options=[TakenMemory(what=one.what, bytes=one.nbytes) for one in examined.taken],
+    )
 
 
 def validate(

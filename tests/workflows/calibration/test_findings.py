@@ -12,9 +12,9 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.workflows.calibration.evidence import evidence
-from mmcalib.workflows.calibration.reviewed import findings
-from mmcalib.workflows.read import ReadCorpus
+from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.run.evidence import evidence
+from mmcalib.workflows.run.stages import findings
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import INERT, KNOBS, opened
 

@@ -10,10 +10,10 @@ import pytest
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
 from mmcalib.gpus import catalogue
+from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import ResolvedModel
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.workflows.calibration.given import given_check, refuse_unusable
-from mmcalib.workflows.memory.prediction import MemoryPrediction
+from mmcalib.workflows.run.session import given_check, refuse_unusable
 from tests.workflows.rehearsals import rehearsed
 
 L4 = catalogue.find("L4")

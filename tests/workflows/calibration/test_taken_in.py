@@ -11,8 +11,8 @@ from mmcalib.domain.items import Prompt
 from mmcalib.domain.server import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.errors import CorpusError
-from mmcalib.workflows.calibration.taken_in import environment, server_checks, taken_in
-from mmcalib.workflows.read import ReadCorpus
+from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.run.prepare import environment, server_checks, taken_in
 
 SERVER = Server(
     limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from mmcalib.decision.decision import Decision
+from mmcalib.decision.explore import BudgetSource
+from mmcalib.decision.grid import held
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.progress import Silent
-from mmcalib.workflows.decision.budgets import BudgetSource
-from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.decision.held import held
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import FRAMES, KNOBS, FakeHost, VolumeHost, area_knob, opened
 

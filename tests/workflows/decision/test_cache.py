@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from mmcalib.decision.decision import Decision, SizedCache, UnsizedCache
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import largest_item_bytes
@@ -15,9 +16,7 @@ from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.sizes import GIB
-from mmcalib.workflows.calibration.cache import cache_checks, cache_evidence, cache_report
-from mmcalib.workflows.decision.cache import SizedCache, UnsizedCache
-from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.run.evidence import cache_checks, cache_evidence, cache_report
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, budget, cost, opened
 

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcalib.decision.decision import Decision
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.workflows.decision.decision import Decision
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import (
     AUDIO_TOKENS,

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcalib.decision.decision import Decision
+from mmcalib.decision.effects import Footprints, effective, effects, witnesses
+from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.budget import Dummy
@@ -19,13 +22,9 @@ from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import AskBudget, BudgetFound, Measure, Measured
 from mmcalib.errors import EngineError
 from mmcalib.progress import Silent
-from mmcalib.workflows.calibration.evidence import evidence, with_effects
-from mmcalib.workflows.calibration.reviewed import findings
-from mmcalib.workflows.decision.budgets import BudgetSource
-from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.decision.effects import effective, effects
-from mmcalib.workflows.decision.footprints import Footprints, witnesses
-from mmcalib.workflows.read import ReadCorpus
+from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.run.evidence import evidence, with_effects
+from mmcalib.workflows.run.stages import findings
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import FRAMES, FakeHost, opened
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mmcalib.decision.decision import Decision
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Retention
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
-from mmcalib.workflows.calibration.reviewed import findings
-from mmcalib.workflows.decision.decision import Decision
+from mmcalib.workflows.run.stages import findings
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, VolumeHost, area_knob, opened
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from mmcalib.census.sample import choose
+from mmcalib.decision.measure import measure
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import File, Measure, Measured
 from mmcalib.errors import EngineDied
 from mmcalib.progress import Silent
-from mmcalib.workflows.decision.measure import measure
 from tests.workflows.corpora import corpus, path_of, pretended
 from tests.workflows.fake_host import FakeHost, opened
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mmcalib.decision.decision import Decision
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import AudioShape, ImageShape
-from mmcalib.workflows.decision.decision import Decision
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import opened
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from mmcalib.admission.counting import Counting
 from mmcalib.domain.text_bound import TextCounting
-from mmcalib.workflows.gate.counting import Counting
 
 pytest.importorskip("transformers")
 

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 import mmcalib
+from mmcalib.admission.admits import admitted
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.locations.domains import allowing
-from mmcalib.workflows.gate.presented import admitted
 from tests.corpus.serving import serving
 from tests.odd_media import frames_url
 from tests.report.example import calibration
@@ -33,7 +33,7 @@ def asking(*urls: str) -> dict[str, Any]:
 def test_neither_torch_nor_numpy_is_loaded_to_tell() -> None:
     code = (
         "import sys\n"
-        "from mmcalib.workflows.gate import held, presented, filtering\n"
+        "from mmcalib.admission import inputs as held, admits as presented, datasets as filtering\n"
         "print([m for m in ('torch', 'numpy', 'datasets', 'ray') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mmcalib.admission.rules import ProvenRule, costs, prove_rules
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.cost import Cost
@@ -16,8 +17,6 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.engine.messages import Blank, Measure, Measured
 from mmcalib.errors import EngineDied, EngineError, VllmRefused
 from mmcalib.progress import Silent
-from mmcalib.workflows.gate.costs import costs
-from mmcalib.workflows.gate.rules import ProvenRule, prove_rules
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
 

@@ -6,15 +6,14 @@ import random
 
 import pytest
 
+from mmcalib.admission.rules import ProvenRule, costs, prove_rules
+from mmcalib.decision.decision import Decision
 from mmcalib.derive.admission import admit
 from mmcalib.derive.bounds import Ceiling
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.progress import Silent
 from mmcalib.results.costs import Costs, gate_of
-from mmcalib.workflows.decision.decision import Decision
-from mmcalib.workflows.gate.costs import costs
-from mmcalib.workflows.gate.rules import ProvenRule, prove_rules
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import FakeHost, opened
 from tests.workflows.gate.test_rules import Resizing

@@ -9,11 +9,10 @@ import pytest
 from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.gpus import catalogue
-from mmcalib.workflows.memory.accuracy import components
-from mmcalib.workflows.memory.checks import memory_checks
-from mmcalib.workflows.memory.predicted import Predicted
-from mmcalib.workflows.proof.figures import measured_memory
-from mmcalib.workflows.proof.startup import Started, _gpu_check
+from mmcalib.memory.checks import components, memory_checks
+from mmcalib.memory.rehearse import Predicted
+from mmcalib.proof.prove import measured_memory
+from mmcalib.proof.start import Started, _gpu_check
 from tests.workflows.rehearsals import GIB, rehearsed
 
 FOUND = rehearsed()

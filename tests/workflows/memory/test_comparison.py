@@ -10,9 +10,9 @@ from mmcalib.checks.reserve import BETTER, KEEP_DEFAULTS
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.gpus import catalogue
+from mmcalib.memory.checks import comparison_check
+from mmcalib.memory.rehearse import Predicted
 from mmcalib.results.memory import ServedTraffic
-from mmcalib.workflows.memory.checks import comparison_check
-from mmcalib.workflows.memory.predicted import Predicted
 from tests.report.serving import figures
 from tests.workflows.memory.test_reserved import FOUR, Config
 from tests.workflows.rehearsals import GIB, rehearsed

@@ -11,13 +11,11 @@ import pytest
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.errors import VllmRefused
 from mmcalib.gpus import catalogue
+from mmcalib.memory.checks import memory_checks
+from mmcalib.memory.figures import by_formula, disagreement, memory
+from mmcalib.memory.rehearse import Predicted
 from mmcalib.models import find, materialise
-from mmcalib.workflows.memory.checks import memory_checks
-from mmcalib.workflows.memory.cross_check import disagreement
-from mmcalib.workflows.memory.fallback import by_formula
-from mmcalib.workflows.memory.figures import memory
-from mmcalib.workflows.memory.predicted import Predicted
-from mmcalib.workflows.proof.startup import Started
+from mmcalib.proof.start import Started
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 L4 = catalogue.find("L4")

@@ -11,10 +11,10 @@ import pytest
 from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import UsageError
-from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
-from mmcalib.workflows.memory.cured import Ask, with_less_kv_cache
-from mmcalib.workflows.memory.pinned import pinned, pinned_evidence
-from mmcalib.workflows.spec import Job
+from mmcalib.memory.checks import predicted_shortfall, reserved_check
+from mmcalib.memory.predict import pinned, pinned_evidence
+from mmcalib.memory.worst_steps import Ask, with_less_kv_cache
+from mmcalib.workflows.run.job import Job
 from tests.workflows.memory.test_reserved import FOUR, Config, predicted
 from tests.workflows.rehearsals import GIB, deepstack, limits, rehearsed
 

@@ -12,7 +12,7 @@ from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import EngineDied, EngineError, VllmRefused
 from mmcalib.gpus import catalogue
-from mmcalib.workflows.memory.prediction import MemoryPrediction
+from mmcalib.memory.rehearse import MemoryPrediction
 from tests.workflows.rehearsals import rehearsed
 
 STEPS = (EncoderStep(ImageShape(28, 28), 2),)

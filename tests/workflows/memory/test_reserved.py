@@ -31,15 +31,18 @@ from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
 from mmcalib.gpus import catalogue
+from mmcalib.memory.checks import (
+    in_tokens,
+    known_in_bytes,
+    no_gpu,
+    predicted_shortfall,
+    reserved_check,
+)
+from mmcalib.memory.figures import rehearsal
+from mmcalib.memory.rehearse import Predicted
+from mmcalib.memory.worst_steps import Ask, cured, encoder_steps, views_check
 from mmcalib.models import ResolvedModel
-from mmcalib.workflows.calibration.memory_found import in_bytes
-from mmcalib.workflows.memory.checks import known_in_bytes, predicted_shortfall, reserved_check
-from mmcalib.workflows.memory.cured import Ask, cured
-from mmcalib.workflows.memory.figures import rehearsal
-from mmcalib.workflows.memory.predicted import Predicted
-from mmcalib.workflows.memory.retained import views_check
-from mmcalib.workflows.memory.tokens_alone import in_tokens, no_gpu
-from mmcalib.workflows.memory.worst_steps import encoder_steps
+from mmcalib.workflows.run.stages import in_bytes
 from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 

@@ -12,8 +12,8 @@ from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import VerdictError, VllmRefused
 from mmcalib.gpus import catalogue
-from mmcalib.workflows.memory.explored import refuse_too_small
-from mmcalib.workflows.memory.prediction import MemoryPrediction
+from mmcalib.memory.predict import refuse_too_small
+from mmcalib.memory.rehearse import MemoryPrediction
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 # vLLM 0.32 on Qwen3-VL-8B with 32k on an L4, but for its advice.

@@ -14,22 +14,21 @@ from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.errors import VllmRefused
 from mmcalib.gpus import catalogue
 from mmcalib.gpus.gpu import described
+from mmcalib.memory.checks import predicted_shortfall, reserved_check
+from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.workflows.memory.checks import predicted_shortfall, reserved_check
-from mmcalib.workflows.memory.predicted import Predicted
-from mmcalib.workflows.memory.prediction import MemoryPrediction
-from mmcalib.workflows.plan.bench import Bench
-from mmcalib.workflows.plan.planned import best, others, tried
-from mmcalib.workflows.plan.reserving import (
+from mmcalib.workflows.plan.plan import best, others, tried
+from mmcalib.workflows.plan.trials import (
+    Bench,
     Judged,
     judged,
     observe_oom,
     safe_outcome,
+    searched,
     settled,
     without_trap_hints,
 )
-from mmcalib.workflows.plan.searching import searched
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
 

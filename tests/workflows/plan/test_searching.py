@@ -11,10 +11,9 @@ from mmcalib.derive.fixes import Fix, Goal
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.gpus import catalogue
+from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.progress import Silent
-from mmcalib.workflows.memory.prediction import MemoryPrediction
-from mmcalib.workflows.plan.bench import Bench
-from mmcalib.workflows.plan.searching import MOST_REHEARSALS, searched
+from mmcalib.workflows.plan.trials import MOST_REHEARSALS, Bench, searched
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, rehearsed
 

@@ -12,10 +12,8 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
 from mmcalib.locations.location import url_of
+from mmcalib.proof.replay import Burst, burst, choose_burst, filled, replay_check, with_files
 from mmcalib.releases.constants import NO_CHAT_TEMPLATE
-from mmcalib.workflows.proof.burst import Burst, burst
-from mmcalib.workflows.proof.fill import filled
-from mmcalib.workflows.proof.replay import choose_burst, replay_check, with_files
 from tests.workflows.corpora import corpus, decide, path_of, pretended
 
 LARGE, MIDDLE = ImageShape(2800, 2240), ImageShape(560, 560)  # 8,000 and 400 tokens

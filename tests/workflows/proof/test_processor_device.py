@@ -13,7 +13,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.engine.messages import CompareDevices, DevicesCompared, File
 from mmcalib.errors import EngineDied
 from mmcalib.progress import Silent
-from mmcalib.workflows.proof.processor_device import compare, compared_check
+from mmcalib.proof.devices import compare, compared_check
 from tests.workflows.corpora import pretended
 from tests.workflows.fake_host import FakeHost, opened
 

@@ -14,10 +14,9 @@ from mmcalib.engine.messages import Answered, Replayed
 from mmcalib.errors import EngineDied, EngineSilent, OutputError, VllmRefused
 from mmcalib.models import resolve
 from mmcalib.progress import Silent
-from mmcalib.workflows.proof.burst import burst
-from mmcalib.workflows.proof.prove import prove
-from mmcalib.workflows.proof.replay import leave_out_exhausting, replay_check
-from mmcalib.workflows.proof.startup import Launch
+from mmcalib.proof.prove import prove
+from mmcalib.proof.replay import burst, leave_out_exhausting, replay_check
+from mmcalib.proof.start import Launch
 from tests.workflows.corpora import corpus, decide
 
 LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)

@@ -13,8 +13,8 @@ import pytest
 from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.traffic import Trace
 from mmcalib.gpus.catalogue import find
-from mmcalib.workflows.memory.prediction import MemoryPrediction
-from mmcalib.workflows.traffic.beside import Serving, ServingProcess
+from mmcalib.memory.rehearse import MemoryPrediction
+from mmcalib.workflows.traffic.background import Serving, ServingProcess
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60

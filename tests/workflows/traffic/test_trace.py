@@ -16,9 +16,8 @@ from mmcalib.domain.items import Prompt, Text
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, weight
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
-from mmcalib.workflows.read import ReadCorpus
-from mmcalib.workflows.traffic.trace import trace
-from mmcalib.workflows.traffic.unordered import TEXT_TOKENS
+from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.traffic.requests import TEXT_TOKENS, trace
 from tests.workflows.corpora import corpus
 
 SMALL, LARGE = ImageShape(8, 8), ImageShape(800, 800)

@@ -12,13 +12,12 @@ from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.vllm_config import here
 from mmcalib.gpus import catalogue
+from mmcalib.memory.checks import reserved_check
+from mmcalib.memory.rehearse import Predicted, on_gpu
+from mmcalib.memory.worst_steps import configurations
 from mmcalib.models import ResolvedModel
-from mmcalib.workflows.memory.checks import reserved_check
-from mmcalib.workflows.memory.predicted import Predicted
-from mmcalib.workflows.memory.rehearse import on_gpu
-from mmcalib.workflows.memory.worst_steps import configurations
-from mmcalib.workflows.validate.concluded import in_bytes
 from mmcalib.workflows.validate.subject import Subject
+from mmcalib.workflows.validate.validate import in_bytes
 from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 

@@ -8,7 +8,7 @@ from typing import cast
 from mmcalib.engine.host import EngineHost
 from mmcalib.gpus import catalogue
 from mmcalib.progress import Silent
-from mmcalib.workflows.validate.spec import ValidateJob
+from mmcalib.workflows.validate.config import ValidateJob
 from mmcalib.workflows.validate.validate import judge
 
 NOBODY = cast(EngineHost, None)

@@ -1,0 +1,189 @@
+"""Of a dataset what a calibration admits, as the library that made it keeps one."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from mmcalib.admission.calibration import Calibration
+from mmcalib.derive.admission import Admission
+from mmcalib.errors import CorpusError
+from mmcalib.results.check import ReasonCounts
+from mmcalib.wording import one_line, plain
+
+TAKEN = (
+    "a dataset of Hugging Face datasets or Ray Data, a pyarrow Table or RecordBatch, a "
+    "pandas.DataFrame, a list or any other iterable of samples"
+)
+OnUnread = Literal["drop", "raise"]
+_MOST_REASONS = 5
+# Of a table at a time: rows may hold pictures of megabytes.
+_ROWS = 64
+_log = logging.getLogger("mmcalib.filter")
+
+
+class Admits:
+    """Whether a sample is kept: a callable that can be pickled, for workers of any kind."""
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        allow_unknown: bool = False,
+        allowed_media_domains: Sequence[str] = (),
+        errors: OnUnread = "drop",
+        on_drop: Callable[[Any, Admission], object] | None = None,
+    ) -> None:
+        self._calibration, self._key = calibration, key
+        self._allow_unknown, self._domains = allow_unknown, tuple(allowed_media_domains)
+        self._errors, self._on_drop = errors, on_drop
+        self._asked, self._dropped = 0, ReasonCounts()
+
+    def __call__(self, sample: Any) -> bool:
+        item = self._key(sample) if self._key else sample
+        answer = self._calibration.admits(item, allowed_media_domains=self._domains)
+        self._asked += 1
+        if answer.fits or (self._allow_unknown and answer.answer == "unknown"):
+            return True
+        if answer.unread and self._errors == "raise":
+            named = isinstance(item, str | os.PathLike)
+            which = os.fspath(item) if named else f"sample {self._asked - 1}"
+            raise CorpusError(
+                one_line(f"{which}: {answer.reason}"), hint='errors="drop" leaves it out'
+            )
+        self._dropped.add("sample", answer)
+        if self._on_drop:
+            self._on_drop(sample, answer)
+        else:
+            _log.info("dropped: %s", one_line(answer.reason))
+        return False
+
+    def of_table(self, table: Any) -> list[bool]:
+        """Of each row of an Arrow table, whose media are still the files that they were."""
+        return [self(row) for row in table.to_pylist()]
+
+    def of_batches(self, batches: Iterable[Any]) -> list[bool]:
+        """Of each row of all these tables."""
+        return list(itertools.chain.from_iterable(map(self.of_table, batches)))
+
+    def of_each(self, samples: Iterable[Any]) -> Iterator[Any]:
+        """Those that are kept, and at their end the totals of the others."""
+        yield from (sample for sample in samples if self(sample))
+        self.sum_up()
+
+    def sum_up(self) -> None:
+        """Warn of what was dropped, by reason, where anything was."""
+        reasons = self._dropped.largest_first()
+        if not reasons:
+            return
+        dropped = sum(one.count for one in reasons)
+        words = [f"{one.count:,} × {plain(one.reason)}" for one in reasons[:_MOST_REASONS]]
+        if rest := dropped - sum(one.count for one in reasons[:_MOST_REASONS]):
+            words.append(f"{rest:,} × other reasons")
+        _log.warning(
+            "mmcalib.filter dropped %s of %s: %s",
+            f"{dropped:,}",
+            f"{self._asked:,}",
+            "; ".join(words),
+        )
+
+
+def filter(  # noqa: A001 - mmcalib.filter
+    dataset: Any,
+    calibration: Calibration,
+    *,
+    key: Callable[[Any], Any] | None = None,
+    allow_unknown: bool = False,
+    allowed_media_domains: Sequence[str] = (),
+    errors: OnUnread = "drop",
+    on_drop: Callable[[Any, Admission], object] | None = None,
+) -> Any:
+    """The samples that the calibration admits, as a dataset of the same kind; an iterator of any
+    other iterable. Pictures and sound of Hugging Face datasets are not decoded for it.
+
+    `key` makes of a sample what `Calibration.admits` takes, where the sample is not that itself: of
+    a row its medium.
+    `on_drop` is called with each that is left out; without it the logger `mmcalib.filter` gets a
+    line at INFO. At the end it gets the totals by reason as a warning. `errors="raise"` raises
+    CorpusError for what cannot be read, such as a missing file, instead of leaving it out. Raises
+    TypeError for what is no dataset.
+    """
+    if errors not in get_args(OnUnread):
+        raise ValueError(f"errors is 'drop' or 'raise', not {errors!r}")
+    if not isinstance(calibration, Calibration):
+        raise TypeError(f"the second argument is a Calibration, not {type(calibration).__name__}")
+    if calibration.costs is None:
+        _ = calibration.gate
+    keeps = Admits(
+        calibration,
+        key=key,
+        allow_unknown=allow_unknown,
+        allowed_media_domains=allowed_media_domains,
+        errors=errors,
+        on_drop=on_drop,
+    )
+    kept = _kept(dataset, keeps)
+    keeps.sum_up()
+    return kept
+
+
+def _kept(dataset: Any, keeps: Admits) -> Any:
+    for library, kept in _KEPT.items():
+        if library in sys.modules and (found := kept(dataset, keeps)) is not None:
+            return found
+    if isinstance(dataset, Mapping):
+        raise TypeError(f"mmcalib.filter takes {TAKEN}; this is one row, for Calibration.admits")
+    if isinstance(dataset, list | tuple):
+        return type(dataset)([sample for sample in dataset if keeps(sample)])
+    if isinstance(dataset, str | bytes) or not isinstance(dataset, Iterable):
+        raise TypeError(f"mmcalib.filter takes {TAKEN}; this is {type(dataset).__name__}")
+    return keeps.of_each(dataset)
+
+
+def _arrow(dataset: Any, keeps: Admits) -> Any:
+    arrow = sys.modules["pyarrow"]
+    if not isinstance(dataset, arrow.Table | arrow.RecordBatch):
+        return None
+    starts = range(0, dataset.num_rows, _ROWS)
+    answers = keeps.of_batches(dataset.slice(start, _ROWS) for start in starts)
+    return dataset.filter(arrow.array(answers, arrow.bool_()))
+
+
+def _hf(dataset: Any, keeps: Admits) -> Any:
+    datasets = sys.modules["datasets"]
+    if isinstance(dataset, datasets.DatasetDict | datasets.IterableDatasetDict):
+        return type(dataset)({name: _kept(split, keeps) for name, split in dataset.items()})
+    if isinstance(dataset, datasets.IterableDataset):
+        if dataset.features is None:
+            return dataset.filter(keeps)
+        form = getattr(getattr(dataset, "_formatting", None), "format_type", None)
+        tables = dataset.with_format("arrow").filter(keeps.of_table, batched=True, batch_size=_ROWS)
+        return tables.with_format(form)
+    if not isinstance(dataset, datasets.Dataset):
+        return None
+    answers = keeps.of_batches(dataset.with_format("arrow").iter(batch_size=_ROWS))
+    return dataset.select([number for number, keeps_it in enumerate(answers) if keeps_it])
+
+
+def _ray(dataset: Any, keeps: Admits) -> Any:
+    return dataset.filter(keeps) if isinstance(dataset, sys.modules["ray.data"].Dataset) else None
+
+
+def _pandas(dataset: Any, keeps: Admits) -> Any:
+    if not isinstance(dataset, sys.modules["pandas"].DataFrame):
+        return None
+    return dataset[[keeps(row) for row in dataset.to_dict("records")]]
+
+
+# By the module that whoever holds such a dataset has imported.
+_KEPT: Mapping[str, Callable[[Any, Admits], Any]] = {
+    "pyarrow": _arrow,
+    "datasets": _hf,
+    "ray.data": _ray,
+    "pandas": _pandas,
+}

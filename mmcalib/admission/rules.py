@@ -1,0 +1,481 @@
+"""Bound unseen shapes; costs as kept.
+
+Finding, for each modality, a rule that bounds what unseen shapes cost, and proving it.
+
+A rule is built from numbers of the model's processor and loader, and kept only if it reproduces
+what vLLM made of every measured shape: those of the corpus, and probes at the rule's own edges.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mmcalib.decision.decision import Decision
+from mmcalib.decision.texts import Texts
+from mmcalib.derive.bounds import (
+    Area,
+    Bound,
+    Ceiling,
+    Frames,
+    Ladder,
+    Refused,
+    Rule,
+    Rung,
+    Sampling,
+)
+from mmcalib.derive.costs import CostColumns, Mismatch
+from mmcalib.derive.distribution import size_cells, token_bins
+from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.area_cap import AreaCap
+from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.text_bound import TextBound
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Blank, Measure
+from mmcalib.errors import VllmMoved, VllmRefused
+from mmcalib.progress import Progress
+from mmcalib.releases.constants import (
+    QWEN_MOST_ASPECT,
+    QWEN_MOST_FRAMES,
+    VIDEO_FPS,
+    VIDEO_FRAMES,
+    VIDEO_SAMPLINGS,
+)
+from mmcalib.results import costs as c
+
+# Larger blanks take longer than they tell.
+_MOST_PX = 16_000_000
+_CLIP_PX = 30_000_000
+# Every layout of up to 12 tiles (InternVL's `max_dynamic_patch`), and the largest of up to 6×6
+# (LLaVA-OneVision).
+_TILES, _SQUARE = 12, 6
+# The largest tile edge that is known (InternVL's; others have 336 and 384).
+_TILE_PX = 448
+# (short side at least, aspect ratio at most): the most generous first.
+DOMAINS: Sequence[tuple[int, float]] = ((1, QWEN_MOST_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
+_LARGE_PX = 4000
+_SHORT_SECONDS = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
+_SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
+_LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600)
+# Ladders reach this much beyond the longest clip of the corpus, in many steps; and in one as far as
+# the server decodes at all (VLLM_MAX_AUDIO_DECODE_DURATION_S, vllm/envs.py of 0.32).
+_BEYOND = 2.0
+
+
+def pictures(area: Area) -> list[ImageShape]:
+    """Around half cells, both pixel bounds, and the aspect ratio that is refused."""
+    cell, half = area.factor_px, area.factor_px // 2
+    aspect = int(area.max_aspect)
+    cap, floor = math.isqrt(area.max_px), math.isqrt(area.min_px)
+    sizes = [
+        *((1, 1), (1, 2), (half, half), (half - 1, cell), (half, 3 * cell), (cell - 1, cell + 1)),
+        *((cell + half, 2 * cell + half), (3 * cell + half, 5 * cell + half + 1)),
+        *((7, 7 * aspect), (7 * aspect, 7), (7, 7 * aspect + 1), (7 * aspect + 7, 7), (1, aspect)),
+        *((floor, floor), (floor - 1, floor), (floor // 2, 2 * floor), (floor + 1, floor - 2)),
+        *((cap, cap), (cap - 1, cap + 2), (cap + half, cap + half), (cap // 2, 2 * cap + cell)),
+        *((cap // 3, 4 * cap), (round(cap * 1.7), round(cap * 0.61)), (2 * cap, cap)),
+        *((640, 480), (1000, 750), (1080, 1920), (1279, 721), (3, 500), (2001, 11)),
+    ]
+    return _images(sizes)
+
+
+def layouts() -> list[ImageShape]:
+    """One picture for every layout of tiles that a processor may choose, and some between."""
+    each = range(1, _TILES + 1)
+    tiles = {(a, d) for a in each for d in each if a * d <= _TILES}
+    tiles |= {(a, d) for a in (_SQUARE - 1, _SQUARE) for d in (_SQUARE - 1, _SQUARE)}
+    sizes = [(a * _TILE_PX, d * _TILE_PX) for a, d in sorted(tiles)]
+    between = [(640, 480), (480, 641), (1080, 1920), (333, 1111), (2222, 777), (100, 100), (37, 53)]
+    return _images([*sizes, *between])
+
+
+def corner_shapes(side_px: int, aspect: float) -> list[ImageShape]:
+    """The extremes of a domain: smallest and large, square, flat and tall."""
+    long, thin = int(side_px * aspect), max(side_px, math.ceil(_LARGE_PX / aspect))
+    sizes = [
+        *((side_px, side_px), (side_px, long), (long, side_px), (side_px + 1, side_px)),
+        *((thin, int(thin * aspect)), (int(thin * aspect), thin), (2 * side_px, 3 * side_px)),
+    ]
+    return _images(sizes)
+
+
+def clips(area: Area | None) -> list[VideoShape]:
+    """Few, odd and many frames at several rates; large and small frames; both pixel bounds."""
+    made = [
+        *(_clip(n, 10.0, 56, 84) for n in (1, 2, 3, 4, 5, 7, 9, 31, 33)),
+        _clip(8, 8.0, 64, 64),
+        _clip(100, 25.0, 320, 240),
+        _clip(100, 25.0, 640, 362),
+        _clip(451, 30.0, 84, 56),
+        _clip(451, 29.97, 98, 126),
+        _clip(900, 23.976, 57, 43),
+        _clip(24000, 30.0, 32, 32),
+        _clip(12, 6.0, 8, 8),
+        _clip(12, 6.0, 20, 300),
+    ]
+    if area is not None:
+        cap, floor, cell = math.isqrt(area.max_px), math.isqrt(area.min_px), area.factor_px
+        slim = int(area.max_aspect)
+        made += [
+            *(_clip(2, 2.0, w, h) for w, h in ((cap, cap), (cap + cell, cap - 3), (2 * cap, cap))),
+            *(
+                _clip(4, 4.0, w, h)
+                for w, h in ((floor, floor), (floor - 3, floor), (cap // 2, cap))
+            ),
+            *(_clip(4, 4.0, w, h) for w, h in ((8, 8 * slim), (8, 8 * slim + 8))),
+            _clip(64, 4.0, cap // 4, cap // 4),
+            _clip(33, 4.0, cap // 3, cap // 5),
+        ]
+    return list(dict.fromkeys(clip for clip in made if _weight(clip) <= _CLIP_PX))
+
+
+def sound_shapes(rate_hz: int, longest_s: float) -> list[AudioShape]:
+    """Lengths in ascending order, at the rate to which the server resamples."""
+    most = _BEYOND * longest_s
+    steps = [s for s in (*_SECONDS, *_LONG_SECONDS) if s <= max(most, _SECONDS[-1])]
+    steps += _LONG_SECONDS[-1:] if steps[-1] < _LONG_SECONDS[-1] else ()
+    return [AudioShape(round(seconds * rate_hz), rate_hz) for seconds in steps]
+
+
+def _clip(frames: int, fps: float, width: int, height: int) -> VideoShape:
+    return VideoShape(frames, fps, frames / fps, max(1, width), max(1, height))
+
+
+def _weight(clip: VideoShape) -> int:
+    """Pixels that a loader may keep: no known one keeps more frames than that of Qwen-VL."""
+    return min(QWEN_MOST_FRAMES, clip.num_frames) * clip.width_px * clip.height_px
+
+
+def _images(sizes: Sequence[tuple[int, int]]) -> list[ImageShape]:
+    kept = [(w, h) for w, h in sizes if w > 0 and h > 0 and w * h <= _MOST_PX]
+    return [ImageShape(w, h) for w, h in dict.fromkeys(kept)]
+
+
+# A timestamp in the prompt, `<12345.6 seconds>` between two special tokens: a byte or more each.
+_TIMESTAMP_TOKENS = 19
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenRule:
+    """A rule and the number of shapes that it reproduced, to the token where it is `exact`."""
+
+    rule: Rule
+    compared: int
+    exact: bool
+
+
+# What vLLM made of a shape, or its words where it refused.
+Made = Cost | str
+Observed = Mapping[Shape, Made]
+
+
+def prove_rules(
+    host: EngineHost, opened: ModelInfo, decision: Decision, progress: Progress
+) -> dict[Modality, ProvenRule]:
+    """The proven rule of each modality that is served and that the corpus has; none is no error."""
+    served = [m for m in decision.table.modalities() if decision.counts[m].value]
+    found: dict[Modality, ProvenRule] = {}
+    with progress.step("bounding unseen shapes", len(served)) as task:
+        for modality in served:
+            seeker = _Seeker(host, opened, decision, modality)
+            try:
+                proven = seeker.seek()
+            except (VllmMoved, VllmRefused):
+                proven = None
+            if proven is not None:
+                found[modality] = proven
+            task.advance()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Seeker:
+    host: EngineHost
+    opened: ModelInfo
+    decision: Decision
+    modality: Modality
+
+    def seek(self) -> ProvenRule | None:
+        match self.modality:
+            case "image":
+                return self._image()
+            case "video":
+                return self._video()
+            case "audio":
+                return self._audio()
+
+    @property
+    def setting(self) -> Setting:
+        return self.decision.setting
+
+    def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Made]:
+        """Blank items of these shapes. What only this machine's memory forbids is left out."""
+        subjects = tuple(Blank(shape) for shape in shapes)
+        answers = self.host.measure(Measure(self.setting, subjects), "bounding unseen shapes")
+        return {
+            shape: answer.cost or answer.refusal
+            for shape, answer in zip(shapes, answers, strict=True)
+            if answer.refused_by != "host_memory"
+        }
+
+    def _image(self) -> ProvenRule | None:
+        area = self._area()
+        if area is not None:
+            probed = self.observe(pictures(area))
+            seen = (c.tokens - c.embeds for _, c in self._seen(probed) if isinstance(c, Cost))
+            rule = replace(area, around_tokens=max(seen, default=0))
+            return _kept(rule, self._seen(probed), exact=True)
+        return self._ceiling()
+
+    def _ceiling(self) -> ProvenRule | None:
+        """For processors with one size, or with a list of layouts whose largest vLLM itself names
+        and one of the probes has.
+        """
+        tried = self.observe(layouts())
+        sizes = {(c.tokens, c.embeds) for _, c in self._seen(tried) if isinstance(c, Cost)}
+        most = max((embeds for _, embeds in sizes), default=0)
+        largest = self.decision.unhinted.max_tokens_per_item.get("image", 0)
+        one_size = len(sizes) == 1
+        if not one_size and not (self.opened.tiles_images and most == largest):
+            return None
+        for side_px, aspect in DOMAINS:
+            corners = corner_shapes(side_px, aspect)
+            edge = self.observe(corners)
+            seen = [edge.get(s) for s in corners]
+            if all(isinstance(cost, Cost) and cost.embeds <= most for cost in seen):
+                rule = Ceiling(max(tokens for tokens, _ in sizes), most, side_px, aspect)
+                return _kept(rule, self._seen({**tried, **edge}), exact=False)
+        return None
+
+    def _video(self) -> ProvenRule | None:
+        sampling = self._sampling()
+        if sampling is None:
+            return None
+        area = self._area()
+        seen = self.observe(clips(area))
+        for rule in self._video_candidates(sampling, area, seen):
+            if proven := _kept(rule, self._seen(seen), exact=False):
+                return proven
+        return None
+
+    def _video_candidates(
+        self, sampling: Sampling, area: Area | None, seen: Observed
+    ) -> Iterator[Frames]:
+        if area is not None:
+            yield Frames(sampling, 2, area)
+            yield Frames(sampling, 2, area, whole_clip=True, step_tokens=_TIMESTAMP_TOKENS)
+            return
+        costs = [cost for cost in seen.values() if isinstance(cost, Cost)]
+        few = min(costs, key=lambda c: c.sampled[0], default=None)
+        many = max(costs, key=lambda c: c.sampled[0], default=None)
+        if few is None or many is None or few.sampled[0] == many.sampled[0]:
+            return
+        each = (many.embeds - few.embeds) // (many.sampled[0] - few.sampled[0])
+        around = few.embeds - few.sampled[0] * each
+        beside = max(cost.tokens - cost.embeds for cost in costs)
+        yield Frames(
+            sampling, 1, None, step_embeds=each, around_embeds=around, around_tokens=beside
+        )
+
+    def _audio(self) -> ProvenRule | None:
+        rate = self.opened.audio_rate_hz
+        if rate is None:
+            return None
+        sounds = self.decision.table.of("audio").shapes.columns
+        longest = float((sounds["num_samples"] / sounds["sample_rate_hz"]).max())
+        rungs: list[Rung] = []
+        for shape in sound_shapes(rate, longest):
+            cost = self.observe([shape]).get(shape)
+            if not isinstance(cost, Cost):
+                if rungs:
+                    break
+                continue
+            if rungs and (cost.tokens < rungs[-1].tokens or cost.embeds < rungs[-1].embeds):
+                return None
+            rungs.append(Rung(shape.num_samples, cost.tokens, cost.embeds))
+            if cost.embeds > self.decision.budget.encoder_budget_tokens:
+                break
+        rule = Ladder(rate, tuple(rungs))
+        return _kept(rule, self._seen({}), exact=False) if len(rungs) > 1 else None
+
+    def _area(self) -> Area | None:
+        """The resizing rule with the numbers that the setting gives it."""
+        for knob in self.opened.knobs:
+            if isinstance(knob, AreaCap) and knob.modality == self.modality and knob.token_px:
+                least, most = knob.bounds(self.setting)
+                return Area(math.isqrt(knob.token_px), least, most, QWEN_MOST_ASPECT)
+        return None
+
+    def _sampling(self) -> Sampling | None:
+        options = self.setting.media_io_kwargs.get("video", {})
+        loader = VIDEO_SAMPLINGS.get(options.get("video_backend", self.opened.video_loader))
+        if loader is None:
+            return None
+        fps = options.get("fps", -1 if loader == "uniform" else VIDEO_FPS)
+        frames = options.get("num_frames", VIDEO_FRAMES)
+        return Sampling(loader, frames, fps)
+
+    def _seen(self, probed: Observed) -> Iterator[tuple[Shape, Made]]:
+        """The corpus and the probes; items that are not what their header says prove nothing."""
+        table = self.decision.table
+        passed = {mismatch.shape for mismatch in table.mismatches} | set(probed)
+        for one in table.of(self.modality):
+            if one.shape not in passed:
+                seconds = one.process_s
+                yield (
+                    one.shape,
+                    Cost(one.tokens, one.embeds, one.tensor_bytes, 0.0, seconds, one.sampled),
+                )
+        for refusal in table.refusals:
+            mine = refusal.shape.modality == self.modality and refusal.by == "vllm"
+            if mine and refusal.shape not in passed:
+                yield refusal.shape, refusal.reason
+        yield from probed.items()
+
+
+def _kept(rule: Rule, seen: Iterable[tuple[Shape, Made]], *, exact: bool) -> ProvenRule | None:
+    """The rule, if everything that was seen is as it says."""
+    compared = 0
+    for shape, found in seen:
+        if not _agrees(rule, shape, found, exact=exact):
+            return None
+        compared += 1
+    return ProvenRule(rule, compared, exact) if compared else None
+
+
+def _agrees(rule: Rule, shape: Shape, found: Made, *, exact: bool) -> bool:
+    bound = rule.bound(shape)
+    if isinstance(found, str):
+        # What vLLM refuses must not look admissible.
+        return not isinstance(bound, Bound)
+    if bound is None:
+        return True
+    if isinstance(bound, Refused):
+        return False
+    if exact:
+        return (bound.tokens, bound.embeds) == (found.tokens, found.embeds)
+    if isinstance(rule, Frames) and not _as_sampled(rule, found):
+        return False
+    inside = bound.least_embeds <= found.embeds <= bound.embeds
+    return inside and bound.least_tokens <= found.tokens <= bound.tokens
+
+
+def _as_sampled(rule: Frames, found: Cost) -> bool:
+    """Whether the frames that were really kept cost what the rule says, to the token."""
+    frames, width, height = found.sampled
+    embeds = rule.embeds(frames, width, height)
+    return embeds == found.embeds and found.tokens <= embeds + rule.beside(frames)
+
+
+# Shapes of which a path is kept, per modality: as many as a report shows pictures of.
+_EXEMPLARS = 12
+# Shapes that are listed where a rule says what all others cost: the costliest, for people.
+_LISTED = 1_000
+# Shapes that are all listed where it only bounds what they cost. A line has 290 bytes.
+_BOUNDED = 20_000
+# Requests whose text was counted: what a list in a calibration may hold.
+_COUNTED = 20_000
+
+
+def costs(
+    decision: Decision,
+    policy: Policy,
+    rules: Mapping[Modality, ProvenRule],
+    texts: Texts | None = None,
+    *,
+    encoder_decoder: bool = False,
+) -> c.Costs:
+    """Every measured and every refused shape, and the rules that bound all others, and texts. Of
+    many shapes whose cost a rule says to the token, and of very many that it bounds, the costliest
+    stand for people.
+    """
+    table = decision.table
+    odd = {mismatch.shape: mismatch for mismatch in table.mismatches}
+    refused = [*table.refusals, *decision.default_table.refusals]
+    reasons = {r.shape: r.reason for r in reversed(refused) if r.shape not in table.costs}
+    modalities = {}
+    for modality in decision.counts:
+        proven = rules.get(modality)
+        mine, said = _listed(table.of(modality), odd, proven)
+        most = heapq.nlargest(_EXEMPLARS, mine, key=lambda cost: cost.tokens)
+        named = {cost.shape: cost.exemplar for cost in most}
+        known = [_known(cost, odd.get(cost.shape), named.get(cost.shape, "")) for cost in mine]
+        no = {shape: why for shape, why in reasons.items() if shape.modality == modality}
+        if not known and not no:
+            continue
+        modalities[str(modality)] = c.ModalityCosts(
+            known=known,
+            refused=[c.RefusedShape(shape=s, reason=why) for s, why in no.items()],
+            rule=proven.rule if proven else None,
+            compared=proven.compared if proven else 0,
+            unlisted=_summary(said) if said else None,
+        )
+    return c.Costs(
+        text_reserve_tokens=policy.text_reserve_tokens,
+        modalities=modalities,
+        text=_text(texts.bound, texts.measured) if texts else None,
+        counting=texts.counting if texts else None,
+        uncounted=texts.uncounted if texts else "",
+        encoder_decoder=encoder_decoder,
+    )
+
+
+def _listed(
+    every: CostColumns, odd: Mapping[Shape, Mismatch], proven: ProvenRule | None
+) -> tuple[CostColumns, CostColumns]:
+    """Those that have an entry, and those that have none: the rule was held against each and says,
+    or bounds, what it costs.
+    """
+    listed = np.ones(len(every), dtype=bool)
+    if proven is not None and len(every) > (_LISTED if proven.exact else _BOUNDED):
+        listed[np.argsort(-every.tokens, kind="stable")[_LISTED:]] = False
+        rows = every.shapes.places(list(odd))
+        listed[rows[rows >= 0]] = True
+    return every.take(listed), every.take(~listed)
+
+
+def _summary(costs: CostColumns) -> c.Unlisted:
+    return c.Unlisted(
+        shapes=len(costs),
+        items=costs.items(),
+        tokens=[c.TokensBetween.showing(found) for found in token_bins(costs)],
+        sizes=[c.SizesAbout.showing(found) for found in size_cells(costs)],
+    )
+
+
+def _text(bound: TextBound | None, counted: Mapping[str, int]) -> c.TextCost | None:
+    if bound is None or not bound.compared:
+        return None
+    return c.TextCost(
+        base_tokens=bound.base_tokens,
+        message_tokens=bound.message_tokens,
+        item_tokens=bound.item_tokens,
+        tools_tokens=bound.tools_tokens,
+        tokens_per_byte=bound.tokens_per_byte,
+        compared=bound.compared,
+        counted=[
+            c.CountedText(digest=digest, tokens=tokens)
+            for digest, tokens in sorted(counted.items())[:_COUNTED]
+        ],
+    )
+
+
+def _known(cost: ItemCost, odd: Mismatch | None, exemplar: str) -> c.KnownCost:
+    """Where one real item and its stand-in differ, others of the shape may cost either."""
+    more = max(0, odd.blank_tokens - odd.real_tokens) if odd else 0
+    return c.KnownCost(
+        shape=cost.shape,
+        tokens=cost.tokens + more,
+        embeds=cost.embeds + more,
+        basis="blank" if cost.basis == "unchanged" else cost.basis,
+        items=cost.count,
+        exemplar=exemplar,
+    )

@@ -1,0 +1,436 @@
+"""Choose and settle a Decision."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.decision.decision import Decision
+from mmcalib.decision.explore import BudgetSource, Explored, explore, knobs, moves
+from mmcalib.decision.measure import Sample, measure
+from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
+from mmcalib.derive import limits
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.frontier import Point, choose, levels
+from mmcalib.derive.limits import Count, Hint, Rounding, adequacy
+from mmcalib.derive.policy import FIT, Policy
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting, merged
+from mmcalib.domain.shapes import Modality
+from mmcalib.progress import Progress
+from mmcalib.wording import several
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionBuilder:
+    """Everything that does not depend on which points are chosen."""
+
+    census: Census
+    prompts: PromptCensus
+    sample: Sample
+    budgets: BudgetSource
+    progress: Progress
+    default: CostTable
+    counts: dict[Modality, Count]
+    explored: Mapping[str, Sequence[Explored]]
+    unreadable: tuple[Skipped, ...]
+    default_budget: Budget
+    default_error: str
+    texts: Texts
+    # By setting: candidates differ in the step alone, too.
+    _tables: dict[str, tuple[CostTable, list[Skipped]]] = field(default_factory=dict, repr=False)
+
+    def frontiers(self) -> list[list[Point]]:
+        """The points of each knob that has an effect."""
+        return [[e.point for e in points] for points in self.explored.values() if moves(points)]
+
+    def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
+        """Configurations of equal quality, those that cost least by vLLM's budget first: the
+        smallest caps that take nothing off an item, with steps of whole items, rounded either way,
+        or as large as the corpus' largest item where vLLM's own is smaller; and vLLM's own largest
+        items and step. With `at_most` items have at most so many tokens.
+        """
+        budgets = self.budgets
+        # A model that cannot chunk its input has prompts of a few tokens beside it.
+        ways: tuple[Rounding, Rounding] = ("up", "down")
+        first, second = ways if budgets.opened.chunks_mm_input else ways[::-1]
+        capped = self.settle(at_most, first)
+        yield capped
+        most, largest = capped.budget.max_tokens_per_item, capped.table.largest_embeds
+        other: Rounding = "none" if largest > max(most.values(), default=0) else second
+        step = replace(budgets, rounding=other).batched(capped.engine_args, largest)
+        if step != capped.engine_args["max_num_batched_tokens"]:
+            yield self.settle(at_most, other)
+        if at_most is None and budgets.policy.keeps_quality:
+            yield self.settle(None, "none", capped=False)
+
+    def settle(
+        self, at_most: int | None, rounding: Rounding = "up", *, capped: bool = True
+    ) -> Decision:
+        """The configuration of the policy's choice, of items of `at_most` tokens; or, not `capped`,
+        of none but the defaults of each option.
+        """
+        policy, unreadable = self.budgets.policy, list(self.unreadable)
+        turned = [e for e in self.explored.values() if moves(e)]
+        chosen = tuple(self._chosen(e, at_most) if capped else _default(e) for e in turned)
+        setting = merged([self.default.setting, *(point.setting for point in chosen)])
+        table, more = self._table(setting)
+        unreadable += [s for s in more if s not in unreadable]
+        plain = limits.limit_mm_per_prompt(self.counts, {})
+        budgets = replace(self.budgets, rounding=rounding)
+        engine_args = budgets.engine_args(setting, plain, table.largest_embeds)
+        budget = budgets.of(engine_args, build_dummy=True)
+        longest = self._longest(table, budget)
+        if policy.max_model_len == FIT:
+            context = smallest_context(longest, budgets.opened.max_model_len)
+            budgets = replace(budgets, context_tokens=context)
+            engine_args = budgets.engine_args(setting, plain, table.largest_embeds)
+            budget = budgets.of(engine_args, build_dummy=True)
+            longest = self._longest(table, budget)
+        unhinted = budget
+        found, refused = _hints(engine_args, self.counts, table, budgets)
+        if found:
+            engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
+            engine_args["max_num_batched_tokens"] = budgets.batched(
+                engine_args, table.largest_embeds
+            )
+            budget = budgets.of(engine_args, build_dummy=True)
+        return Decision(
+            default_table=self.default,
+            table=table,
+            setting=setting,
+            explored=tuple(e for points in self.explored.values() for e in points),
+            chosen=chosen,
+            ineffective=tuple(p[0].point.knob for p in self.explored.values() if not moves(p)),
+            counts=self.counts,
+            hints=found,
+            refused_hints=refused,
+            default_budget=self.default_budget,
+            default_error=self.default_error,
+            budget=budget,
+            unhinted=unhinted,
+            adequacy=adequacy(budget, {m: c.value for m, c in self.counts.items()}),
+            engine_args=engine_args,
+            unreadable=tuple(unreadable),
+            longest=longest,
+            rounding=rounding,
+        )
+
+    def _table(self, setting: Setting) -> tuple[CostTable, list[Skipped]]:
+        """What every shape costs under the setting, and the files that turn out unreadable."""
+        if setting == self.default.setting:
+            return self.default, []
+        if setting.key not in self._tables:
+            host, files = self.budgets.host, self.budgets.files
+            self._tables[setting.key] = measure(
+                host, self.census, setting, self.sample, self.progress, files, before=self.default
+            )
+        return self._tables[setting.key]
+
+    def _chosen(self, explored: Sequence[Explored], at_most: int | None) -> Point:
+        """The policy's choice among the caps under which vLLM's own largest item is as large as
+        the corpus' largest: below that, only a larger step would hold the item. The default, where
+        nobody asked for a cap and it would take nothing off any item, nor off vLLM's own largest:
+        0.28 counts that without the cap, but builds its dummy under it, and would reserve less than
+        it schedules.
+        """
+        policy = self.budgets.policy
+        usual = _default(explored)
+        free = at_most is None and policy.keeps_quality
+        points = [e.point for e in explored if not free or e.point is usual or _covers(e)]
+        point = choose(points, policy, at_most)
+        if policy.max_tokens_per_item is not None or point.items_downscaled:
+            return point
+        at = {e.point.value: e for e in explored}
+        same = _largest(at[point.value]) == _largest(at[point.knob.value])
+        return usual if same else point
+
+    def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
+        """The prompt that needs the longest context."""
+        return longest_prompt(
+            self.prompts,
+            table,
+            self.counts,
+            budget,
+            self.budgets.policy.text_reserve_tokens,
+            budget.max_model_len,
+            self.texts,
+            encoder_decoder=self.budgets.opened.encoder_decoder,
+        )
+
+
+def _hints(
+    args: Mapping[str, Any],
+    counts: Mapping[Modality, Count],
+    table: CostTable,
+    budgets: BudgetSource,
+) -> tuple[dict[Modality, Hint], dict[Modality, str]]:
+    """Per modality the first hint whose dummy, as vLLM builds it, costs what may come, or why there
+    is none (R3).
+    """
+    found: dict[Modality, Hint] = {}
+    refused: dict[Modality, str] = {}
+    for modality in table.modalities():
+        heaviest = table.heaviest(modality)
+        if heaviest is None or counts[modality].value == 0:
+            continue
+        why = "it has no size that a hint could name"
+        for hint in limits.hint_candidates(heaviest, budgets.opened.audio_rate_hz):
+            tried = limits.limit_mm_per_prompt(counts, {**found, modality: hint})
+            budget = budgets.of({**args, "limit_mm_per_prompt": tried}, build_dummy=True)
+            if limits.hint_is_honest(modality, budget, heaviest):
+                found[modality] = hint
+                break
+            dummy = budget.dummies.get(modality)
+            most = max(heaviest.embeds, budget.max_tokens_per_item.get(modality, 0))
+            why = "vLLM profiles no item of its own for it"
+            if dummy is not None:
+                why = f"vLLM would profile {dummy.embeds} tokens where one item may take {most}"
+        if modality not in found:
+            refused[modality] = why
+    return found, refused
+
+
+def _default(explored: Sequence[Explored]) -> Point:
+    return next(e.point for e in explored if e.point.value == e.point.knob.value)
+
+
+def _covers(explored: Explored) -> bool:
+    return _largest(explored) >= explored.point.max_embeds
+
+
+def _largest(explored: Explored) -> int:
+    """vLLM's own largest item of the knob's modality."""
+    return explored.budget.max_tokens_per_item.get(explored.point.knob.modality, 0)
+
+
+def counts(
+    opened: ModelInfo, policy: Policy, table: CostTable, prompts: PromptCensus
+) -> dict[Modality, Count]:
+    """Per modality that the model takes: given, from the requests, or one where nothing says."""
+    found: dict[Modality, Count] = {}
+    for modality, most in opened.modalities.items():
+        count = _count(modality, opened, policy, table, prompts)
+        if most is not None and count.value > most:
+            reason = f"{count.reason}; the model takes at most {most}"
+            count = Count(most, reason, "computed", count.exemplar)
+        elif count.value == most and count.label == "assumed":
+            count = Count(most, f"the model takes at most {most} per prompt", "computed")
+        found[modality] = count
+    return found
+
+
+def _count(
+    modality: Modality,
+    opened: ModelInfo,
+    policy: Policy,
+    table: CostTable,
+    prompts: PromptCensus,
+) -> Count:
+    given = policy.count.get(modality)
+    if given is not None:
+        return Count(given, f"given: --count {modality}={given}", "given")
+    present = table.of(modality)
+    if not present:
+        why = f"no {modality} in the corpus"
+        if any(r.shape.modality == modality for r in table.refusals):
+            why = f"vLLM refuses every {modality} of the corpus"
+        elif modality in table.failed:
+            why = f"vLLM can load no {modality} of the corpus"
+        return Count(0, why, "computed")
+    if not prompts.prompts():
+        reason = "no request structure given; --requests or --count says how many"
+        return Count(1, f"one per prompt: {reason}", "assumed")
+    share = policy.share_of(modality)
+    if isinstance(policy.coverage, Mapping):
+        value = prompts.items_per_prompt(modality, share)
+    else:
+        value = prompts.covering(tuple(opened.modalities), share)[modality]
+    if value == 0:
+        reason = f"no covered request carries a {modality}, but the corpus holds some"
+        return Count(1, f"one per prompt: {reason}", "assumed")
+    total = prompts.prompts()
+    why = f"the most in any of {several(total, 'request')}"
+    if share < 1:
+        why = f"covers {share:.1%} of {several(total, 'request')}"
+    origin = min(
+        entry.exemplar.origin
+        for entry in prompts.signatures()
+        if entry.signature.items(modality) >= value
+    )
+    return Count(value, why, "computed", origin)
+
+
+# Of the KV cache: what caps and whole steps may cost for being what startup reserves for.
+_NEARLY_AS_LARGE: Final = 0.98
+
+
+class MemoryJudge(Protocol):
+    """Says what the GPU that will serve holds under a configuration."""
+
+    def rejects(self, decision: Decision) -> str:
+        """Why the configuration does not do there; empty where it does."""
+        ...
+
+    def kv_tokens(self, decision: Decision) -> int | None:
+        """Tokens of its KV cache, 0 where vLLM would not start; None where nothing is known."""
+        ...
+
+    def default_kv_tokens(self) -> int:
+        """The same of vLLM's defaults."""
+        ...
+
+    def overruns(self, decision: Decision) -> bool:
+        """Whether the corpus' own requests take more than it reserves, and than vLLM's defaults
+        would have them take beyond theirs.
+        """
+        ...
+
+
+class NoGpu:
+    """The judge where no GPU is named: budgets in tokens decide."""
+
+    def rejects(self, decision: Decision) -> str:
+        return ""
+
+    def kv_tokens(self, decision: Decision) -> int | None:
+        return None
+
+    def default_kv_tokens(self) -> int:
+        return 0
+
+    def overruns(self, decision: Decision) -> bool:
+        return False
+
+
+def decide(
+    census: Census,
+    prompts: PromptCensus,
+    sample: Sample,
+    budgets: BudgetSource,
+    progress: Progress,
+    judge: MemoryJudge | None = None,
+    texts: Texts | None = None,
+) -> Decision:
+    """Measure under the default, explore each knob, choose, and settle limits and budget.
+
+    Of configurations of equal quality the one with the most KV cache is taken, if the corpus' own
+    requests stay within its reserve. Where the longest
+    prompt exceeds the context, or the judge rejects it, items are made smaller by as few steps as
+    will do; where no step helps, the policy's own choice stays.
+    """
+    judge = judge or NoGpu()
+    base = budgets.policy.loading
+    default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
+    admitted = counts(budgets.opened, budgets.policy, default, prompts)
+    plain = limits.limit_mm_per_prompt(admitted, {})
+    turned = knobs(budgets, default)
+    texts = texts or Texts()
+
+    def tried(one: Knob) -> list[Explored]:
+        return explore(one, default, plain, budgets, progress)
+
+    # How many frames are kept decides what a cap does to a video.
+    loaders = [knob for knob in turned if knob.by_loader]
+    explored = {k.name: tried(k) for k in loaders}
+    raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
+    kept = merged([base, *(point.setting for point in raised)])
+    if kept != base:
+        default, more = measure(budgets.host, census, kept, sample, progress, budgets.files)
+        unreadable += [skipped for skipped in more if skipped not in unreadable]
+    explored |= {k.name: tried(k) for k in turned if k not in loaders}
+    default_budget, default_error = budgets.default()
+    there = DecisionBuilder(
+        census=census,
+        prompts=prompts,
+        sample=sample,
+        budgets=budgets,
+        progress=progress,
+        default=default,
+        counts=admitted,
+        explored=explored,
+        unreadable=tuple(unreadable),
+        default_budget=default_budget,
+        default_error=default_error,
+        texts=texts,
+    )
+    default_step = budgets.opened.serve_defaults["max_num_batched_tokens"]
+    ranked = _roomiest_first(there.candidates(), judge, default_step)
+    first = ranked[0]
+    too_long = _too_long(first)
+    reason = too_long or judge.rejects(first)
+    if not reason:
+        return _first_within_its_reserve(ranked, judge)
+    settled: dict[int, list[Decision]] = {}
+
+    def does(at_most: int) -> bool:
+        settled[at_most] = _roomiest_first(there.candidates(at_most), judge, default_step)
+        best = settled[at_most][0]
+        return not (_too_long(best) or judge.rejects(best))
+
+    # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
+    # tells whether any will do, and halves find the first. Each takes seconds.
+    steps = levels(there.frontiers(), budgets.policy)
+    if not steps or not does(steps[-1]):
+        return first
+    most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
+    chosen = _first_within_its_reserve(settled[most], judge)
+    return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
+
+
+def _step(decision: Decision) -> int:
+    tokens: int = decision.engine_args["max_num_batched_tokens"]
+    return tokens
+
+
+def _roomiest_first(
+    candidates: Iterable[Decision], judge: MemoryJudge, default_step: int
+) -> list[Decision]:
+    """Those whose KV cache is nearly the largest, and no smaller than that of vLLM's defaults, by
+    how near their step is to vLLM's own; then the others that have no less than the defaults. Where
+    none has more, vLLM's own items and step alone; without a GPU, the first of all alone.
+    """
+    rated: list[tuple[Decision, int]] = []
+    for decision in candidates:
+        tokens = judge.kv_tokens(decision)
+        if tokens is None:
+            return [rated[0][0] if rated else decision]
+        rated.append((decision, tokens))
+    most, usual = max(tokens for _, tokens in rated), judge.default_kv_tokens()
+    last = rated[-1][0]
+    plain = last.rounding == "none" and last.setting == last.default_table.setting
+    if 0 < most <= usual and plain:
+        return [last]
+    least = min(most, max(most * _NEARLY_AS_LARGE, usual))
+    enough = [decision for decision, tokens in rated if tokens >= least]
+    capped = [decision for decision in enough if decision is not last or not plain]
+    ranked = sorted(capped or enough, key=lambda one: abs(_step(one) - default_step))
+    taken = {id(one) for one in ranked}
+    return [*ranked, *(one for one, tokens in rated if tokens >= usual and id(one) not in taken)]
+
+
+def _first_within_its_reserve(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision:
+    """The very first where none is, or there is no other."""
+    if len(ranked) == 1:
+        return ranked[0]
+    return next(
+        (one for one in ranked if not (judge.rejects(one) or judge.overruns(one))), ranked[0]
+    )
+
+
+def _too_long(decision: Decision) -> str:
+    longest = decision.longest
+    if longest is None or longest.whole:
+        return ""
+    return (
+        f"{longest.longest.origin} and its answer would take {longest.needed_tokens:,} of "
+        f"{longest.max_model_len:,} tokens"
+    )

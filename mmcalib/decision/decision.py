@@ -1,0 +1,230 @@
+"""Decision and its processor cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, compress
+from typing import Any, Final, Literal
+
+from mmcalib.census.accesses import Accesses
+from mmcalib.decision.explore import Explored
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.effects import Effect
+from mmcalib.derive.fit import Fit
+from mmcalib.derive.frontier import Point, retention
+from mmcalib.derive.limits import Adequacy, Count, Hint, Rounding
+from mmcalib.derive.policy import Policy
+from mmcalib.derive.processor_cache import (
+    CacheFloor,
+    CacheSize,
+    HitCurve,
+    allowed_gib,
+    cache_floor,
+    choose,
+    hit_curve,
+    written_gib,
+)
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.cost import Retention
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
+from mmcalib.sizes import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class SizedCache:
+    """A size and what it was derived from: `requests` that vLLM would process, and the `floor` of
+    what any admissible one may bring.
+
+    `often` is the item that most of them use, `times` how many do; `complete`: the log was not
+    too long to be read to its end.
+    """
+
+    curve: HitCurve
+    size: CacheSize
+    floor: CacheFloor
+    requests: int
+    often: str
+    times: int
+    complete: bool
+
+    @property
+    def mm_processor_cache_gb(self) -> int | float:
+        return _plain(self.size.mm_processor_cache_gb)
+
+
+@dataclass(frozen=True, slots=True)
+class CappedCache:
+    """What is allowed where no order of requests says what would help, and vLLM's default is more
+    than that, or less than the floor. `allowed_gib` as in `CacheSize`; `budgeted`: by a RAM budget.
+    """
+
+    gib: float
+    floor: CacheFloor
+    allowed_gib: float
+    budgeted: bool
+
+    @property
+    def mm_processor_cache_gb(self) -> int | float:
+        return _plain(self.gib)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsizedCache:
+    """Why vLLM's default stays."""
+
+    reason: str
+
+
+NOT_SIZED: Final = UnsizedCache("not sized")
+
+DecidedCache = SizedCache | CappedCache | UnsizedCache
+
+
+def _plain(gib: float) -> int | float:
+    """As it is written: 0 rather than 0.0."""
+    return int(gib) if gib.is_integer() else gib
+
+
+def size_cache(
+    accesses: Accesses,
+    table: CostTable,
+    counts: Mapping[Modality, Count],
+    floor: CacheFloor,
+    opened: ModelInfo,
+    policy: Policy,
+) -> DecidedCache:
+    """The size for the requests that the limits admit, or why vLLM's default stays.
+
+    An item takes the bytes of its processed tensors under the chosen setting; vLLM counts no more
+    (`get_item_size`, vllm/multimodal/cache/base.py of 0.32).
+    """
+    if opened.encoder_decoder:
+        # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
+        return UnsizedCache("vLLM keeps no processed items of encoder-decoder models")
+    # A byte for each request: a million lists of their items would take a hundred.
+    served = bytearray(_is_served(r, accesses, table, counts) for r in accesses.requests())
+    if not any(served):
+        why = "no request that the limits admit" if accesses.ends else "no request order given"
+        said = "" if accesses.ends else "; --requests gives one"
+        stays = f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{said}"
+        return _unordered(floor, policy) or UnsizedCache(stays)
+    sizes = [_bytes(shape, table) for shape, _ in accesses.items]
+    curve = hit_curve(
+        [(index, sizes[index]) for index in _as_merged(request, accesses)]
+        for request in compress(accesses.requests(), served)
+    )
+    # Of equals the one that came first.
+    used = (set(request) for request in compress(accesses.requests(), served))
+    often, times = Counter(chain.from_iterable(used)).most_common(1)[0]
+    return SizedCache(
+        curve=curve,
+        size=choose(curve, floor.nbytes, ram_budget_bytes=policy.ram_budget_bytes),
+        floor=floor,
+        requests=sum(served),
+        often=accesses.items[often][1],
+        times=times,
+        complete=accesses.complete,
+    )
+
+
+def _unordered(floor: CacheFloor, policy: Policy) -> CappedCache | None:
+    """None where vLLM's default is allowed, and holds any request."""
+    allowed = allowed_gib(policy.ram_budget_bytes)
+    if floor.nbytes <= PROCESSOR_CACHE_GIB * GIB <= allowed * GIB:
+        return None
+    least = written_gib(floor.nbytes)
+    gib = max(min(allowed, PROCESSOR_CACHE_GIB), least) if least <= allowed else 0.0
+    return CappedCache(gib, floor, allowed, policy.ram_budget_bytes is not None)
+
+
+def _is_served(
+    request: Sequence[int],
+    accesses: Accesses,
+    table: CostTable,
+    counts: Mapping[Modality, Count],
+) -> bool:
+    """What vLLM rejects or fails on leaves nothing in its cache."""
+    shapes = [accesses.items[index][0] for index in request]
+    carried = Counter(shape.modality for shape in shapes)
+    return all(shape in table.costs for shape in shapes) and all(
+        modality in counts and count <= counts[modality].value
+        for modality, count in carried.items()
+    )
+
+
+def _bytes(shape: Shape, table: CostTable) -> int:
+    cost = table.costs.get(shape)
+    return max(1, cost.tensor_bytes) if cost else 1
+
+
+def _as_merged(request: Sequence[int], accesses: Accesses) -> list[int]:
+    """In the order in which vLLM goes through the items of a chat, whatever theirs is there."""
+    return sorted(request, key=lambda index: COLLECTED.index(accesses.items[index][0].modality))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The derived configuration and everything it was derived from. `chosen` has one point of each
+    knob that has an effect; `forced` says why it is not what the policy alone would choose, and
+    `forced_by` what lacks; `rounding` is how the step was rounded to whole items; `unhinted` is the
+    budget without size hints: what vLLM says of the model; `cache` is the processor cache, or why
+    none is sized.
+    """
+
+    default_table: CostTable
+    table: CostTable
+    setting: Setting
+    explored: tuple[Explored, ...]
+    chosen: tuple[Point, ...]
+    ineffective: tuple[Knob, ...]
+    counts: dict[Modality, Count]
+    hints: dict[Modality, Hint]
+    refused_hints: dict[Modality, str]
+    default_budget: Budget
+    default_error: str
+    budget: Budget
+    unhinted: Budget
+    adequacy: Adequacy
+    engine_args: dict[str, Any]
+    unreadable: tuple[Skipped, ...]
+    longest: Fit | None
+    rounding: Rounding = "up"
+    forced: str = ""
+    forced_by: Literal["", "context", "memory"] = ""
+    effects: tuple[Effect, ...] = ()
+    cache: DecidedCache = NOT_SIZED
+
+    @property
+    def plain(self) -> Budget:
+        return self.unhinted
+
+    def retention(self) -> dict[Modality, Retention]:
+        """What items keep of the tokens that they take by default."""
+        before = self.default_table
+        return {m: retention(self.table.of(m), before.of(m)) for m in before.modalities()}
+
+    def turns(self) -> set[Modality]:
+        """The modalities whose items an option of the processor makes smaller."""
+        knobs = (explored.point.knob for explored in self.explored)
+        return {knob.modality for knob in knobs if not knob.by_loader}
+
+    def cache_floor(self) -> CacheFloor:
+        """What one request that this configuration admits may put into the processor cache, one
+        that is too long for the context among them: it is to be refused, and not to fail.
+        """
+        counts = {m: count.value for m, count in self.counts.items()}
+        return cache_floor(counts, self.table, self.unhinted, self.budget.encoder_budget_tokens)
+
+    def with_cache(self, cache: DecidedCache) -> Decision:
+        """The same with this processor cache, or the reason why vLLM's default stays."""
+        if isinstance(cache, UnsizedCache):
+            return replace(self, cache=cache)
+        args = {**self.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}
+        return replace(self, cache=cache, engine_args=args)

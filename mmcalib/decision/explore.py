@@ -1,0 +1,189 @@
+"""Every value of every knob, with vLLM budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from mmcalib.decision.measure import EmbedCounter, remeasure
+from mmcalib.decision.media_files import Files, files
+from mmcalib.derive import frontier, limits
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.frontier import Point, affected, witness
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.knobs import Knob
+from mmcalib.domain.media_option import Value
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.setting import Setting
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import AskBudget
+from mmcalib.engine.vllm_config import here
+from mmcalib.errors import VllmRefused
+from mmcalib.progress import Progress
+
+# More than any item of a model that cannot chunk it.
+_ROOMY_TOKENS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSource:
+    """Holds what every question to vLLM needs. `context_tokens` is the context of configurations,
+    where it is not the opened model's; `files` are those of the media that vLLM may read; `given`
+    are engine arguments that every configuration has.
+    """
+
+    host: EngineHost
+    opened: ModelInfo
+    model_path: str
+    policy: Policy
+    context_tokens: int | None = None
+    files: Files = files
+    given: Mapping[str, Any] = field(default_factory=dict)
+    rounding: limits.Rounding = "up"
+    # By what was asked: a step that holds the largest item is asked for twice.
+    _known: dict[str, Budget] = field(default_factory=dict, repr=False, compare=False)
+
+    def engine_args(
+        self, setting: Setting, per_prompt: Mapping[str, Any], largest_embeds: int
+    ) -> dict[str, Any]:
+        """Engine arguments as vLLM names them, without the model; in the order of the file. The
+        largest item of the corpus takes `largest_embeds` of the encoder cache.
+        """
+        args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
+        args["max_model_len"] = self.context_tokens or self.opened.max_model_len
+        args["max_num_batched_tokens"] = self.batched(args, largest_embeds)
+        if self.policy.max_num_seqs is not None:
+            args["max_num_seqs"] = self.policy.max_num_seqs
+        if self.policy.gpu_memory_utilization is not None:
+            args["gpu_memory_utilization"] = self.policy.gpu_memory_utilization
+        return {**args, **self.given}
+
+    def batched(self, args: Mapping[str, Any], largest_embeds: int) -> int:
+        """Tokens per step: as given, or vLLM's default rounded to whole largest items."""
+        if self.policy.max_num_batched_tokens is not None:
+            return self.policy.max_num_batched_tokens
+        wanted = self.opened.serve_defaults["max_num_batched_tokens"]
+        plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
+        largest = max(self.roomy(plain).max_tokens_per_item.values(), default=0)
+        return limits.max_num_batched_tokens(
+            wanted,
+            largest,
+            largest_embeds,
+            chunks_mm_input=self.opened.chunks_mm_input,
+            rounding=self.rounding,
+        )
+
+    def default(self) -> tuple[Budget, str]:
+        """Of vLLM's defaults, and its words where it refuses to start with them."""
+        try:
+            return self.of({}), ""
+        except VllmRefused as error:
+            return self.roomy({}), error.message
+
+    def roomy(self, args: Mapping[str, Any]) -> Budget:
+        """With a step that holds any item: for the largest one, which does not depend on it. A
+        model that cannot chunk multimodal input refuses a step that does not hold one, and that of
+        an encoder-decoder model may exceed its context.
+        """
+        if self.opened.chunks_mm_input:
+            return self.of(args)
+        step = max(self.opened.max_model_len, _ROOMY_TOKENS)
+        return self.of({**args, "max_num_batched_tokens": step})
+
+    def of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
+        """The budget of these arguments, as far as they can be had here. Raises EngineError where
+        vLLM refuses them.
+        """
+        had = here({**self.given, **args}, self.opened.device)
+        request = AskBudget({"model": self.model_path, **had}, build_dummy)
+        for name, value in self._server_defaults():
+            request.engine_args.setdefault(name, value)
+        key = json.dumps([request.engine_args, build_dummy], sort_keys=True)
+        if key not in self._known:
+            self._known[key] = self.host.ask(request, "computing the encoder budget").budget
+        return self._known[key]
+
+    def _server_defaults(self) -> Iterator[tuple[str, int]]:
+        """What the server would choose where nothing is said: it need not be this machine."""
+        yield "max_model_len", self.opened.max_model_len
+        yield from self.opened.serve_defaults.items()
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """One point of the frontier with vLLM's budget for it."""
+
+    point: Point
+    budget: Budget
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+
+def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
+    """Those that concern the corpus, and that the user has not turned."""
+    given = budgets.policy.loading
+    return [
+        knob for knob in budgets.opened.knobs if table.of(knob.modality) and not knob.given(given)
+    ]
+
+
+def explore(
+    knob: Knob,
+    default: CostTable,
+    per_prompt: Mapping[str, Any],
+    budgets: BudgetSource,
+    progress: Progress,
+) -> list[Explored]:
+    """Every candidate of one knob, costed and budgeted, ascending; the default among them."""
+    tried = knob.values(default.of(knob.modality), budgets.policy)
+    explored = []
+    with progress.step(f"trying {knob.name}", len(tried)) as task:
+        counter = None if knob.bleeds else EmbedCounter.proven(budgets.host, default, knob.modality)
+        for value in tried:
+            # A table has an entry of every shape: one at a time.
+            table = _under(knob, value, default, budgets, counter)
+            point = frontier.point(knob, value, table, default)
+            args = budgets.engine_args(point.setting, per_prompt, table.largest_embeds)
+            explored.append(Explored(point, budgets.of(args), args))
+            task.advance()
+    return explored
+
+
+def moves(explored: Sequence[Explored]) -> bool:
+    """Whether any value of one knob moved tokens or budget away from the default value's."""
+    seen = {
+        (e.point.max_tokens, tuple(sorted(e.budget.max_tokens_per_item.items()))) for e in explored
+    }
+    return len(explored) < 2 or len(seen) > 1
+
+
+def _under(
+    knob: Knob,
+    value: Value,
+    default: CostTable,
+    budgets: BudgetSource,
+    counter: EmbedCounter | None,
+) -> CostTable:
+    """The costs at one value: counted, else measured. Shapes that fit under a cap are not measured
+    again, except one that would tell if they had to be.
+    """
+    setting = frontier.at(knob, value, default.setting)
+    if setting == default.setting:
+        return default
+    if counter and (counted := counter.under(setting, knob.changed(counter.usual.shapes, value))):
+        return counted
+    every = chain.from_iterable(
+        default.of(modality).shapes for modality in (knob.modality, *knob.bleeds)
+    )
+    changed = affected(knob, value, default)
+    unchanged = witness(knob, default, changed)
+    if unchanged is None or knob.bleeds:
+        return remeasure(budgets.host, default, setting, every)
+    table = remeasure(budgets.host, default, setting, [*changed, unchanged])
+    now = table.costs.get(unchanged)
+    if now is not None and now.tokens == default.costs[unchanged].tokens:
+        return table
+    return remeasure(budgets.host, default, setting, every)

@@ -1,0 +1,246 @@
+"""Count texts; longest prompt; long requests.
+
+What the text of the corpus' requests takes: bounded by its bytes, and counted by vLLM's renderer
+where the bound does not settle the matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import TypeVar
+
+from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.corpus.asking import bare, digest
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.fit import Between, Fit, PromptTokens, fit, item_tokens, text_tokens, unsettled
+from mmcalib.derive.limits import Count
+from mmcalib.domain.asked import Asked
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.items import Text
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.domain.text_bound import TextBound, TextCounting
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import (
+    BareRequest,
+    BoundTexts,
+    CountingFound,
+    CountTexts,
+    FindCounting,
+    TextsCounted,
+)
+from mmcalib.errors import VllmMoved, VllmRefused
+from mmcalib.releases.constants import BLOCK_TOKENS
+
+# Requests counted at a time: a word is heard from the child between two batches.
+_BATCH = 64
+
+# What decides the text tokens of a request as far as a census tells, with its items by modality.
+_Key = tuple[Asked, tuple[int, ...]]
+K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class Texts:
+    """`again` reads the requests once more; those of other sources are bounded only, unless the
+    census kept them whole. Without a `host` nothing is counted; `measured` has what was, by digest.
+    By `counting` transformers counts texts without vLLM, None where not, as `uncounted` says.
+    """
+
+    host: EngineHost | None = None
+    bound: TextBound | None = None
+    again: Callable[[], Iterable[Text]] | None = None
+    _counted: dict[_Key, int | None] = field(default_factory=dict)
+    refusals: dict[_Key, str] = field(default_factory=dict)
+    measured: dict[str, int] = field(default_factory=dict)
+    counting: TextCounting | None = None
+    uncounted: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        host: EngineHost,
+        modalities: Collection[Modality],
+        again: Callable[[], Iterable[Text]] | None = None,
+    ) -> Texts:
+        """With the bound of the model that the host has open."""
+        try:
+            bound = host.ask(BoundTexts(tuple(modalities)), "reading the chat template").bound
+        except (VllmMoved, VllmRefused) as error:
+            bound = TextBound(why=error.message)
+        return cls(host, bound, again)
+
+    def find_counting(self, modalities: Collection[Modality]) -> None:
+        """Find how they are counted without vLLM."""
+        assert self.host is not None
+        doing = "counting texts without vLLM"
+        try:
+            found = self.host.ask(FindCounting(tuple(modalities)), doing)
+        except (VllmMoved, VllmRefused) as error:
+            found = CountingFound(None, error.message)
+        self.counting, self.uncounted = found.counting, found.why
+
+    def tokens(self, entry: PromptCount) -> Between:
+        """Of the longest text among the requests of a signature."""
+        key = _key(entry)
+        counted = self._counted.get(key)
+        if counted is not None:
+            return Between.exactly(counted)
+        return text_tokens(self.bound, entry.signature.asked, _items(entry))
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything is known of requests that were not counted."""
+        return self.bound is not None and self.bound.compared > 0
+
+    def count(self, entries: Iterable[PromptCount], among: Iterable[PromptCount]) -> None:
+        """Count these `among` all, as far as they can be read again."""
+        wanted = {_key(e): e for e in entries if _key(e) not in self._counted}
+        if self.host is None or not wanted:
+            return
+        self._counted |= dict.fromkeys(wanted)
+        # What is asked alike, with items of whatever size, may be as many texts.
+        alike: Counter[_Key] = Counter()
+        for entry in among:
+            if (key := _key(entry)) in wanted:
+                alike[key] += entry.count
+        alone = (k for k, e in wanted.items() if alike[k] == 1 and e.exemplar.messages)
+        kept = {key: _request(wanted[key]) for key in alone}
+        self._take(kept.items())
+        if missing := wanted.keys() - kept.keys():
+            self._take(self._read(missing))
+
+    def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, BareRequest]]:
+        for text in self.again() if self.again else ():
+            key = (text.asked, tuple(text.items.get(m, 0) for m in MODALITIES))
+            if key in wanted:
+                yield key, BareRequest(text.messages, text.fields, dict(text.items))
+
+    def each(self, requests: Sequence[BareRequest]) -> list[int | None]:
+        """Tokens of each text, None where vLLM refuses it; what was measured is not counted again,
+        and what is counted here is not kept.
+        """
+        known = [self.measured.get(digest(one.messages, one.fields)) for one in requests]
+        left = ((index, one) for index, one in enumerate(requests) if known[index] is None)
+        for group, found in self._batches(left):
+            for (index, _), tokens in zip(group, found.tokens, strict=True):
+                known[index] = tokens
+        return known
+
+    def _batches(
+        self, requests: Iterable[tuple[K, BareRequest]]
+    ) -> Iterator[tuple[list[tuple[K, BareRequest]], TextsCounted]]:
+        left = iter(requests)
+        while group := list(islice(left, _BATCH)):
+            asks = CountTexts(tuple(request for _, request in group))
+            assert self.host is not None
+            yield group, self.host.ask(asks, "counting the text of requests")
+
+    def _take(self, requests: Iterable[tuple[_Key, BareRequest]]) -> None:
+        for group, found in self._batches(requests):
+            for (key, request), tokens, why in zip(
+                group, found.tokens, found.refusals, strict=True
+            ):
+                if tokens is None:
+                    self.refusals.setdefault(key, why)
+                else:
+                    self._counted[key] = max(tokens, self._counted.get(key) or 0)
+                    self.measured[digest(request.messages, request.fields)] = tokens
+
+
+def _key(entry: PromptCount) -> _Key:
+    return entry.signature.asked, tuple(entry.signature.items(m) for m in MODALITIES)
+
+
+def _items(entry: PromptCount) -> Mapping[Modality, int]:
+    return Counter(shape.modality for shape in entry.signature.shapes)
+
+
+def _request(entry: PromptCount) -> BareRequest:
+    prompt = entry.exemplar
+    return BareRequest(bare(prompt.messages), dict(prompt.fields), dict(_items(entry)))
+
+
+# So many of the longest texts are counted before the others are looked at again, at last all.
+_STEPS = (64, 1024, None)
+
+
+def longest_prompt(
+    prompts: PromptCensus,
+    table: CostTable,
+    counts: Mapping[Modality, Count],
+    budget: Budget,
+    reserve_tokens: int,
+    max_model_len: int,
+    texts: Texts,
+    *,
+    encoder_decoder: bool = False,
+) -> Fit | None:
+    """The covered prompt that needs the longest context; None where nothing is served.
+
+    Without requests: a prompt with as many of the largest items as the limits admit, of a modality
+    that the corpus lacks vLLM's own largest. Items of an encoder-decoder model are no part of its
+    context; None where it does not chat.
+    """
+    alone: list[PromptTokens] = []
+    if not encoder_decoder:
+        if not prompts.prompts():
+            return fit([_fullest(table, counts, budget)], reserve_tokens, max_model_len)
+        # Files that no request mentions are served too, at least each on its own.
+        served = [table.heaviest(m) for m, c in counts.items() if c.value]
+        alone = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
+    admitted = {m: count.value for m, count in counts.items()}
+    if encoder_decoder and not texts.bounded:
+        return None
+
+    def covered() -> Iterator[tuple[PromptCount, PromptTokens]]:
+        """Anew each time: a list of a million would be larger than their census."""
+        for entry in prompts.signatures():
+            if entry.signature.within(admitted):
+                items = item_tokens(entry.signature.shapes, table.costs.tokens)
+                if items is not None:
+                    yield entry, _prompt_of_entry(entry, 0 if encoder_decoder else items, texts)
+
+    # The longest may settle that none of the others sets the context; a file is not read again for
+    # a few each time.
+    for step in _STEPS:
+        every = (prompt for _, prompt in covered())
+        places = unsettled(every, reserve_tokens, max_model_len, step)
+        if not places:
+            break
+        wanted = set(places)
+        entries = {n: entry for n, (entry, _) in enumerate(covered()) if n in wanted}
+        texts.count([entries[place] for place in places], prompts.signatures())
+    return fit(chain((prompt for _, prompt in covered()), alone), reserve_tokens, max_model_len)
+
+
+def _prompt_of_entry(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:
+    asked, text = entry.signature.asked, texts.tokens(entry)
+    answer = asked.answer_tokens, asked.least_answer_tokens
+    return PromptTokens(entry.exemplar.origin, entry.count, items, text, *answer)
+
+
+def smallest_context(longest: Fit | None, most_tokens: int) -> int:
+    """The smallest max_model_len that holds the longest prompt and its answer, in whole KV blocks
+    and at most `most_tokens`, which it is where not all are known.
+    """
+    if longest is None or longest.unknown:
+        return most_tokens
+    blocks = -(-longest.needed_tokens // BLOCK_TOKENS)
+    return min(blocks * BLOCK_TOKENS, most_tokens)
+
+
+def _fullest(table: CostTable, counts: Mapping[Modality, Count], budget: Budget) -> PromptTokens:
+    total = 0
+    for modality, count in counts.items():
+        largest = table.heaviest(modality)
+        unseen = budget.max_tokens_per_item.get(modality, 0)
+        total += count.value * (largest.tokens if largest else unseen)
+    most = " and ".join(
+        f"the largest {m}" if c.value == 1 else f"{c.value} times the largest {m}"
+        for m, c in counts.items()
+        if c.value
+    )
+    return PromptTokens(f"a prompt of {most}", 1, total)

@@ -1,0 +1,215 @@
+"""Figures for documents; formula fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.limits import Adequacy, adequacy, residencies
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.label import Label
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.shapes import Modality
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.models import ResolvedModel, read_config
+from mmcalib.models.encoder import encoder_of
+from mmcalib.proof.start import Started
+from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
+from mmcalib.results.memory import EncoderBudget, Memory, Phase, Rehearsal
+from mmcalib.version import __version__
+from mmcalib.wording import gib
+
+# Both must differ before it is worth a word: the formula leaves out workspaces and odd tensors.
+DIFFERS: Final = 0.10
+SLACK_BYTES: Final = 64 << 20
+
+
+def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
+    """The peak of what vLLM says that it profiles, by the checkpoint's config alone; None for a
+    family without a formula.
+    """
+    if budget is None or budget.profiled_modality is None:
+        return None
+    encoder = encoder_of(read_config(Path(model_path)), budget.profiled_modality)
+    if encoder is None:
+        return None
+    tokens = budget.max_tokens_per_item[budget.profiled_modality]
+    return encoder.peak_bytes(budget.profiled_items, tokens)
+
+
+def disagreement(found: Rehearsed, model_path: str) -> str:
+    """What to say where formula and rehearsal differ by more than a tenth; else nothing."""
+    budget = found.budget
+    estimate = estimate_bytes(budget, model_path)
+    rehearsed = next((p.peak_bytes for p in found.phases if p.name == "encoder"), None)
+    if estimate is None or rehearsed is None:
+        return ""
+    off = estimate - rehearsed
+    if abs(off) <= max(DIFFERS * rehearsed, SLACK_BYTES):
+        return ""
+    words = (
+        f"the encoder's peak by formula is {gib(estimate)}, rehearsed {gib(rehearsed)} "
+        f"({off / rehearsed:+.0%})"
+    )
+    if off > rehearsed and budget is not None and budget.profiled_modality is not None:
+        modality = budget.profiled_modality
+        words += (
+            f": vLLM's dummy {modality} costs less than the "
+            f"{budget.max_tokens_per_item[modality]:,} tokens that it budgets for"
+        )
+    return words
+
+
+_ASSUMED: Final = ("non_torch_bytes", "cudagraph_bytes")
+_COMPUTED: Final = ("kv_cache_bytes", "kv_cache_tokens", "max_concurrency", "encoder_cache_bytes")
+
+
+def memory(found: Rehearsed, gpu: Gpu) -> Memory:
+    """The keys of calibration.json's memory entries, each with its label."""
+    peaks = {phase.name: phase.peak_bytes for phase in found.phases}
+    assumed: dict[str, Label] = dict.fromkeys(_ASSUMED, "assumed")
+    computed: dict[str, Label] = dict.fromkeys(_COMPUTED, "computed")
+    total: Label = "given" if gpu.total_status == "given" else "assumed"
+    return Memory(
+        total_bytes=found.total_bytes,
+        requested_bytes=found.requested_bytes,
+        weights_bytes=found.weights_bytes,
+        buffers_bytes=found.buffers_bytes,
+        encoder_peak_bytes=peaks.get("encoder"),
+        language_model_peak_bytes=peaks.get("language model"),
+        prefill_peak_bytes=found.prefill.phase.peak_bytes if found.prefill else None,
+        sampler_peak_bytes=peaks.get("sampler"),
+        encoder_cache_bytes=found.encoder_cache_bytes,
+        activation_peak_bytes=found.activation_peak_bytes,
+        non_torch_bytes=found.non_torch_bytes,
+        cudagraph_bytes=found.cudagraph_bytes,
+        kv_cache_bytes=found.kv_cache_bytes,
+        kv_cache_tokens=found.kv_cache_tokens,
+        kv_bytes_per_token=found.kv_bytes_per_token,
+        max_concurrency=None if found.max_concurrency is None else round(found.max_concurrency, 2),
+        label="rehearsed",
+        labels={"total_bytes": total, **assumed, **computed},
+        gpu=gpu.name,
+        ranks=found.tensor_parallel_size,
+        note=found.problem,
+    )
+
+
+def encoder_budget(
+    budget: Budget,
+    counts: Mapping[Modality, int] | None = None,
+    table: CostTable | None = None,
+) -> EncoderBudget:
+    """vLLM's MultiModalBudget as the reports show it. Adequacy is computed for `counts` items per
+    prompt, which needs a budget whose dummies were built; residency for the items of `table`.
+    """
+    found = adequacy(budget, counts) if counts is not None else None
+    return EncoderBudget(
+        encoder_budget_tokens=budget.encoder_budget_tokens,
+        max_tokens_per_item={str(m): n for m, n in budget.max_tokens_per_item.items()},
+        items_per_batch={str(m): n for m, n in budget.max_items_per_batch.items()},
+        profiled_modality=budget.profiled_modality,
+        profiled_items=budget.profiled_items,
+        profiled_tokens=found.profiled_tokens if found else None,
+        worst_step_tokens=found.worst_step_tokens if found else None,
+        adequacy=round(found.ratio, 4) if found else None,
+        max_num_batched_tokens=budget.max_num_batched_tokens,
+        max_model_len=budget.max_model_len,
+        resident_items={r.modality: r.items for r in residencies(table, budget)} if table else {},
+    )
+
+
+def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
+    """R4 in tokens: the embeddings that the profile made against those of a step of as many items
+    as the configuration admits. Where it takes embeddings alone, those that stay.
+    """
+    unprofiled = replace(budget, profiled_modality=None)
+    worst = adequacy(unprofiled, budget.max_items_per_prompt).worst_step_tokens
+    if not budget.max_tokens_per_item:
+        worst = budget.encoder_budget_tokens
+    return Adequacy(found.encoder_tokens, worst)
+
+
+def _rehearsed_budget(found: Rehearsed) -> EncoderBudget | None:
+    if found.budget is None:
+        return None
+    tokens = rehearsed_adequacy(found, found.budget)
+    return encoder_budget(found.budget).model_copy(
+        update={
+            "profiled_tokens": tokens.profiled_tokens,
+            "worst_step_tokens": tokens.worst_step_tokens,
+            "adequacy": round(tokens.ratio, 4),
+        }
+    )
+
+
+def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
+    """Everything that one rehearsal found, ready to be shown or saved."""
+    return Rehearsal(
+        mmcalib=__version__,
+        vllm=found.vllm,
+        model=model.id,
+        source=model.source,
+        config="" if config is None else str(config),
+        gpu=gpu.name,
+        capability=".".join(map(str, gpu.capability or ())),
+        runner=found.runner,
+        sampler=found.sampler,
+        attention=found.attention,
+        encoder_attention=found.encoder_attention,
+        dtype=found.dtype,
+        tensor_parallel_size=found.tensor_parallel_size,
+        starts=found.kv_cache_tokens is not None,
+        memory=memory(found, gpu),
+        budget=_rehearsed_budget(found),
+        phases=[Phase.showing(phase) for phase in found.phases],
+        encoder_estimate_bytes=estimate_bytes(found.budget, model.path),
+        cross_check=disagreement(found, model.path),
+        assumptions=[*found.assumptions, *model.notes],
+        seconds=round(found.seconds, 2),
+    )
+
+
+# For what no formula has: kernels outside torch, CUDA graphs, buffers, language model and sampler
+# of a small batch. From the rehearsals of bundled models, rounded up.
+ALLOWANCE_BYTES: Final = 3 << 29
+
+
+def by_formula(
+    gpu: Gpu,
+    started: Started | None,
+    budget: Budget,
+    engine_args: dict[str, Any],
+    model_path: str,
+    problem: str,
+) -> Memory:
+    """Weights and KV bytes per token as measured in the engine start, the encoder's peak from the
+    config's widths; what is left is the KV cache. Without a start only the reason is known.
+    """
+    note = f"not rehearsed: {problem}"
+    peak = estimate_bytes(budget, model_path)
+    if started is None or peak is None:
+        return Memory(gpu=gpu.name, note=note)
+    weights = started.figures.weights_full_bytes
+    share = engine_args.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION)
+    requested = int(share * gpu.total_bytes)
+    left = requested - weights - peak - ALLOWANCE_BYTES
+    per_token = started.figures.kv_full_bytes_per_token
+    return Memory(
+        total_bytes=gpu.total_bytes,
+        requested_bytes=requested,
+        weights_bytes=weights,
+        buffers_bytes=ALLOWANCE_BYTES,
+        encoder_peak_bytes=peak,
+        activation_peak_bytes=peak,
+        kv_cache_bytes=left,
+        kv_cache_tokens=left // per_token if left > 0 else None,
+        kv_bytes_per_token=per_token,
+        label="computed",
+        labels={"buffers_bytes": "assumed", "total_bytes": "assumed"},
+        gpu=gpu.name,
+        note=f"by formula, {note}",
+    )

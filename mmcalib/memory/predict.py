@@ -1,0 +1,270 @@
+"""What a decision needs rehearsed; grid pools; pinned."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from mmcalib.checks.check import Check
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.reserve import KV_PINNED
+from mmcalib.decision.decision import Decision
+from mmcalib.derive.pools import FixedPool, fixed_pool
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.errors import MmcalibError, VerdictError
+from mmcalib.memory.checks import falls_short, predicted_shortfall
+from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps, on_gpu
+from mmcalib.memory.worst_steps import Ask, configurations, encoder_steps
+from mmcalib.progress import Progress
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.results.calibration import Evidence
+from mmcalib.wording import gib, room
+
+Profile = tuple[Any, ...]
+
+# What vLLM (0.28 to 0.33) says of a KV cache that one request does not fit into.
+_NEEDED: Final = re.compile(r"\(([\d.]+ GiB) KV cache is needed")
+_LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
+
+
+class Budgeted(Protocol):
+    """Engine arguments with vLLM's budget for them."""
+
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def engine_args(self) -> EngineArgs: ...
+
+
+def as_served(opened: ModelInfo, default: EngineArgs, prediction: MemoryPrediction) -> ModelInfo:
+    """The opened model with the defaults that `vllm serve` would have on that GPU."""
+    return on_gpu(opened, _answer(prediction, default))
+
+
+def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str) -> None:
+    """Raises VerdictError where vLLM would not start on that GPU whatever the limits: with one
+    modality, and none of its items profiled. For the thread of `prediction`.
+    """
+    args = {**prediction.base, **args, "skip_mm_profiling": True}
+    try:
+        found = prediction.rehearsals.rehearse(args)
+        taken = found.budget.max_items_per_prompt if found.budget else {}
+        # vLLM does not load the encoder of a modality that is not served.
+        for served in taken if len(taken) > 1 else ():
+            if found.kv_cache_tokens is not None:
+                return
+            limits = {modality: int(modality == served) for modality in taken}
+            one = prediction.rehearsals.rehearse({**args, "limit_mm_per_prompt": limits})
+            found = max(found, one, key=lambda tried: tried.kv_cache_bytes)
+    except MmcalibError:
+        return
+    if found.kv_cache_tokens is not None or found.budget is None:
+        return
+    gpu, needed, longest = prediction.gpu, *(p.search(found.problem) for p in (_NEEDED, _LONGEST))
+    weights, left = gib(found.weights_bytes), "no room for a KV cache"
+    if found.kv_cache_bytes > 0:
+        request = f"one request of {found.budget.max_model_len:,} tokens"
+        left = f"{gib(found.kv_cache_bytes)} for the KV cache before any media; {request} needs "
+        left += needed[1] if needed else "more"
+    raise VerdictError(
+        f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {left}",
+        hint=(f"--max-model-len {longest[1]} or less, " if longest else "")
+        + f"a larger --gpu, or what mmcalib plan --model {model} {gpu.flags} finds",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalJudge:
+    """Judges decisions by rehearsals on one GPU. `default` are vLLM's defaults with what the user
+    said; `concurrency` is how many sequences of its context the KV cache must hold; `margin_bytes`
+    is what the corpus' own requests leave of a reserve, None where that is not known.
+    """
+
+    prediction: MemoryPrediction
+    default: EngineArgs
+    concurrency: float | None
+    progress: Progress
+    margin_bytes: Callable[[EngineArgs], int | None]
+
+    def rejects(self, decision: Decision) -> str:
+        """It does not start, or holds too few sequences. What cannot be rehearsed does."""
+        gpu, found = self.prediction.gpu.name, self._rehearsed(decision.engine_args)
+        if found is None:
+            return ""
+        if found.max_concurrency is None:
+            left = room(found.kv_cache_bytes)
+            return f"vLLM would not start on {gpu}: KV cache {left}"
+        if self.concurrency is not None and found.max_concurrency < self.concurrency:
+            return (
+                f"{found.max_concurrency:.1f} sequences would fit on {gpu}, "
+                f"{self.concurrency:g} are wanted"
+            )
+        return ""
+
+    def kv_tokens(self, decision: Decision) -> int | None:
+        found = self._rehearsed(decision.engine_args)
+        return None if found is None else found.kv_cache_tokens or 0
+
+    def default_kv_tokens(self) -> int:
+        found = self._rehearsed(self.default)
+        return 0 if found is None else found.kv_cache_tokens or 0
+
+    def overruns(self, decision: Decision) -> bool:
+        with self.progress.step(f"serving requests on {self.prediction.gpu.name}"):
+            left = self.margin_bytes(decision.engine_args)
+            return left is not None and falls_short(left, self.margin_bytes(self.default) or 0)
+
+    def _rehearsed(self, engine_args: EngineArgs) -> Rehearsed | None:
+        with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
+            return _answer(self.prediction, engine_args)
+
+
+def begin(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:
+    """Rehearse all that `predicted` waits for; returns at once."""
+    for args, steps in _wanted_configs(default, decision):
+        prediction.begin(args, steps)
+
+
+def predicted(
+    prediction: MemoryPrediction, default: EngineArgs, decision: Decision, progress: Progress
+) -> Predicted:
+    """The default and the calibrated configuration, the worst step of each modality and every point
+    of the frontier. Points that vLLM would profile alike are rehearsed once.
+    """
+    wanted = _wanted_configs(default, decision)
+    answers: list[Rehearsed | None] = []
+    with progress.step(f"rehearsing on {prediction.gpu.name}", len(wanted)) as task:
+        for args, steps in wanted:
+            answers.append(prediction.tried(args, steps))
+            task.advance()
+    before, after, *others = answers
+    modalities = [modality for modality, _ in configurations(decision)]
+    worst = zip(modalities, others, strict=False)
+    return Predicted(
+        gpu=prediction.gpu,
+        default=before,
+        calibrated=after,
+        points=tuple(others[len(modalities) :]),
+        steps={modality: step for modality, step in worst if step is not None},
+        failure=prediction.failure,
+    )
+
+
+def rehearsing(prediction: MemoryPrediction, progress: Progress) -> Ask:
+    """Rehearses what is asked afterwards, with its progress."""
+
+    def every(every: Sequence[EngineArgs], first: Steps) -> list[Rehearsed | None]:
+        with progress.step(f"rehearsing on {prediction.gpu.name}", len(every)) as task:
+            return prediction.every(every, first, task.advance)
+
+    return every
+
+
+def _wanted_configs(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
+    """In the order of `Predicted`: default, calibrated, worst steps, points."""
+    alike: dict[Profile, EngineArgs] = {}
+    points = [alike.setdefault(profile(e), e.engine_args) for e in decision.explored]
+    worst = [args for _, args in configurations(decision)]
+    return [
+        (default, ()),
+        (decision.engine_args, encoder_steps(decision)),
+        *((args, ()) for args in (*worst, *points)),
+    ]
+
+
+def _answer(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed | None:
+    """Of a trial: that it fails says nothing of what is calibrated."""
+    try:
+        return prediction.rehearse(engine_args)
+    except MmcalibError:
+        return None
+
+
+def profile(one: Budgeted) -> Profile:
+    """What decides its memory, the context last: the rest of its settings does not."""
+    budget = one.budget
+    modality = budget.profiled_modality
+    return (
+        modality,
+        budget.profiled_items,
+        budget.max_tokens_per_item.get(modality) if modality else None,
+        budget.encoder_cache_size,
+        budget.max_num_batched_tokens,
+        budget.max_num_seqs,
+        _hints(one.engine_args),
+        budget.max_model_len,
+    )
+
+
+def _hints(engine_args: EngineArgs) -> str:
+    """Sizes that vLLM is told to profile."""
+    limits = engine_args.get("limit_mm_per_prompt", {})
+    hinted = {m: limit for m, limit in limits.items() if isinstance(limit, Mapping)}
+    return json.dumps(hinted, sort_keys=True) if hinted else ""
+
+
+_REMEDY = "a smaller --max-model-len, or no --pin-kv-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedPool:
+    """`pool` is None where vLLM would not start with it; else `rehearsed` is what it found."""
+
+    pool: FixedPool | None
+    check: Check
+    rehearsed: Rehearsed | None = None
+
+
+def pinned(predicted: Predicted, decision: Configuration, ask: Ask) -> PinnedPool | None:
+    """The size that is written, rehearsed as it will be served: less by what serving takes beyond
+    the profile. None where nothing was rehearsed or nothing is left, of which another check tells.
+    """
+    short = predicted_shortfall(predicted, decision)
+    spared = short.nbytes if short is not None and not short.passes else 0
+    pool = fixed_pool(predicted.calibrated, spared) if predicted.calibrated else None
+    if pool is None:
+        return None
+    (found,) = ask([pool.on(decision.engine_args)], encoder_steps(decision))
+    if found is None or found.kv_cache_tokens is None:
+        why = found.problem if found else "it could not be rehearsed"
+        detail = f"{gib(pool.kv_cache_memory_bytes)} are too little, rehearsed: {why}"
+        return PinnedPool(None, Check(KV_PINNED, "fail", detail, _REMEDY))
+    return PinnedPool(pool, Check(KV_PINNED, "pass", _said(pool, found)), found)
+
+
+def _said(pool: FixedPool, found: Rehearsed) -> str:
+    graphs = f", graphs of {len(pool.capture_sizes)} sizes" if pool.capture_sizes else ""
+    return (
+        f"KV cache {gib(pool.kv_cache_memory_bytes)} of {gib(pool.left_bytes)} that are left, "
+        f"{found.kv_cache_tokens:,} tokens{graphs}; vLLM takes them as they are, and heeds no "
+        "gpu_memory_utilization"
+    )
+
+
+def _spared(pool: FixedPool) -> str:
+    if not pool.spared_bytes:
+        return ""
+    return f" and {gib(pool.spared_bytes)} for steps that take more than is profiled"
+
+
+def pinned_evidence(pool: FixedPool, gpu: str) -> Iterator[Evidence]:
+    """One entry per emitted value."""
+    yield Evidence(
+        setting="kv_cache_memory_bytes",
+        value=pool.kv_cache_memory_bytes,
+        label="rehearsed",
+        reason=f"--pin-kv-cache: what rehearsal leaves on {gpu}, less {VLLM_SLACK_BYTES >> 20} MiB "
+        f"as vLLM suggests it{_spared(pool)}; with it vLLM ignores gpu_memory_utilization",
+    )
+    if pool.capture_sizes:
+        yield Evidence(
+            setting="cudagraph_capture_sizes",
+            value=list(pool.capture_sizes),
+            label="rehearsed",
+            reason=f"--pin-kv-cache: vLLM's own on {gpu}, so that no start captures more",
+        )

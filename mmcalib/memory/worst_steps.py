@@ -1,0 +1,364 @@
+"""Worst steps, cures, pinned views.
+
+What serving may take at once, rehearsed: worst steps of each modality, as configurations whose
+startup profile is that step, and what else lives beside the encoder's outputs (R4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+
+from mmcalib.census.accesses import Accesses
+from mmcalib.checks.check import Check
+from mmcalib.checks.facts import Configuration, Configured
+from mmcalib.checks.reserve import CACHED_KEEP
+from mmcalib.derive.demand import (
+    Demand,
+    Engine,
+    Excess,
+    LanguageStep,
+    Merge,
+    Pinned,
+    PromptsStep,
+    Resident,
+    Shortfall,
+    WorstStep,
+    excesses,
+    larger,
+    pinned,
+    repeated,
+    smaller,
+    worst_step,
+)
+from mmcalib.derive.pools import fixed_pool
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.shapes import Modality
+from mmcalib.memory.rehearse import Predicted
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.wording import gib, number
+
+# Phases of the profile that a step of the language model is made of.
+_LANGUAGE: Final = ("language model", "sampler")
+
+
+def configurations(decision: Configuration) -> Iterator[tuple[Modality, dict[str, Any]]]:
+    """Per served modality: engine arguments under which vLLM profiles a step full of it.
+
+    The budget stays what it is; size hints are gone, because they shrink the profiled item and not
+    what may come, and so is a skipped profile. A step of several modalities encodes one after the
+    other within the same budget and keeps only their results, so the costliest single one bounds
+    it.
+    """
+    budget = decision.budget
+    for modality, count in decision.counts.items():
+        if not count.value or not budget.max_tokens_per_item.get(modality):
+            continue
+        only = {m: count.value if m == modality else 0 for m in decision.counts}
+        args = {k: v for k, v in decision.engine_args.items() if k != "skip_mm_profiling"}
+        yield (
+            modality,
+            {
+                **args,
+                "limit_mm_per_prompt": only,
+                "max_num_batched_tokens": budget.encoder_budget_tokens,
+            },
+        )
+
+
+def padded(decision: Configuration) -> dict[Modality, Excess]:
+    """Per modality the corpus' items that give the encoder more than as many tokens of dummies."""
+    counts = {m: count.value for m, count in decision.counts.items()}
+    found = excesses(decision.table, decision.budget, decision.plain, counts)
+    return {excess.modality: excess for excess in found}
+
+
+def encoder_steps(decision: Configuration) -> tuple[EncoderStep, ...]:
+    """Steps of such items, as many as one admits; no profile of vLLM's is one."""
+    return tuple(EncoderStep(e.cost.shape, e.items) for e in padded(decision).values())
+
+
+def shortfall(
+    decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+) -> Shortfall:
+    """The costliest of what serving may take at once against what is reserved.
+
+    `calibrated` has the peaks of `encoder_steps` where there are such.
+    """
+    return Shortfall(
+        reserved_bytes=calibrated.activation_peak_bytes + calibrated.spare_bytes,
+        worst=max(demands(decision, calibrated, steps), key=lambda demand: demand.nbytes),
+        outside_bytes=calibrated.total_bytes - calibrated.requested_bytes,
+        spare_bytes=calibrated.spare_bytes,
+    )
+
+
+def demands(
+    decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+) -> Iterator[Demand]:
+    """Every part that may decide, encoder steps first."""
+    budget, width = decision.budget, output_width(calibrated, steps)
+
+    def beside(tokens: int) -> Resident:
+        """The rest of a full cache, whose entries outlive their requests."""
+        return Resident(max(0, budget.encoder_cache_size - tokens), width)
+
+    for modality, step in steps.items():
+        yield _worst(decision, modality, step, beside, calibrated.kept_bytes)
+    excess = padded(decision)
+    for found in calibrated.steps:
+        of = excess.get(found.step.shape.modality)
+        if found.peak_bytes is None or found.tokens is None or of is None:
+            continue
+        yield WorstStep(
+            of.modality,
+            found.tokens,
+            found.peak_bytes,
+            beside(found.tokens),
+            found.step.items,
+            of.cost.exemplar,
+        )
+    # What the profile's own outputs hold is part of its later peaks.
+    held = calibrated.outputs.held_bytes if calibrated.outputs else 0
+    profiled = max((p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE), default=0)
+    if profiled:
+        yield LanguageStep(budget.max_num_batched_tokens, profiled - held, beside(0))
+    alone = min((one.phase.peak_bytes for one in calibrated.prefills), default=0)
+    for one in calibrated.prefills:
+        tokens, peak = budget.max_num_batched_tokens, one.phase.peak_bytes
+        yield PromptsStep(tokens, peak, beside(0), one.prompts, alone, profiled)
+    if calibrated.merge_peak_bytes is not None:
+        tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
+        yield Merge(tokens, calibrated.merge_peak_bytes, beside(0))
+
+
+def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> int:
+    """Bytes of one cached embedding; a profile that was skipped knows less than a worst step."""
+    found = [one.outputs for one in (calibrated, *steps.values()) if one.outputs is not None]
+    return max((outputs.bytes_per_token for outputs in found), default=0)
+
+
+def _worst(
+    decision: Configuration, modality: Modality, step: Rehearsed, beside: Any, kept_bytes: int
+) -> WorstStep:
+    """Scaled to a full step, which is no more than all sequences can ask for at once."""
+    budget = decision.budget
+    peak = next((phase.peak_bytes for phase in step.phases if phase.name == "encoder"), 0)
+    most = budget.largest_item(modality)
+    asked = budget.max_num_seqs * decision.counts[modality].value * most
+    limit = min(budget.encoder_budget_tokens, asked)
+    return worst_step(
+        modality,
+        peak,
+        profiled_tokens=step.encoder_tokens,
+        limit_tokens=limit,
+        resident=beside(limit),
+        kept_bytes=kept_bytes,
+    )
+
+
+# Rehearses configurations, the first with steps of the encoder; None where one ends early.
+Ask = Callable[[Sequence[Mapping[str, Any]], tuple[EncoderStep, ...]], Sequence[Rehearsed | None]]
+
+# Arithmetic takes what does not follow from the setting for fixed: the second try knows better.
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cured:
+    """Settings under which it passes, and what it then reserves and takes."""
+
+    engine: Engine
+    found: Shortfall
+    rehearsed: Rehearsed
+
+
+def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured]:
+    """Less at once, then more reserved, as far as either passes, with what views keep on top."""
+    counts = {m: count.value for m, count in decision.counts.items()}
+    for cure in (smaller, larger):
+        at, short, engine = decision.budget, found, Engine()
+        for _ in range(_TRIES):
+            step = cure(short, at, counts)
+            if step is None:
+                break
+            engine = Engine(**{**engine.values, **step.values})
+            answer = _under(engine, decision, ask)
+            if answer is None:
+                break
+            at, found_now, rehearsed = answer
+            short = _beside_last_batch(found_now, at, counts, rehearsed)
+            if short.passes:
+                yield Cured(engine, found_now, rehearsed)
+                break
+
+
+def with_less_kv_cache(
+    found: Shortfall, before: Rehearsed, decision: Configuration, ask: Ask
+) -> Cured | None:
+    """A KV cache that leaves room for what is short, with as many sequences as leave half of the
+    cache where all of them leave less; None where too little of it is left then.
+    """
+    seqs = _sequences_for_half(found, before, decision)
+    if seqs is not None:
+        fewer = _under(Engine(max_num_seqs=seqs), decision, ask)
+        if fewer is None:
+            return None
+        _, found, before = fewer
+    pool = fixed_pool(before, max(0, found.nbytes))
+    if pool is None:
+        return None
+    engine = Engine(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
+    answer = _under(engine, decision, ask)
+    if answer is None or not answer[1].passes:
+        return None
+    return Cured(engine, *answer[1:])
+
+
+def _sequences_for_half(found: Shortfall, before: Rehearsed, decision: Configuration) -> int | None:
+    """How many sequences' items half of the KV cache holds; None where it holds those of all, or
+    where it is not the number of items that takes more than is reserved.
+    """
+    step = found.worst
+    if not isinstance(step, WorstStep) or not step.items:
+        return None
+    room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
+    count = decision.counts[step.modality].value or 1
+    seqs = max(1, int(room * step.items / step.peak_bytes) // count)
+    return seqs if seqs < decision.budget.max_num_seqs and seqs * count < step.items else None
+
+
+def _beside_last_batch(
+    found: Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
+) -> Shortfall:
+    """The same, and beside the language model the batch that goes out of the encoder cache item by
+    item: while one is left, the storage of all of them lives, where they share one. What is asked
+    for again keeps more, of which `what cached items keep` tells.
+    """
+    outputs, resident = rehearsed.outputs, found.worst.resident
+    # To encode a step makes room for it.
+    encodes = isinstance(found.worst, WorstStep)
+    if encodes or outputs is None or not outputs.shared or not outputs.outlive:
+        return found
+    largest = max(budget.max_tokens_per_item.values(), default=0)
+    at_once = budget.max_num_seqs * sum(counts.values()) * largest
+    gone = max(0, min(budget.encoder_budget_tokens, at_once) - largest)
+    more = replace(resident, tokens=resident.tokens + gone)
+    return replace(found, worst=replace(found.worst, resident=more))
+
+
+def _under(
+    engine: Engine, decision: Configuration, ask: Ask
+) -> tuple[Budget, Shortfall, Rehearsed] | None:
+    """What serving would take under these values; None where it would not start."""
+    altered = Configured(
+        engine_args=engine.on(decision.engine_args),
+        counts=decision.counts,
+        budget=_expected(decision.budget, engine),
+        plain=decision.plain,
+        adequacy=decision.adequacy,
+        table=decision.table,
+    )
+    every = list(configurations(altered))
+    first, *others = ask(
+        [altered.engine_args, *(args for _, args in every)], encoder_steps(altered)
+    )
+    if first is None or first.kv_cache_tokens is None or first.budget is None:
+        return None
+    steps = {m: one for (m, _), one in zip(every, others, strict=True) if one is not None}
+    if len(steps) < len(every):
+        return None
+    # A rehearsal does not look for the largest clip.
+    budget = replace(first.budget, largest_clip=decision.budget.largest_clip)
+    return budget, shortfall(replace(altered, budget=budget), first, steps), first
+
+
+def _expected(budget: Budget, engine: Engine) -> Budget:
+    """The budget as vLLM would compute it (`compute_mm_encoder_budget`), to know which steps to
+    rehearse.
+    """
+    batch = engine.max_num_batched_tokens or budget.max_num_batched_tokens
+    tokens = max(batch, max(budget.max_tokens_per_item.values(), default=0))
+    if engine.max_num_batched_tokens is None:
+        tokens = budget.encoder_cache_size
+    return replace(
+        budget,
+        max_num_seqs=engine.max_num_seqs or budget.max_num_seqs,
+        max_num_batched_tokens=batch,
+        encoder_compute_budget=tokens,
+        encoder_cache_size=tokens,
+    )
+
+
+def views_check(predicted: Predicted, decision: Configuration, accesses: Accesses) -> Check | None:
+    """A note where it is reserved all the same, a warning where it may not be; None where items of
+    a batch share nothing or go with their requests, or nothing was rehearsed.
+    """
+    after = predicted.calibrated
+    outputs = after.outputs if after else None
+    if after is None or outputs is None or outputs.shared is False or not outputs.outlive:
+        return None
+    found = retained(decision, accesses)
+    every = demands(decision, after, predicted.steps)
+    steps = (one for one in every if isinstance(one, LanguageStep | PromptsStep))
+    language = max(steps, key=lambda one: one.nbytes, default=None)
+    width = output_width(after, predicted.steps)
+    if found is None or language is None or not width:
+        return None
+    counted, kept = found.cache_tokens * width, found.tokens * width
+    said = "every item" if not found.known else "each item that requests name again"
+    detail = (
+        "an item in the encoder cache keeps the memory of the whole batch that it came with: at "
+        f"most {gib(kept)} for this corpus where the cache counts {gib(counted)}, computed for "
+        f"{number(found.batches)} batches, {said} staying while others come and go"
+    )
+    if not found.known:
+        detail += " (assumed: no order of requests is given)"
+    short = language.peak_bytes + kept - after.activation_peak_bytes
+    if short <= VLLM_SLACK_BYTES:
+        return Check(CACHED_KEEP, "pass", f"{detail}; the profile reserves that much")
+    return Check(
+        CACHED_KEEP,
+        "warn",
+        f"{detail}; with the language model's step that is {gib(short)} more than is reserved",
+        "a lower gpu_memory_utilization leaves room without reserving it; a smaller "
+        "max_num_batched_tokens makes batch and cache smaller",
+    )
+
+
+def retained(decision: Configuration, accesses: Accesses) -> Pinned | None:
+    """The bound for the corpus' own items; None without any."""
+    budget, table = decision.budget, decision.table
+    cache, known = budget.encoder_cache_size, bool(accesses.ends) and accesses.complete
+    batch = 0
+    for modality in table.modalities():
+        heaviest = table.heaviest(modality)
+        if heaviest is not None and decision.counts[modality].value:
+            at_once = budget.max_num_seqs * decision.counts[modality].value
+            batch = max(batch, min(budget.encoder_budget_tokens, at_once * heaviest.embeds))
+    if not cache or not batch:
+        return None
+    kept = _again(accesses, decision) if known else _any(decision, cache)
+    return pinned(kept, cache, batch, known=known)
+
+
+def _again(accesses: Accesses, decision: Configuration) -> Iterator[int]:
+    for index in repeated(accesses.requests()):
+        cost = decision.table.costs.get(accesses.items[index][0])
+        if cost is not None and cost.embeds:
+            yield cost.embeds
+
+
+def _any(decision: Configuration, cache: int) -> Iterator[int]:
+    """No more of a size than the cache holds."""
+    for modality in decision.table.modalities():
+        costs = decision.table.of(modality)
+        embeds, rows = np.unique(costs.embeds[costs.embeds > 0], return_inverse=True)
+        counts = np.bincount(rows, costs.counts[costs.embeds > 0])
+        for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
+            yield from repeat(size, min(int(count), cache // size + 1))

@@ -1,0 +1,236 @@
+"""Round trip, start, replay; figures for documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.check import Check, CheckId
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.file import ROUND_TRIP
+from mmcalib.checks.reserve import ENGINE_START, REPLAY
+from mmcalib.decision.media_files import Files
+from mmcalib.domain.label import Label
+from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ParseServeConfig, Replayed
+from mmcalib.errors import EngineDied, EngineError, OutputError, VllmMoved
+from mmcalib.processes.free_memory import exhausted, free_bytes
+from mmcalib.progress import Progress
+from mmcalib.proof import replay, start
+from mmcalib.proof.replay import Burst, mismatched, rejected
+from mmcalib.proof.start import Launch, Started
+from mmcalib.results.memory import Memory, ReplayResult, Startup
+from mmcalib.wording import gib
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the engine did, as far as it got; `failure` is what ended it early."""
+
+    started: Started | None = None
+    burst: Burst | None = None
+    replayed: Replayed | None = None
+    checks: tuple[Check, ...] = ()
+    failure: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySource:
+    """The prompts that may be replayed, and what hands their media to vLLM."""
+
+    prompts: PromptCensus
+    files: Files
+
+
+def prove(
+    host: EngineHost,
+    launch: Launch,
+    configuration: Configuration,
+    source: ReplaySource | None,
+    progress: Progress,
+    *,
+    remedy: str,
+) -> Proof:
+    """Start the engine, then replay prompts of `source`; what fails is a failed check with
+    `remedy`, and no end of the job. What this release cannot be asked for is not proven, and no
+    more. Too little memory or disk of a machine that does not serve is no failure: it is skipped.
+
+    `launch` may leave out arguments of the configuration, which the check of the start then names.
+    """
+    proof, free = Proof(), free_bytes()
+    try:
+        started = start.start(host, launch, progress)
+        proof = Proof(started, checks=tuple(_start_checks(started, launch, configuration)))
+        if source is None:
+            return proof
+        burst = replay.choose_burst(
+            source.prompts, configuration, started, launch.budget_s, launch.scratch, source.files
+        )
+        replayed = replay.replay(host, burst, progress)
+        if not launch.serves:
+            burst, replayed = replay.leave_out_exhausting(burst, replayed)
+        check = replay.replay_check(burst, replayed, started.figures.budget_tokens)
+        proof = replace(proof, checks=(*proof.checks, check))
+        if replay.without_template(replayed):
+            return proof
+        return replace(proof, burst=burst, replayed=replayed)
+    except VllmMoved as error:
+        name = REPLAY if proof.started else ENGINE_START
+        unproven = Check(name, "warn", f"not proven: {error.message}", error.hint)
+        return replace(proof, checks=(*proof.checks, unproven))
+    except (EngineError, OutputError, OSError, MemoryError) as error:
+        name = REPLAY if proof.started else ENGINE_START
+        failed = _beyond_machine(name, error, launch, free, remedy)
+        if failed is None:
+            if not isinstance(error, EngineError):
+                raise
+            # What ended it, such as too little memory, is gone where nothing is started.
+            cure = f"{remedy}; {error.hint}" if isinstance(error, EngineDied) else remedy
+            failed = Check(name, "fail", error.message, cure)
+        return replace(proof, checks=(*proof.checks, failed), failure=error)
+
+
+def _beyond_machine(
+    name: CheckId, error: Exception, launch: Launch, free: int | None, remedy: str
+) -> Check | None:
+    """The check where this machine had too little, and is not the one that serves."""
+    lacking = error.exhausted if isinstance(error, EngineError) else exhausted(error)
+    if not lacking or launch.serves:
+        return None
+    what = "replayed" if name == REPLAY else "started"
+    why = error.reason if isinstance(error, EngineError) else str(error)
+    if isinstance(error, EngineDied) and free is not None:
+        why = f"{gib(free)} free before; {why}"
+    detail = f"not {what}: this machine ran out of {lacking} ({why})"
+    return Check(name, "skip", detail, f"run where more {lacking} is free, or {remedy}")
+
+
+def _start_checks(
+    started: Started, launch: Launch, configuration: Configuration
+) -> Iterator[Check]:
+    first, *others = start.startup_checks(started, configuration, rehearsed=launch.rehearsed)
+    left_out = [name for name in configuration.engine_args if name not in launch.engine_args]
+    if left_out:
+        less = f"{first.detail}; left out here, without a GPU: {', '.join(left_out)}"
+        first = replace(first, detail=less)
+    yield first
+    yield from others
+
+
+def round_trip(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
+    """Whether `vllm serve --config` reads the file as it was meant (R9), field by field."""
+    name = ROUND_TRIP
+    try:
+        parsed = host.ask(ParseServeConfig(str(path)), "parsing the config file")
+    except VllmMoved as error:
+        return Check(name, "warn", f"not proven: {error.message}", error.hint)
+    except EngineError as error:
+        return Check(name, "fail", error.message, "report this as a bug of mmcalib")
+    differing = [
+        f"{key}: wrote {engine_config.get(key)!r}, vLLM reads {parsed.engine_args.get(key)!r}"
+        for key in sorted({*engine_config, *parsed.engine_args})
+        if engine_config.get(key) != parsed.engine_args.get(key)
+    ]
+    if differing:
+        return Check(name, "fail", "; ".join(differing), "report this as a bug of mmcalib")
+    return Check(name, "pass", f"vLLM's own parser reads all {len(engine_config)} settings back")
+
+
+def measured_memory(started: Started | None, *, own: bool) -> Memory:
+    """`own`: whether the figures are of this very configuration, or only its weights are."""
+    if started is None:
+        return Memory(note="no engine was started")
+    figures = started.figures
+    cut = started.depths != started.true_depths
+    scaled: Label = "computed" if cut else "measured"
+    notes = ["weights and KV bytes scaled from the cut depth"] if cut else []
+    if figures.computed_in is not None:
+        notes.append(f"and from {figures.computed_in}, in which this CPU computed")
+    labels: dict[str, Label] = {"weights_bytes": scaled, "kv_bytes_per_token": scaled}
+    peak = figures.activation_peak_bytes if own else None
+    if peak is not None:
+        labels["activation_peak_bytes"] = "measured"
+        notes.append(f"activation peak of {figures.device} kernels")
+    found = Memory(
+        weights_bytes=figures.weights_full_bytes,
+        kv_bytes_per_token=figures.kv_full_bytes_per_token,
+        activation_peak_bytes=peak,
+        label="measured" if peak is not None else scaled,
+        labels=labels,
+        note="; ".join(notes),
+    )
+    return found.model_copy(update=_of_gpu(figures.gpu)) if own and figures.gpu else found
+
+
+def _of_gpu(gpu: WorkerMemory) -> dict[str, int | float | None]:
+    """The fields of `Memory` that only a start on a GPU has."""
+    outside = gpu.non_torch_bytes or 0
+    return {
+        "total_bytes": gpu.total_bytes,
+        "requested_bytes": gpu.requested_bytes,
+        "buffers_bytes": None if gpu.beside_bytes is None else gpu.beside_bytes - outside,
+        "encoder_peak_bytes": gpu.phases.get("encoder"),
+        "language_model_peak_bytes": gpu.phases.get("language model"),
+        "sampler_peak_bytes": gpu.phases.get("sampler"),
+        "non_torch_bytes": gpu.non_torch_bytes,
+        "cudagraph_bytes": gpu.cudagraph_bytes,
+        "kv_cache_bytes": gpu.kv_cache_bytes,
+        "kv_cache_tokens": gpu.kv_cache_tokens,
+        "max_concurrency": None if gpu.max_concurrency is None else round(gpu.max_concurrency, 2),
+    }
+
+
+def _beyond_memory(gpu: WorkerMemory, replayed: Replayed | None) -> dict[str, int | None]:
+    return {
+        "free_before_bytes": gpu.free_before_bytes,
+        "cudagraph_captured_bytes": gpu.cudagraph_captured_bytes,
+        "replay_peak_bytes": replayed.peak_bytes if replayed else None,
+    }
+
+
+def startup_figures(
+    started: Started | None, burst: Burst | None, replayed: Replayed | None
+) -> Startup | None:
+    """How the engine started, and what became of the prompts."""
+    if started is None:
+        return None
+    figures = started.figures
+    return Startup(
+        device=figures.device,
+        depth=started.depths,
+        true_depth=started.true_depths,
+        seconds=round(figures.start_s, 2),
+        figures={
+            "weights_bytes": figures.weights_bytes,
+            "kv_bytes_per_token": figures.kv_bytes_per_token,
+            "activation_peak_bytes": figures.activation_peak_bytes,
+            "profile_s": figures.profile_s,
+            "profile_estimate_s": figures.profile_estimate_s,
+            "encoder_budget_tokens": figures.budget_tokens,
+            "profiled_items": figures.profiled_items,
+            "encoder_seconds_per_token": figures.encoder_seconds_per_token,
+            **(_beyond_memory(figures.gpu, replayed) if figures.gpu else {}),
+        },
+        replay=_replay(burst, replayed),
+    )
+
+
+def _replay(burst: Burst | None, replayed: Replayed | None) -> ReplayResult | None:
+    if burst is None or replayed is None:
+        return None
+    refused = rejected(replayed)
+    return ReplayResult(
+        prompts=len(burst.prompts),
+        admitted=len(burst.prompts) + len(burst.admit),
+        rejected=len(refused),
+        oom=sum(one.out_of_memory for one in (*replayed.answers, *replayed.admitted)),
+        token_mismatches=len(mismatched(burst, replayed)),
+        encoder_tokens=burst.encoder_tokens,
+        largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,
+        left_out=burst.too_heavy,
+        seconds=round(replayed.seconds, 2),
+    )

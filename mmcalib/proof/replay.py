@@ -1,0 +1,369 @@
+"""Burst, filled, replayed.
+
+Which prompts to replay: the corpus' own heaviest, enough of them to fill one encoder step; the
+others are only to be admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.checks.check import Check
+from mmcalib.checks.facts import Configuration
+from mmcalib.checks.reserve import REPLAY
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.decision.media_files import Files, files, messages_of_files
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.limits import Count
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.shape_columns import Column, Shapes
+from mmcalib.domain.shapes import Modality
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
+from mmcalib.locations.location import url_of
+from mmcalib.media.blank import write_blank
+from mmcalib.progress import Progress
+from mmcalib.proof.start import Started
+from mmcalib.releases.constants import ABOVE_LIMIT, NO_CHAT_TEMPLATE
+
+# The modality of each item, in order of modality.
+Kind = tuple[Modality, ...]
+
+# Without requests: so many of a modality's heaviest items are enough to fill a step.
+_TOP = 16
+# Kinds of prompts of which the heaviest is only admitted; each costs what its media cost to load.
+_ADMITTED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Prompts to submit at once; the items of each take as many `embeds` of the encoder cache.
+
+    `too_heavy` counts prompts left out because each alone exceeds the time budget. `fills_step`:
+    whether the burst holds as much as one step may encode, or no more can be had. Prompts of
+    `admit` are not answered, `unseen` others of the same kinds are not even admitted. The last
+    `made_up` prompts are of no one's. So many were left out as `unreadable`.
+    """
+
+    prompts: tuple[ReplayPrompt, ...]
+    embeds: tuple[int, ...]
+    too_heavy: int
+    fills_step: bool
+    admit: tuple[ReplayPrompt, ...] = ()
+    unseen: int = 0
+    made_up: int = 0
+    unreadable: int = 0
+
+    @property
+    def encoder_tokens(self) -> int:
+        """What all of them take."""
+        return sum(self.embeds)
+
+
+def burst(
+    prompts: PromptCensus,
+    table: CostTable,
+    counts: Mapping[Modality, Count],
+    step_tokens: int,
+    affordable_tokens: float,
+) -> Burst:
+    """The heaviest covered prompts first, until they hold at least what one step may encode and
+    each modality is among them, within `affordable_tokens` in sum. Of the others the heaviest of
+    each kind, by the modalities of its items and the fields beside the messages, is admitted.
+    """
+    candidates = list(_candidates(prompts, table, counts))
+    chosen: list[tuple[ReplayPrompt, int]] = []
+    tokens = 0
+    missing = set(table.modalities())
+    others = 0
+    admit: dict[tuple[Kind, tuple[str, ...]], ReplayPrompt] = {}
+    for prompt, embeds, kind in candidates:
+        wanted = prompt.messages and (tokens < step_tokens or missing & set(kind))
+        if wanted and tokens + embeds <= affordable_tokens:
+            chosen.append((prompt, embeds))
+            tokens += embeds
+            missing -= set(kind)
+            continue
+        others += 1
+        if prompt.messages and len(admit) < _ADMITTED:
+            admit.setdefault((kind, tuple(sorted(prompt.fields))), prompt)
+    return Burst(
+        prompts=tuple(prompt for prompt, _ in chosen),
+        embeds=tuple(embeds for _, embeds in chosen),
+        too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
+        fills_step=tokens >= step_tokens,
+        admit=tuple(admit.values()),
+        unseen=others - len(admit),
+    )
+
+
+def _candidates(
+    prompts: PromptCensus, table: CostTable, counts: Mapping[Modality, Count]
+) -> Iterator[tuple[ReplayPrompt, int, Kind]]:
+    """Covered prompts by weight; made-up ones of the heaviest items where there are no requests."""
+    asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
+    if not asked:
+        asked = [_of_item(cost) for m in table.modalities() for cost in _top(table, m)]
+    else:
+        # Files that no request mentions are served too: the heaviest must get through.
+        named = {s for e in prompts.signatures() for s in e.signature.shapes}
+        largest = [table.heaviest(m) for m in table.modalities() if counts[m].value]
+        asked += [_of_item(cost) for cost in largest if cost and cost.shape not in named]
+    yield from sorted(asked, key=lambda candidate: (-candidate[1], candidate[0].origin))
+
+
+def _top(table: CostTable, modality: Modality) -> list[ItemCost]:
+    costs = table.of(modality)
+    return [costs[int(row)] for row in np.argsort(-costs.embeds, kind="stable")[:_TOP]]
+
+
+def _of_request(
+    entry: PromptCount, table: CostTable, counts: Mapping[Modality, Count]
+) -> tuple[ReplayPrompt, int, Kind] | None:
+    shapes = entry.signature.shapes
+    if not shapes or any(shape not in table.costs for shape in shapes):
+        return None
+    kind = tuple(sorted(shape.modality for shape in shapes))
+    if any(entry.signature.items(m) > counts[m].value for m in kind):
+        return None
+    costs = [table.costs[shape] for shape in shapes]
+    prompt = ReplayPrompt(
+        origin=entry.exemplar.origin,
+        messages=entry.exemplar.messages,
+        item_tokens=tuple(sorted(cost.tokens for cost in costs)),
+        fields=entry.exemplar.fields,
+    )
+    return prompt, sum(cost.embeds for cost in costs), kind
+
+
+def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
+    return prompt_of(cost), cost.embeds, (cost.shape.modality,)
+
+
+def prompt_of(cost: ItemCost) -> ReplayPrompt:
+    """A request for this one item."""
+    kind = PART_OF[cost.shape.modality]
+    content = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
+    return ReplayPrompt(
+        origin=cost.exemplar,
+        messages=[{"role": "user", "content": content}],
+        item_tokens=(cost.tokens,),
+    )
+
+
+# Files to write: enough of large items; a step of small ones proves little more.
+_MOST: Final = 64
+# Frames of a video to write; longer ones take longer to make than to encode.
+_MOST_FRAMES: Final = 300
+
+
+def filled(
+    chosen: Burst,
+    table: CostTable,
+    counts: Mapping[Modality, Count],
+    step_tokens: int,
+    affordable_tokens: float,
+    folder: Path,
+) -> Burst:
+    """The burst, with blank items of the corpus' shapes, costliest first, until it holds what one
+    step may encode, within `affordable_tokens`. Their files are written into `folder`.
+    """
+    tokens, smallest = chosen.encoder_tokens, 0
+    made: list[tuple[ReplayPrompt, int]] = []
+    for cost in _copyable(table, counts):
+        smallest = cost.embeds
+        while tokens + cost.embeds <= min(step_tokens, affordable_tokens) and len(made) < _MOST:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = write_blank(cost.shape, len(made), folder)
+            made.append((prompt_of(replace(cost, exemplar=str(path))), cost.embeds))
+            tokens += cost.embeds
+    return replace(
+        chosen,
+        prompts=(*chosen.prompts, *(prompt for prompt, _ in made)),
+        embeds=(*chosen.embeds, *(embeds for _, embeds in made)),
+        # No item is split between steps, so a rest smaller than any item stays empty.
+        fills_step=tokens + smallest > step_tokens or not (smallest or chosen.admit),
+        made_up=len(made),
+    )
+
+
+def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCost]:
+    """One cost of each size whose blank costs what the real item does and can be written."""
+    by_size: dict[int, ItemCost] = {}
+    for modality in table.modalities():
+        if counts[modality].value:
+            costs = table.of(modality)
+            costs = costs.take(_can_be_written(costs.shapes))
+            costs = costs.but({mismatch.shape: None for mismatch in table.mismatches})
+            _, first = np.unique(costs.embeds, return_index=True)
+            by_size |= {cost.embeds: cost for cost in costs.take(np.sort(first))}
+    return [by_size[embeds] for embeds in sorted(by_size, reverse=True)]
+
+
+def _can_be_written(shapes: Shapes) -> Column:
+    if shapes.modality != "video":
+        return shapes.mask(True)
+    sides = shapes.columns["width_px"] | shapes.columns["height_px"]
+    timed, frames = shapes.columns["fps"] > 0, shapes.columns["num_frames"]
+    found: Column = (sides % 2 == 0) & timed & (frames <= _MOST_FRAMES)
+    return found
+
+
+# Answering a prompt also runs the language model over its tokens; per token that took at most
+# this share of the encoder's time on the bundled models at the cut depth.
+_ANSWER_SHARE = 1.5
+_TOO_HEAVY = "would take longer than --startup-budget, or more memory than is free,"
+
+
+def choose_burst(
+    prompts: PromptCensus,
+    decision: Configuration,
+    started: Started,
+    within_s: float,
+    scratch: Path,
+    files: Files = files,
+) -> Burst:
+    """The prompts to replay within about `within_s`, judged by what the profile took or, where it
+    was left out for time, was estimated to take, and in the memory that is free. Made-up items lie
+    in `scratch`.
+    """
+    figures, profiled = started.figures, decision.adequacy.profiled_tokens
+    rate = figures.encoder_seconds_per_token
+    spent = figures.profile_estimate_s if figures.profile_s is None else figures.profile_s
+    if spent and profiled:
+        rate = spent / profiled
+    affordable = within_s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
+    if figures.most_step_tokens is not None:
+        affordable = min(affordable, figures.most_step_tokens)
+    table, counts, step = decision.table, decision.counts, figures.budget_tokens
+    chosen = with_files(burst(prompts, table, counts, step, affordable), files)
+    return filled(chosen, table, counts, step, affordable, scratch / "made-up")
+
+
+def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
+    """Submit the burst to the started engine and wait for all answers."""
+    if not chosen.prompts and not chosen.admit:
+        return Replayed((), 0.0, 0)
+    with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
+        request = Replay(chosen.prompts, chosen.admit)
+        return host.ask(request, "replaying prompts")
+
+
+def with_files(chosen: Burst, files: Files) -> Burst:
+    """The burst with files for all its media, without the prompts that have one which cannot be
+    decoded.
+    """
+    every = [_with_files(prompts, files) for prompts in (chosen.prompts, chosen.admit)]
+    prompts, admit = ([one for one in found if one is not None] for found in every)
+    read = zip(chosen.embeds, every[0], strict=True)
+    return replace(
+        chosen,
+        prompts=tuple(prompts),
+        embeds=tuple(embeds for embeds, prompt in read if prompt is not None),
+        admit=tuple(admit),
+        unreadable=sum(found.count(None) for found in every),
+    )
+
+
+def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPrompt | None]:
+    found = messages_of_files([prompt.messages for prompt in prompts], files)
+    return [
+        None if isinstance(messages, Skipped) else replace(prompt, messages=messages)
+        for prompt, messages in zip(prompts, found, strict=True)
+    ]
+
+
+def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Replayed]:
+    """Both without the prompts that this machine had no memory for: too heavy, and not rejected."""
+    every = (*replayed.answers, *replayed.admitted)
+    out = {one.origin for one in every if one.out_of_memory}
+    answered = [p.origin not in out for p in chosen.prompts]
+    burst = replace(
+        chosen,
+        prompts=tuple(compress(chosen.prompts, answered)),
+        embeds=tuple(compress(chosen.embeds, answered)),
+        admit=tuple(p for p in chosen.admit if p.origin not in out),
+        too_heavy=chosen.too_heavy + len(out),
+    )
+    kept = replace(
+        replayed,
+        answers=tuple(a for a in replayed.answers if a.origin not in out),
+        admitted=tuple(a for a in replayed.admitted if a.origin not in out),
+    )
+    return burst, kept
+
+
+def rejected(replayed: Replayed) -> list[str]:
+    """Prompts that the engine did not take or not answer, with its words."""
+    return [f"{a.origin}: {a.error}" for a in (*replayed.answers, *replayed.admitted) if a.error]
+
+
+def without_template(replayed: Replayed) -> bool:
+    """Whether the model has no chat template, so that nothing could be asked of it."""
+    every = (*replayed.answers, *replayed.admitted)
+    return bool(every) and all(NO_CHAT_TEMPLATE in one.error for one in every)
+
+
+def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
+    """Prompts whose items the engine counted otherwise than they were measured."""
+    measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
+    return [
+        f"{answer.origin}: measured {measured[answer.origin]}, engine {answer.item_tokens}"
+        for answer in (*replayed.answers, *replayed.admitted)
+        if not answer.error and tuple(sorted(answer.item_tokens)) != measured[answer.origin]
+    ]
+
+
+def _origins(replayed: Replayed) -> tuple[str, ...]:
+    return tuple(answer.origin for answer in (*replayed.answers, *replayed.admitted))
+
+
+def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
+    """No rejection, no failure, and the engine's token counts equal to the measured ones."""
+    name, more = REPLAY, "--startup-budget SECONDS allows more, or run on a GPU machine"
+    if without_template(replayed):
+        why = "none replayed: the model has no chat template, without which vLLM takes no chat"
+        return Check(name, "skip", why, "chat_template.jinja in the model's folder, if it chats")
+    refused, differing = rejected(replayed), mismatched(chosen, replayed)
+    if refused:
+        words = "; ".join(refused[:3])
+        cure = "mend these requests; --validate startup replays none"
+        if ABOVE_LIMIT.search(words):
+            cure = "raise the limit that it names"
+        return Check(name, "fail", words, cure, _origins(replayed))
+    if differing:
+        said, cure = "; ".join(differing[:3]), "report this as a bug of mmcalib"
+        return Check(name, "fail", said, cure, _origins(replayed))
+    admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
+    if not chosen.prompts:
+        detail = f"all {chosen.too_heavy} prompts {_TOO_HEAVY} here"
+        if chosen.unreadable:
+            detail = f"{chosen.unreadable} prompts have an item that cannot be read or decoded"
+        return Check(name, "skip", f"none answered{admitted}: {detail}", more)
+    step, own = replayed.largest_encoder_step_tokens, len(chosen.prompts) - chosen.made_up
+    made = f" and {chosen.made_up} made-up ones" if chosen.made_up else ""
+    done = (
+        f"{own} of the heaviest prompts{made} answered in one burst{admitted}, token counts as "
+        f"measured; largest encoder step {step} of {step_tokens} tokens"
+    )
+    if chosen.unseen:
+        done += f"; {chosen.unseen} lighter ones of the same kinds not tried"
+    if chosen.unreadable:
+        done += (
+            f"; left out, because an item cannot be read or decoded in time: {chosen.unreadable}"
+        )
+    if chosen.too_heavy:
+        done += f"; left out, because they {_TOO_HEAVY}: {chosen.too_heavy}"
+    elif not chosen.fills_step:
+        done += "; --startup-budget did not allow a burst that fills a step"
+    else:
+        return Check(name, "pass", done)
+    return Check(name, "warn", done, more)

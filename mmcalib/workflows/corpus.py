@@ -1,0 +1,276 @@
+"""Read a corpus or a census; scan, merge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from mmcalib.census.accesses import Accesses
+from mmcalib.census.cache import Cache, CacheBroken
+from mmcalib.census.census import Census
+from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.executors.executor import Executor, Named
+from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executors.timeout import TIMEOUT_S
+from mmcalib.census.prober import Prober
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.facts import Over
+from mmcalib.corpus.apart import end_readers
+from mmcalib.corpus.requests import RequestsSource, labels
+from mmcalib.corpus.resolve import resolve
+from mmcalib.corpus.source import Source
+from mmcalib.decision.media_files import Files, files
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.frontier import retention
+from mmcalib.derive.limits import Count
+from mmcalib.derive.percentiles import spread
+from mmcalib.domain.items import Skipped, Text
+from mmcalib.domain.shapes import Modality
+from mmcalib.models.cache_folder import cache_dir
+from mmcalib.options.probe import PROBE, ProbeOptions
+from mmcalib.progress import Progress, Silent
+from mmcalib.result.census import ScannedCorpus, modalities_of
+from mmcalib.results.calibration import Corpus, ModalityItems, Tokens
+
+
+def requests_over(prompts: PromptCensus, counts: Mapping[Modality, Count]) -> Over | None:
+    """The requests with more items than the limits admit; None where there are none."""
+    most = {m: count.value for m, count in counts.items()}
+    over = [entry for entry in prompts.signatures() if not entry.signature.within(most)]
+    if not over:
+        return None
+    return Over(
+        requests=sum(entry.count for entry in over),
+        of=prompts.prompts(),
+        first=over[0].exemplar.origin,
+        most={m: max(e.signature.items(m) for e in prompts.signatures()) for m in most},
+    )
+
+
+def corpus_figures(
+    table: CostTable, prompts: int, skipped: int, calibrated: CostTable | None = None
+) -> Corpus:
+    """The spread of each modality in `table`; `prompts` requests, `skipped` files and requests;
+    what items keep under another setting is in the `calibrated` table.
+    """
+    modalities = {}
+    for modality in table.modalities():
+        found, heaviest = spread(table.of(modality)), table.heaviest(modality)
+        modalities[str(modality)] = ModalityItems(
+            items=found.items,
+            unique_shapes=found.unique_shapes,
+            tokens=Tokens(
+                min=found.min,
+                p50=found.p50,
+                p90=found.p90,
+                p99=found.p99,
+                max=found.max,
+                exemplar=found.exemplar,
+                label="computed" if modality in table.witnesses else "measured",
+            ),
+            heaviest=str(heaviest.shape) if heaviest else "",
+            witnesses=table.witnesses.get(modality),
+            kept=retention(calibrated.of(modality), table.of(modality)) if calibrated else None,
+        )
+    return Corpus(
+        items=table.items(),
+        prompts=prompts,
+        skipped=skipped,
+        modalities=modalities,
+    )
+
+
+CACHE = "census.sqlite3"
+
+# Media libraries take a quarter of a second to import, which a remembered corpus does not need.
+_PROBE = Named("mmcalib.media.probe", "examine")
+
+
+@contextmanager
+def probing(
+    how: ProbeOptions, folder: Path, progress: Progress, whole: int = 0
+) -> Iterator[Prober]:
+    """Looks at items, the first `whole` decoded to their end; remembers them below `folder`."""
+    cache = None
+    if not how.no_cache:
+        try:
+            cache = Cache(folder / CACHE)
+        except CacheBroken as error:
+            progress.note(f"nothing is remembered of this corpus: {error}")
+    prober = Prober(_executor(how), cache, whole, progress)
+    try:
+        yield prober
+    finally:
+        prober.close()
+        end_readers()
+
+
+def _executor(how: ProbeOptions) -> Executor[Any]:
+    if how.executor == "ray":
+        from mmcalib.census.executors.ray import RayExecutor
+
+        return RayExecutor(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)
+    return LocalPool(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)
+
+
+# A header cannot show that the end of a file is missing, so the first files are also decoded to
+# their end, at a second or two per hundred. Of a larger corpus the rest is known by its headers,
+# and by the sample that is measured.
+DECODED_FILES = 1000
+
+
+class ReadTexts(Protocol):
+    """Reads requests again, those of the origins that are given or all, without their media."""
+
+    def __call__(self, origins: Container[str] | None = None) -> Iterable[Text]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCorpus:
+    """What there is to serve, and what was left out and why. `decoded`: all that is on this
+    machine's disk, to its end.
+    """
+
+    census: Census
+    prompts: PromptCensus
+    skipped: tuple[Skipped, ...]
+    files: int
+    accesses: Accesses = field(default_factory=Accesses)
+    decoded: bool = False
+    texts: ReadTexts | None = None
+
+    def only(self, modalities: Collection[Modality]) -> ReadCorpus:
+        """Without items of other modalities, and without the requests that carry one."""
+        return replace(
+            self,
+            census=self.census.only(modalities),
+            prompts=PromptCensus(
+                entry
+                for entry in self.prompts.signatures()
+                if all(shape.modality in modalities for shape in entry.signature.shapes)
+            ),
+        )
+
+
+def read(
+    data: Sequence[str | Path],
+    requests: Sequence[Path],
+    *,
+    allowed_root: Path | None,
+    cache: Path,
+    progress: Progress,
+    how: ProbeOptions = PROBE,
+) -> ReadCorpus:
+    """Read all sources; `data` as `resolve` takes it.
+
+    Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
+    leads outside the allowed root.
+    """
+    sources = sources_of(
+        data,
+        requests,
+        allowed_root=allowed_root,
+        scratch=cache / "inline",
+    )
+    with probing(how, cache, progress, whole=DECODED_FILES) as prober:
+        taken = count_corpus(sources, prober, progress=progress)
+    return ReadCorpus(
+        taken.census,
+        taken.prompts,
+        tuple(not_requests(taken.skipped, requests)),
+        taken.files,
+        taken.accesses,
+        decoded=taken.files <= DECODED_FILES,
+        texts=partial(_texts, [s for s in sources if isinstance(s, RequestsSource)]),
+    )
+
+
+def _texts(
+    sources: Sequence[RequestsSource], origins: Container[str] | None = None
+) -> Iterator[Text]:
+    for source in sources:
+        yield from source.texts(origins)
+
+
+def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
+    """What hands its media to vLLM."""
+    return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
+
+
+def sources_of(
+    data: Sequence[str | Path],
+    requests: Sequence[Path],
+    *,
+    allowed_root: Path | None,
+    scratch: Path,
+) -> list[Source]:
+    """Requests first. Raises CorpusError when one is missing, and UsageError."""
+    found = [source for one in data for source in resolve(one)]
+    sources: list[Source] = [
+        RequestsSource(
+            path,
+            allowed_root=allowed_root,
+            scratch=scratch,
+            label=label,
+            at_rest=True,
+        )
+        for path, label in zip(requests, labels(requests), strict=True)
+    ]
+    return [*sources, *found]
+
+
+def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
+    """A requests file that lies among the media was read, though not as media."""
+    read_as_requests = {os.path.realpath(path) for path in requests}
+    if not read_as_requests:
+        return list(skipped)
+    # What is no path at all has no real one either.
+    return [
+        s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in read_as_requests
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What there is, and, sorted by path, what was left out and why."""
+
+    corpus: ScannedCorpus
+    census: Census
+    skipped: tuple[Skipped, ...]
+
+
+def scan(
+    data: Sequence[str | Path],
+    requests: Sequence[Path] = (),
+    *,
+    allowed_root: Path | None = None,
+    repeats: bool = False,
+    how: ProbeOptions = PROBE,
+    progress: Progress | None = None,
+) -> Scanned:
+    """Read the headers of all sources; `data` as for `resolve`.
+
+    Raises CorpusError when a source is missing or nothing could be read; UsageError when a request
+    leads outside the allowed root.
+    """
+    scratch = cache_dir() / "inline"
+    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
+    progress = progress or Silent()
+    with probing(how, cache_dir(), progress) as prober:
+        taken = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
+    skipped = not_requests(taken.skipped, requests)
+    corpus = ScannedCorpus(
+        items=taken.census.items(),
+        prompts=taken.prompts.prompts(),
+        files=taken.files - (len(taken.skipped) - len(skipped)),
+        skipped=len(skipped),
+        modalities=modalities_of(taken.census),
+        distinct=taken.distinct or None,
+    )
+    in_order = sorted(skipped, key=lambda entry: (entry.path, entry.reason))
+    return Scanned(corpus, taken.census, tuple(in_order))

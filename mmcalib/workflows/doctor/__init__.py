@@ -1,1 +1,0 @@
-"""What is installed, what will work, and what to type where something will not."""

@@ -1,0 +1,458 @@
+"""Fixes tried on one GPU, and whether the reserve holds."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from mmcalib.checks.check import Check
+from mmcalib.checks.facts import Configured
+from mmcalib.checks.limits import LIMIT, hint, unhinted
+from mmcalib.checks.reserve import embeddings_alone
+from mmcalib.checks.reserve import reserved_check as tokens_check
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.demand import Demand, Engine, ObservedOom, Shortfall, observed_oom
+from mmcalib.derive.fix_search import Evaluate, Found, cheapest
+from mmcalib.derive.fixes import (
+    COSTS,
+    LAST,
+    NOTHING_KEPT,
+    SIZE_HINT,
+    UTILIZATION,
+    Cost,
+    Facts,
+    Fix,
+    Goal,
+    Keep,
+    Outcome,
+    changed,
+    every_fix,
+)
+from mmcalib.derive.limits import Count
+from mmcalib.derive.logs import StartupLog
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.errors import EngineError, MmcalibError
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.memory.checks import in_tokens, not_rehearsed, predicted_shortfall, reserved_check
+from mmcalib.memory.figures import rehearsed_adequacy
+from mmcalib.memory.rehearse import MemoryPrediction, Predicted
+from mmcalib.memory.worst_steps import configurations, cured, demands
+from mmcalib.progress import Progress
+from mmcalib.wording import gib
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The configuration as it is, its goal, and what must stay.
+
+    `required` fixes are part of every combination. `oom` is what the log's server lacked when it
+    ran out of memory.
+    """
+
+    prediction: MemoryPrediction
+    engine_args: Mapping[str, Any]
+    goal: Goal
+    kept: Keep = NOTHING_KEPT
+    required: tuple[Fix, ...] = ()
+    oom: ObservedOom | None = None
+
+    def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
+        """The engine arguments that the fixes change, each with its whole new value."""
+        values = changed(self.engine_args, (*self.required, *fixes))
+        names = [name for fix in (*fixes, *self.required) for name in fix.changes]
+        return {name: values[name] for name in dict.fromkeys(names)}
+
+    def values(self, fix: Fix, fixes: tuple[Fix, ...]) -> dict[str, Any]:
+        """The arguments that one of the fixes changes, each with its whole value under all."""
+        values = self.changes(fixes)
+        return {name: values[name] for name in fix.changes}
+
+    def args(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
+        """All engine arguments under the fixes."""
+        return {**self.engine_args, **self.changes(fixes)}
+
+    def rehearse(self, fixes: tuple[Fix, ...]) -> Rehearsed:
+        """Raises EngineError where vLLM refuses, or the configuration cannot be rehearsed."""
+        return self.prediction.rehearse(self.args(fixes))
+
+    def outcome(self, fixes: tuple[Fix, ...]) -> Outcome:
+        try:
+            answer = self.rehearse(fixes)
+        except EngineError as error:
+            return Outcome(False, 0, error.message)
+        length = answer.budget.max_model_len if answer.budget else 0
+        return Outcome(self.goal.reached(answer), self.goal.lacking_bytes(answer, length))
+
+    def found(self, fixes: tuple[Fix, ...]) -> Rehearsed | MmcalibError | None:
+        """What was rehearsed for these fixes, vLLM's refusal, or None where nobody has asked."""
+        return self.prediction.known(self.args(fixes))
+
+
+# About two seconds each; a minute is what people wait for. Worst steps come on top.
+MOST_REHEARSALS: Final = 25
+# For what else reaches the goal.
+MORE_REHEARSALS: Final = 10
+
+
+def searched(
+    bench: Bench, facts: Facts, progress: Progress, outcome: Evaluate | None = None
+) -> tuple[list[Fix], Found]:
+    """The fixes, and what came of them; of each combination decides its `outcome`, the bench's
+    unless another is given.
+    """
+    left = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
+    outcome = outcome or bench.outcome
+    base = outcome(())
+    with progress.step("rehearsing fixes", left + MORE_REHEARSALS) as task:
+        fixes = _priced(every_fix(bench.engine_args, facts, bench.goal, bench.kept), bench)
+
+        def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
+            task.advance()
+            return outcome(chosen)
+
+        return fixes, cheapest(fixes, base, evaluate, left, MORE_REHEARSALS)
+
+
+def _priced(fixes: list[Fix], bench: Bench) -> list[Fix]:
+    """With what a cap turns away: of Qwen2-VL and others vLLM sizes its largest video by the cap of
+    images, and refuses larger ones, though nothing makes them smaller.
+    """
+    refused: dict[str, str] = {}
+    for fix in fixes:
+        if fix.shrinks is None or not fix.alone:
+            continue
+        bench.outcome((fix,))
+        for modality in refused_by(fix, bench):
+            refused[fix.knob] = f"; larger {modality} items are refused: vLLM's largest shrinks too"
+    return [
+        replace(
+            fix,
+            cost="requests",
+            price=fix.price + refused[fix.knob],
+            severity=LAST + fix.level,
+        )
+        if fix.knob in refused
+        else fix
+        for fix in fixes
+    ]
+
+
+def refused_by(fix: Fix, bench: Bench) -> dict[Modality, tuple[int, int]]:
+    """Tokens of the largest item of each modality that is served, before and under a fix that was
+    rehearsed, where larger ones are refused then.
+    """
+    before, after = bench.found(()), bench.found((fix,))
+    if not isinstance(before, Rehearsed) or not isinstance(after, Rehearsed):
+        return {}
+    if before.budget is None or after.budget is None:
+        return {}
+    served = after.budget.max_tokens_per_item
+    return {
+        modality: (most, served[modality])
+        for modality, most in before.budget.max_tokens_per_item.items()
+        if modality != fix.shrinks and 0 < served.get(modality, 0) < most
+    }
+
+
+Verdict = Literal["reached already", "reached", "under-reserved", "out of reach"]
+
+_REMEDY: Final = (
+    "another --gpu, a lower --goal, or `mmcalib run --gpu`, which caps items by your own"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """R4 of one configuration; `shortfall` is None where it is not known in bytes. It lacks
+    `lacking_bytes` of room beside what the log's server had when it ran out of memory.
+    """
+
+    check: Check
+    shortfall: Shortfall | None
+    configuration: Configured
+    found: Rehearsed
+    lacking_bytes: int = 0
+
+    @property
+    def holds(self) -> bool:
+        return self.check.status != "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a plan comes to: `best` holds what it reserves, unless the verdict is a no."""
+
+    verdict: Verdict
+    best: Found
+
+
+def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
+    """R4 under these fixes, of vLLM's own dummies: no corpus is here. None where they were not
+    rehearsed, or no media are served.
+    """
+    answer = bench.found(fixes)
+    if not isinstance(answer, Rehearsed) or answer.budget is None:
+        return None
+    configuration, predicted = _predict(bench, fixes, answer, answer.budget, gpu)
+    check = reserved_check(predicted, configuration, allow_under_reserve=False)
+    if check is None:
+        command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
+        tokens = embeddings_alone(answer.budget) or tokens_check(
+            configuration.adequacy, answer.budget.profiled_modality, ()
+        )
+        (check,) = in_tokens([tokens], configuration, not_rehearsed(predicted, command))
+    short = predicted_shortfall(predicted, configuration)
+    lacking = 0
+    if bench.oom is not None:
+        lacking = bench.oom.lacking(answer, short)
+        check = _against_oom(check, bench.oom, lacking)
+    if check.status == "fail":
+        check = replace(check, remedy=_REMEDY)
+    return Judged(check, short, configuration, answer, max(0, lacking))
+
+
+def _predict(
+    bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget, gpu: Gpu
+) -> tuple[Configured, Predicted]:
+    configuration = _configured(bench, fixes, answer, budget)
+    every = list(configurations(configuration))
+    found = bench.prediction.every([args for _, args in every])
+    steps = {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
+    failure = bench.prediction.failure
+    return configuration, Predicted(gpu, None, answer, steps=steps, failure=failure)
+
+
+def observe_oom(bench: Bench, log: StartupLog, gpu: Gpu) -> ObservedOom | None:
+    """The worst out-of-memory error of the log's server, whose own configuration is the bench's;
+    None where it has none. Raises EngineError where that configuration cannot be rehearsed.
+    """
+    errors = [(failure.oom, failure.phase) for failure in log.failures if failure.oom]
+    if not errors:
+        return None
+    answer = bench.rehearse(())
+    short, every = None, list[Demand]()
+    if answer.budget is not None:
+        configuration, predicted = _predict(bench, (), answer, answer.budget, gpu)
+        short = predicted_shortfall(predicted, configuration)
+        every = list(demands(configuration, answer, predicted.steps))
+    if log.kv_cache_bytes is not None:
+        answer = replace(answer, kv_cache_bytes=log.kv_cache_bytes)
+    observed = (observed_oom(cause, phase, answer, short, every) for cause, phase in errors)
+    return max(observed, key=lambda one: one.lacking_bytes)
+
+
+def _against_oom(check: Check, oom: ObservedOom, lacking: int) -> Check:
+    """R4 beside a server that ran out of memory: it decides where R4 alone would pass."""
+    if lacking > 0:
+        need = f"{gib(lacking)} more must stay free"
+        detail = f"{need}; {check.detail}" if check.status == "fail" else need
+        return replace(check, status="fail", detail=detail)
+    more = gib(oom.lacking_bytes - lacking)
+    detail = f"{check.detail}; {more} more stay free than the log's server had"
+    return replace(check, detail=f"{detail}, which lacked {gib(oom.lacking_bytes)}")
+
+
+def oom_words(oom: ObservedOom) -> str:
+    """Which step took the memory, and what was outside PyTorch."""
+    words = f"the log's server ran out of memory{f' ({oom.phase})' if oom.phase else ''}"
+    if oom.before_kv_cache and oom.spare_bytes > oom.lacking_bytes:
+        words += (
+            f", though its rehearsal leaves {gib(oom.spare_bytes)} free then: something else held "
+            "memory of that GPU"
+        )
+    if oom.step_bytes is not None:
+        words += f": its step took {gib(oom.step_bytes)} above the model and the KV cache"
+    if oom.step_modality is not None:
+        words += (
+            f", as much as {oom.step_tokens:,} tokens of {oom.step_modality} "
+            f"({oom.step_items} of the largest); one step encodes at most "
+            f"{oom.step_limit_tokens:,}"
+        )
+    if oom.outside_torch_bytes is not None:
+        words += f"; {gib(oom.outside_torch_bytes)} were outside PyTorch"
+    return words
+
+
+def settled(bench: Bench, found: Found, gpu: Gpu) -> Settled:
+    """The combination if what startup reserves holds it, as it is or mended; else the first of the
+    others that does.
+    """
+    if not found.reached:
+        return Settled("out of reach", found)
+    asked = (found.best, *found.others)
+    every = [_held(bench, fixes, gpu) for fixes in asked]
+    held = list(dict.fromkeys(fixes for fixes in every if fixes is not None))
+    if not held:
+        return Settled("under-reserved", found)
+    mended = tuple(fixes for fixes in held if fixes not in asked)
+    # With what is mended less may do; of nothing else nothing can be left out.
+    proven = found.proven and (held[0] == found.best or not found.best)
+    best = replace(found, best=held[0], others=tuple(held[1:]), proven=proven, mended=mended)
+    changes = bench.required or best.best
+    return Settled("reached" if changes else "reached already", best)
+
+
+def safe_outcome(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Outcome:
+    """Whether the fixes reach the goal and what startup reserves holds them, mended or not."""
+    outcome = bench.outcome(fixes)
+    if not outcome.reached or _held(bench, fixes, gpu) is not None:
+        return outcome
+    at = judged(bench, fixes, gpu)
+    short = at.shortfall.nbytes if at and at.shortfall else 0
+    return Outcome(False, max(1, short, at.lacking_bytes if at else 0))
+
+
+def _held(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> tuple[Fix, ...] | None:
+    """These fixes if they hold, else with other values of the engine under which they do and still
+    reach the goal; None where there are none.
+    """
+    at = judged(bench, fixes, gpu)
+    if at is None or at.holds:
+        return fixes
+    for mend in sorted(_mends(bench, at), key=lambda fix: COSTS.index(fix.cost)):
+        mended = _with(fixes, mend)
+        now = judged(bench, mended, gpu) if bench.outcome(mended).reached else None
+        if now is not None and now.lacking_bytes and mend.knob != UTILIZATION:
+            # What the step needs is reserved now, and the log's server lacked more than that.
+            lower = next(_lower_utilization(bench, now), None)
+            mended = _with(mended, lower) if lower else mended
+            now = judged(bench, mended, gpu) if bench.outcome(mended).reached else None
+        if now is not None and now.holds:
+            return mended
+    return None
+
+
+def _with(fixes: tuple[Fix, ...], mend: Fix) -> tuple[Fix, ...]:
+    return (*(fix for fix in fixes if fix.knob not in mend.changes), mend)
+
+
+def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
+    """Values of the engine that may mend it."""
+    if at.shortfall is None or at.shortfall.passes:
+        yield from _lower_utilization(bench, at)
+        return
+    for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
+        less = at.found.kv_cache_bytes - cure.rehearsed.kv_cache_bytes
+        mend = _mend(cure.engine, at.configuration.budget, less)
+        if bench.kept.allows(mend):
+            yield mend
+
+
+def _lower_utilization(bench: Bench, at: Judged) -> Iterator[Fix]:
+    """Less of the GPU for vLLM, where that makes the room that the log's server lacked."""
+    if bench.oom is None or bench.oom.before_kv_cache or not at.lacking_bytes:
+        return
+    found = at.found
+    share = (found.requested_bytes - at.lacking_bytes) / found.total_bytes
+    utilization = math.floor(100 * share) / 100
+    less = found.requested_bytes - round(utilization * found.total_bytes)
+    fix = Fix(
+        name=f"{UTILIZATION}={utilization:g}",
+        knob=UTILIZATION,
+        changes={UTILIZATION: utilization},
+        cost="KV cache",
+        price=f"{gib(less)} less, which stay free for such a step",
+    )
+    if utilization > 0 and bench.kept.allows(fix):
+        yield fix
+
+
+def without_trap_hints(bench: Bench) -> Bench:
+    """The bench whose combinations all drop the size hints that shrink what vLLM profiles and not
+    what it admits: they make room that a real item takes back. The same one where there are none.
+    """
+    limits = bench.engine_args.get(LIMIT) or {}
+    hinted = [m for m in MODALITIES if hint(limits, m)]
+    before = _largest_items(bench)
+    plain = _dropping(bench, hinted)
+    traps = [m for m in hinted if before.get(m) and before.get(m) == _largest_items(plain).get(m)]
+    honest = plain if traps == hinted else _dropping(bench, traps)
+    answer, now = honest.found(()), bench.found(())
+    if honest is bench or not isinstance(answer, Rehearsed) or not isinstance(now, Rehearsed):
+        return bench
+    (fix,) = honest.required
+    less = now.kv_cache_bytes - answer.kv_cache_bytes
+    if less > 0:
+        fix = replace(fix, cost="KV cache", price=f"{gib(less)} less: {fix.price}")
+    elif bench.outcome(()).reached:
+        return bench
+    return replace(bench, required=(fix,))
+
+
+def _dropping(bench: Bench, modalities: Sequence[Modality]) -> Bench:
+    """The bench without size hints for these, rehearsed; the same one where they must stay."""
+    limits, plain = bench.engine_args.get(LIMIT) or {}, unhinted(bench.engine_args)
+    without: dict[str, dict[str, int | None]] = {
+        modality: {"count": plain[LIMIT][modality], **dict.fromkeys(hint(limits, modality))}
+        for modality in modalities
+    }
+    fix = Fix(
+        name=f"no size hint for {', '.join(without)}",
+        knob=f"no {SIZE_HINT}",
+        changes={LIMIT: without},
+        cost="nothing",
+        price=f"vLLM's profile reserves for the largest {' and '.join(without)} that it admits",
+    )
+    if not without or not bench.kept.allows(fix):
+        return bench
+    honest = replace(bench, required=(fix,))
+    honest.outcome(())
+    return honest
+
+
+def _largest_items(bench: Bench) -> Mapping[Modality, int]:
+    answer = bench.found(())
+    budget = answer.budget if isinstance(answer, Rehearsed) else None
+    return budget.max_tokens_per_item if budget else {}
+
+
+def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:
+    """`less_kv_cache` bytes fewer are left for the KV cache than without it."""
+    seqs, batch = engine.max_num_seqs, engine.max_num_batched_tokens
+    cost: Cost = "KV cache" if less_kv_cache > 0 else "nothing"
+    prices = []
+    if seqs is not None:
+        less = seqs < before.max_num_seqs
+        cost = "speed" if less else cost
+        prices.append(f"at most {seqs} requests run at once" if less else _reserves(seqs))
+    if batch is not None:
+        less = batch < before.max_num_batched_tokens
+        cost = "speed" if less else cost
+        reads = f"prompts are read {batch:,} tokens at a time"
+        prices.append(f"{reads}: slower first answers" if less else f"{reads}, and reserved for")
+    if less_kv_cache > 0:
+        prices.append(f"{gib(less_kv_cache)} less for the KV cache")
+    return Fix(
+        name=", ".join(f"{name}={value}" for name, value in engine.values.items()),
+        knob="reserve",
+        changes=engine.values,
+        cost=cost,
+        price="; ".join(prices),
+    )
+
+
+def _reserves(seqs: int) -> str:
+    return f"up to {seqs} requests run at once, and vLLM's profile reserves for them"
+
+
+def _configured(
+    bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget
+) -> Configured:
+    args = bench.args(fixes)
+    # vLLM's budget leaves out what is not served; a limit that nobody names admits its largest.
+    named = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
+    counts = named | budget.max_items_per_prompt
+    return Configured(
+        engine_args=args,
+        counts={m: Count(count, "", "computed") for m, count in counts.items()},
+        budget=budget,
+        plain=budget,
+        adequacy=rehearsed_adequacy(answer, budget),
+        table=CostTable(DEFAULT, {}),
+    )

@@ -1,0 +1,227 @@
+"""Assemble calibration.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from mmcalib.admission.calibration import Calibration
+from mmcalib.admission.rules import costs
+from mmcalib.checks.check import Check, verdict
+from mmcalib.checks.reserve import RUN_FINISHED
+from mmcalib.decision.decision import Decision
+from mmcalib.decision.explore import Explored
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.frontier import Rated, dominated
+from mmcalib.derive.limits import adequacy
+from mmcalib.derive.preprocessing import mean_cpu_s
+from mmcalib.domain.budget import Budget
+from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.errors import MmcalibError
+from mmcalib.memory.figures import by_formula, encoder_budget, memory
+from mmcalib.memory.predict import pinned_evidence
+from mmcalib.memory.rehearse import Predicted
+from mmcalib.proof.prove import measured_memory, startup_figures
+from mmcalib.results.calibration import (
+    FrontierPoint,
+    Limits,
+    Model,
+    Preprocessing,
+    ServerPart,
+    Tool,
+    YourConfiguration,
+)
+from mmcalib.results.memory import Budgets, Memories, Memory
+from mmcalib.results.part import CheckResult
+from mmcalib.version import __version__
+from mmcalib.workflows.corpus import corpus_figures
+from mmcalib.workflows.run.evidence import cache_report, evidence, with_effects
+from mmcalib.workflows.run.job import Job
+from mmcalib.workflows.run.session import default_args
+from mmcalib.workflows.run.stages import Decided, MemoryFound, Proven, Reviewed
+
+
+def frontier_points(decision: Decision, predicted: Predicted | None) -> list[FrontierPoint]:
+    """In the order in which they were explored."""
+    kept = [Memory() for _ in decision.explored]
+    if predicted is not None:
+        kept = [_memory(found, predicted) for found in predicted.points]
+    pairs = list(zip(decision.explored, kept, strict=True))
+    rated = [Rated(e.point, e.budget.encoder_budget_tokens, m.kv_cache_tokens) for e, m in pairs]
+    return [
+        _frontier_point(decision, explored, figures, beaten)
+        for (explored, figures), beaten in zip(pairs, dominated(rated), strict=True)
+    ]
+
+
+def _memory(rehearsed: Rehearsed | None, predicted: Predicted) -> Memory:
+    return memory(rehearsed, predicted.gpu) if rehearsed else Memory()
+
+
+def _frontier_point(
+    decision: Decision, explored: Explored, figures: Memory, beaten: bool
+) -> FrontierPoint:
+    point, budget = explored.point, explored.budget
+    counts = {modality: count.value for modality, count in decision.counts.items()}
+    return FrontierPoint(
+        knob=point.knob.name,
+        modality=point.knob.modality,
+        value=point.value,
+        max_tokens=point.max_tokens,
+        p99_tokens=point.p99_tokens,
+        p50_tokens=point.p50_tokens,
+        share_downscaled=round(point.share_downscaled, 6),
+        mean_retention=round(point.mean_retention, 6),
+        worst_retention=round(point.worst_retention, 6),
+        process_s=round(point.process_s, 6),
+        encoder_budget_tokens=budget.encoder_budget_tokens,
+        profiled_items=budget.profiled_items,
+        adequacy=round(adequacy(budget, counts).ratio, 4),
+        resident_items=budget.encoder_cache_size // point.max_embeds if point.max_embeds else None,
+        chosen=(point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen},
+        dominated=beaten,
+        bleeds=list(point.knob.bleeds),
+        activation_peak_bytes=figures.activation_peak_bytes,
+        kv_cache_bytes=figures.kv_cache_bytes,
+        kv_cache_tokens=figures.kv_cache_tokens,
+        max_concurrency=figures.max_concurrency,
+        label="computed" if point.counted else "measured",
+    )
+
+
+_UNFINISHED = Check(
+    RUN_FINISHED,
+    "fail",
+    "the run has not come to its end: later steps are missing here",
+    "mmcalib run again, with --force",
+)
+
+
+def assemble(
+    job: Job,
+    reviewed: Reviewed,
+    proven: Proven | None = None,
+    memory_found: MemoryFound | None = None,
+) -> Calibration:
+    """The calibration as far as it is known. An unfinished one, which is all before the last stage,
+    says so, and its verdict is fail.
+    """
+    decided, proven = reviewed.decided, proven or Proven()
+    served, decision, proof = decided.served, decided.decision, proven.proof
+    opened = served.opened
+    checks = (*reviewed.checks, *proven.checks, _UNFINISHED)
+    if memory_found is not None:
+        checks = memory_found.checks
+    predicted = memory_found.predicted if memory_found else None
+    pool, gpu = memory_found.pool if memory_found else None, job.gpu
+    engine_config = pool.on(decided.engine_config) if pool else decided.engine_config
+    return Calibration(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        tool=Tool(mmcalib=__version__, **opened.versions),
+        model=Model(
+            id=served.resolved.id,
+            source=served.resolved.source,
+            architecture=opened.architecture,
+            doubts=list(served.resolved.notes),
+        ),
+        corpus=corpus_figures(
+            decision.default_table,
+            served.corpus.prompts.prompts(),
+            len(decided.skipped),
+            decision.table,
+        ),
+        limits=Limits(
+            limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
+            mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
+            media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
+            evidence=[
+                *with_effects(
+                    evidence(decision, opened, job.policy, gpu, decided.given), decision.effects
+                ),
+                *(pinned_evidence(pool, gpu.name) if pool and gpu else ()),
+            ],
+        ),
+        engine_config=engine_config,
+        default_config=default_args(job.policy, decided.given),
+        yours=_yours(decided, engine_config),
+        budget=Budgets(
+            default=encoder_budget(decision.default_budget, table=decision.default_table),
+            calibrated=encoder_budget(
+                decision.budget,
+                {m: count.value for m, count in decision.counts.items()},
+                decision.table,
+            ),
+            yours=decided.budget_yours,
+        ),
+        memory=_memories(decided, proven, predicted, memory_found.yours if memory_found else None),
+        frontier=frontier_points(decision, predicted),
+        startup=startup_figures(proof.started, proof.burst, proof.replayed),
+        checks=list(map(CheckResult.showing, checks)),
+        verdict=verdict(checks),
+        costs=costs(
+            decision,
+            job.policy,
+            reviewed.rules,
+            decided.served.texts,
+            encoder_decoder=opened.encoder_decoder,
+        ),
+        cache=cache_report(decision),
+        preprocessing=_preprocessing(decision.table),
+        traffic=memory_found.traffic if memory_found else None,
+        server=ServerPart.of(opened.server, dict(reviewed.needed)),
+    )
+
+
+def _preprocessing(table: CostTable) -> Preprocessing | None:
+    found = mean_cpu_s(table)
+    if found is None:
+        return None
+    return Preprocessing(cpu_s_per_item=round(found[0], 6), measured_files=found[1])
+
+
+def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfiguration | None:
+    found = decided.yours
+    if found is None:
+        return None
+    return YourConfiguration(
+        file=str(found.written.source or ""),
+        engine_config=dict(found.engine_args),
+        compared=found.compared,
+        diff=found.written.diff(engine_config, found.values),
+        refused=decided.refused_yours,
+    )
+
+
+def _memories(
+    decided: Decided,
+    proven: Proven,
+    predicted: Predicted | None,
+    yours: Rehearsed | MmcalibError | None = None,
+) -> Memories:
+    """As rehearsed where a GPU was named, else as measured in the start: then weights and KV bytes
+    per token are the model's and so the same, and the peak is the calibrated configuration's.
+    """
+    started = proven.proof.started
+    default = measured_memory(started, own=False)
+    calibrated = measured_memory(started, own=True)
+    if predicted is None:
+        return Memories(default=default, calibrated=calibrated)
+    gpu, decision = predicted.gpu, decided.decision
+    path, problem = decided.served.resolved.path, str(predicted.failure)
+
+    unrehearsed = Memory(gpu=gpu.name, note=str(yours)) if yours is not None else None
+
+    def rough(budget: Budget, args: dict[str, Any]) -> Memory:
+        return by_formula(gpu, started, budget, args, path, problem)
+
+    return Memories(
+        default=memory(predicted.default, gpu)
+        if predicted.default
+        else rough(decision.default_budget, {}),
+        calibrated=memory(predicted.calibrated, gpu)
+        if predicted.calibrated
+        else rough(decision.budget, decision.engine_args),
+        yours=memory(yours, gpu) if isinstance(yours, Rehearsed) else unrehearsed,
+        measured=calibrated if started else None,
+    )

@@ -1,0 +1,346 @@
+"""Why each setting has its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from mmcalib.checks.check import Check
+from mmcalib.checks.reserve import LARGE_ITEMS, PROCESSOR_CACHE
+from mmcalib.decision.decision import CappedCache, DecidedCache, Decision, SizedCache, UnsizedCache
+from mmcalib.derive.effects import Effect
+from mmcalib.derive.frontier import Point
+from mmcalib.derive.limits import Residency, residencies
+from mmcalib.derive.policy import FIT, Policy
+from mmcalib.derive.processor_cache import CacheFloor, parts, written_gib
+from mmcalib.domain.label import Label
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+from mmcalib.results.calibration import CachePoint, Evidence, ProcessorCache
+from mmcalib.sizes import GIB
+from mmcalib.wording import flag, gib, number, several, share
+
+SETTING = "mm_processor_cache_gb"
+# Enough to draw the curve.
+_POINTS = 32
+
+
+def cache_evidence(decision: Decision) -> Iterator[Evidence]:
+    cache = decision.cache
+    if isinstance(cache, SizedCache):
+        yield Evidence(
+            setting=SETTING,
+            value=cache.mm_processor_cache_gb,
+            label="computed",
+            reason=_cache_reason(cache),
+            exemplar=cache.often if cache.times > 1 else "",
+        )
+    elif isinstance(cache, CappedCache):
+        value = cache.mm_processor_cache_gb
+        yield Evidence(setting=SETTING, value=value, label="computed", reason=_capped(cache))
+
+
+def _capped(cache: CappedCache) -> str:
+    most = f"one admissible request may bring {_floor(cache.floor)}"
+    if cache.gib:
+        at_most = (
+            "the RAM budget allows"
+            if cache.allowed_gib < PROCESSOR_CACHE_GIB
+            else "one request needs"
+        )
+        return f"as large as {at_most}: no order of requests says what would help; {most}"
+    allows = f"the RAM budget allows {cache.allowed_gib:g} GiB for each process"
+    if not cache.budgeted:
+        allows = f"vLLM's default of {PROCESSOR_CACHE_GIB} GiB does not hold that"
+    return f"off: {most}; {allows}, and vLLM fails requests that its cache does not hold"
+
+
+def _floor(floor: CacheFloor) -> str:
+    return f"{' + '.join(parts(floor))} = {gib(floor.nbytes)}"
+
+
+def _cache_reason(cache: SizedCache) -> str:
+    curve, size = cache.curve, cache.size
+    first = "" if cache.complete else "the first "
+    of = f"{first}{number(curve.accesses)} items in {several(cache.requests, 'request')}"
+    if not curve.most_hits:
+        return f"none of {of} comes again in a later one: a cache would never hit"
+    default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
+    if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
+        default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB do not hold the largest admissible request"
+    most = f"any cache at most {share(size.most_hit_rate)}, {default}"
+    if not size.mm_processor_cache_gb:
+        why = f"off: {_refused(cache)}; of {of} {most}"
+    else:
+        why = f"hits {share(size.hit_rate)} of {of}; {most}"
+    if size.floor_limited:
+        why += f"; no smaller than what one admissible request may bring, {_floor(cache.floor)}"
+    if size.limited:
+        why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB in each process"
+    return why
+
+
+def _refused(cache: SizedCache) -> str:
+    """Why there is no cache though items come again."""
+    size = cache.size
+    allowed = f"{size.allowed_gib:g} GiB in each process are allowed"
+    if size.unsafe:
+        return f"{allowed}, and one admissible request may bring {_floor(cache.floor)}"
+    return f"{allowed}, of which none helps"
+
+
+def cache_report(decision: Decision) -> ProcessorCache | None:
+    """What `calibration.json` says of the processor cache; None where it was not sized."""
+    cache = decision.cache
+    if not isinstance(cache, SizedCache):
+        return None
+    curve, size = cache.curve, cache.size
+    return ProcessorCache(
+        requests=cache.requests,
+        accesses=curve.accesses,
+        distinct=curve.distinct,
+        distinct_bytes=curve.distinct_bytes,
+        largest_request_bytes=curve.largest_request_bytes,
+        admissible_request_bytes=size.floor_bytes,
+        complete=cache.complete,
+        mm_processor_cache_gb=cache.mm_processor_cache_gb,
+        total_bytes=size.total_bytes,
+        wanted_gb=size.wanted_gib,
+        wanted_hit_rate=round(size.wanted_hit_rate, 6),
+        hit_rate=round(size.hit_rate, 6),
+        most_hit_rate=round(size.most_hit_rate, 6),
+        default_hit_rate=round(curve.rate_at(PROCESSOR_CACHE_GIB * GIB), 6),
+        curve=[
+            CachePoint(capacity_bytes=capacity, hit_rate=round(rate, 6))
+            for capacity, rate in curve.points(_POINTS)
+        ],
+    )
+
+
+def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
+    given = decision.engine_args.get("mm_processor_cache_gb")
+    if isinstance(decision.cache, UnsizedCache) and given is not None:
+        yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {given:g} GiB hold")
+    else:
+        yield _processor_cache(decision.cache, policy)
+    yield from _large_items(decision)
+
+
+def _processor_cache(cache: DecidedCache, policy: Policy) -> Check:
+    name = PROCESSOR_CACHE
+    if isinstance(cache, UnsizedCache):
+        return Check(name, "skip", cache.reason)
+    if isinstance(cache, CappedCache):
+        least = f"--ram-budget {PROCESSOR_CACHES * written_gib(cache.floor.nbytes):g}GiB or more"
+        remedy = "" if cache.gib else f"{least}, where the host has that"
+        return Check(name, "pass" if cache.gib else "warn", _capped(cache), remedy)
+    size = cache.size
+    held = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
+    default = gib(PROCESSOR_CACHES * PROCESSOR_CACHE_GIB * GIB)
+    detail = f"{held}, by default {default}: {_cache_reason(cache)}"
+    if not size.limited:
+        return Check(name, "pass", detail)
+    more = f"--ram-budget {PROCESSOR_CACHES * size.wanted_gib:g}GiB, where the host has that"
+    if policy.ram_budget_bytes is None:
+        return Check(name, "pass", f"{detail}: {more}")
+    return Check(name, "warn", f"{gib(policy.ram_budget_bytes)} are allowed, {detail}", more)
+
+
+def _large_items(decision: Decision) -> Iterator[Check]:
+    """Items that the encoder cache does not hold at all are for `items admitted` to say."""
+    name, budget = LARGE_ITEMS, decision.budget
+    size = budget.encoder_cache_size
+    found = [r for r in residencies(decision.table, budget) if r.items and _served(decision, r)]
+    blocking = [r for r in found if r.blocks]
+    if blocking and budget.max_num_seqs > 1:
+        worst = max(blocking, key=lambda r: r.steps)
+        item, batched = worst.item, budget.max_num_batched_tokens
+        smaller = "; --max-tokens-per-item makes them smaller"
+        yield Check(
+            name,
+            "warn",
+            f"{worst.alone} {worst.modality} items each fill over half of the encoder cache, "
+            f"{size} tokens: {item.exemplar} occupies it for at least {worst.steps} steps of "
+            f"{batched} tokens; the next large {worst.modality} waits",
+            f"--max-num-batched-tokens {2 * item.embeds} makes room for two and takes GPU memory"
+            + (smaller if worst.modality in decision.turns() else ""),
+            (item.exemplar,),
+        )
+    elif found:
+        each = (f"{number(r.items)} × {r.modality} of {r.item.embeds} tokens" for r in found)
+        yield Check(name, "pass", f"the encoder cache, {size} tokens, holds {' or '.join(each)}")
+
+
+def _served(decision: Decision, found: Residency) -> bool:
+    return found.modality in decision.counts and decision.counts[found.modality].value > 0
+
+
+def evidence(
+    decision: Decision,
+    opened: ModelInfo,
+    policy: Policy,
+    gpu: Gpu | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Evidence]:
+    """One entry per emitted value, in the order of the configuration. `gpu` is the one whose
+    defaults `opened` has, `given` are the engine arguments that the user said besides.
+    """
+    for modality in decision.counts:
+        yield from _limit(decision, modality)
+    yield from _caps(decision, policy)
+    for media, options in policy.media_io_kwargs.items():
+        for name, value in options.items():
+            yield Evidence(
+                setting=f"media_io_kwargs.{media}.{name}",
+                value=value,
+                label="given",
+                reason="given: --media-io-kwargs",
+            )
+    yield _context(decision, policy)
+    yield _batched(decision, opened, policy, gpu)
+    if policy.max_num_seqs is not None:
+        value = policy.max_num_seqs
+        yield Evidence(
+            setting="max_num_seqs", value=value, label="given", reason="given: --max-num-seqs"
+        )
+    if policy.gpu_memory_utilization is not None:
+        yield Evidence(
+            setting="gpu_memory_utilization",
+            value=policy.gpu_memory_utilization,
+            label="given",
+            reason="given: --gpu-memory-utilization",
+        )
+    for name, value in given.items():
+        yield Evidence(setting=name, value=value, label="given", reason=f"given: {flag(name)}")
+    yield from cache_evidence(decision)
+
+
+def with_effects(entries: Iterable[Evidence], effects: Sequence[Effect]) -> Iterator[Evidence]:
+    """Every setting that is emitted, with what switching it off changed (R8)."""
+    for entry in entries:
+        effect = next((e for e in effects if e.concerns(entry.setting)), None)
+        if effect is None:
+            yield entry
+        elif effect.outcome != "idle":
+            yield entry.model_copy(update={"effect": effect.words})
+
+
+def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
+    count = decision.counts[modality]
+    name = f"limit_mm_per_prompt.{modality}"
+    yield Evidence(
+        setting=f"{name}.count" if decision.hints.get(modality) else name,
+        value=count.value,
+        label=count.label,
+        reason=count.reason,
+        exemplar=count.exemplar,
+    )
+    heaviest = decision.table.heaviest(modality)
+    if heaviest is None:
+        return
+    for axis, value in decision.hints.get(modality, {}).items():
+        yield Evidence(
+            setting=f"{name}.{axis}",
+            value=value,
+            label="measured",
+            reason=f"names the costliest {modality}, {heaviest.shape}: {heaviest.embeds} tokens, "
+            "which is what vLLM's dummy costs too",
+            exemplar=heaviest.exemplar,
+        )
+
+
+def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
+    capped = policy.max_tokens_per_item is not None
+    for point in decision.chosen:
+        knob = point.knob
+        if point.value == knob.value:
+            continue
+        largest = decision.table.heaviest(knob.modality)
+        yield Evidence(
+            setting=".".join(knob.place()),
+            value=point.value,
+            label="given" if capped and not knob.by_loader else "measured",
+            reason=f"{_choice_reason(point, decision, policy)}; {knob.scale(point.value)}",
+            exemplar=largest.exemplar if largest else "",
+        )
+        for name, value in knob.companions(point.value).items():
+            yield Evidence(
+                setting=".".join(knob.place(name)),
+                value=value,
+                label="computed",
+                reason=f"the processor's own; it must stand beside {knob.path[-1]}",
+            )
+
+
+def _choice_reason(point: Point, decision: Decision, policy: Policy) -> str:
+    downscaled = point.items_downscaled
+    if point.knob.by_loader:
+        return f"the least tried that keeps {policy.min_video_frames} frames of every video"
+    if decision.forced and downscaled:
+        return f"forced, {several(downscaled, 'item')} downscaled: else {decision.forced}"
+    if policy.max_tokens_per_item is not None:
+        smaller = several(downscaled, "item")
+        return f"--max-tokens-per-item {policy.max_tokens_per_item}: {smaller} downscaled"
+    if policy.prefer == "throughput":
+        return f"smallest tried that leaves half of the items whole: {downscaled} downscaled"
+    return "smallest tried that downscales no item of the corpus"
+
+
+def _context(decision: Decision, policy: Policy) -> Evidence:
+    label: Label = "computed"
+    reason, exemplar = "the model's own context", ""
+    if policy.context_tokens is not None:
+        reason, label = "given: --max-model-len", "given"
+    elif policy.max_model_len == FIT and decision.longest is not None:
+        longest = decision.longest
+        exemplar = longest.longest.origin
+        reason = f"the smallest that holds the longest prompt: {longest.parts}"
+        if longest.unknown:
+            reason = f"the model's own context: {longest.trouble}"
+    return Evidence(
+        setting="max_model_len",
+        value=decision.engine_args["max_model_len"],
+        label=label,
+        reason=reason,
+        exemplar=exemplar,
+    )
+
+
+def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | None) -> Evidence:
+    value = decision.engine_args["max_num_batched_tokens"]
+    budget = decision.budget
+    most = max(budget.max_tokens_per_item.values(), default=0)
+    largest = decision.table.largest()
+    base = opened.serve_defaults["max_num_batched_tokens"]
+    label: Label
+    if policy.max_num_batched_tokens is not None:
+        label, reason, exemplar = "given", "given: --max-num-batched-tokens", ""
+    elif largest is not None and largest.embeds > most:
+        label, exemplar = "computed", largest.exemplar
+        reason = (
+            f"the encoder cache must hold the largest item, {largest.embeds} tokens; "
+            f"rounded up to whole items of {most}, which is what vLLM profiles"
+        )
+    elif most and value % most == 0 and value != base:
+        label, exemplar = "computed" if gpu else "assumed", ""
+        where = f"on {gpu.name}" if gpu else "on this machine"
+        way = "down" if value < base else "up"
+        reason = f"vLLM's default {where}, {base}, rounded {way} to whole items of {most} tokens"
+        if gpu and way == "down":
+            reason += ", which leaves more KV cache than rounded up"
+    elif gpu:
+        label, exemplar = "computed", ""
+        reason = f"vllm serve's default on {gpu.name}"
+    else:
+        label, exemplar = "assumed", ""
+        reason = f"vllm serve's default on this machine ({opened.device}); others have others"
+    return Evidence(
+        setting="max_num_batched_tokens",
+        value=value,
+        label=label,
+        reason=reason,
+        exemplar=exemplar,
+    )

@@ -1,0 +1,108 @@
+"""What a job is asked to do, and what it has found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmcalib.admission.calibration import Calibration
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.items import Skipped
+from mmcalib.engine.config_forms import WrittenConfiguration, read_configuration
+from mmcalib.errors import UsageError
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.models.cache_folder import cache_dir
+from mmcalib.options.given import refuse_own
+from mmcalib.options.policy import policy_of
+from mmcalib.options.probe import PROBE, ProbeOptions
+from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
+from mmcalib.options.validate import STARTUP_BUDGET_S
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
+    policy that asks for concurrency raises UsageError then. `config` is what the user serves with
+    today; `engine_args`, as vLLM names them, are what the server has besides: those that a
+    calibration derives, or has options for, raise UsageError.
+    """
+
+    model: str
+    data: Sequence[str | Path]
+    requests: Sequence[Path] = ()
+    allowed_root: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+    validate: Validate = "replay"
+    startup_budget_s: float = STARTUP_BUDGET_S
+    sample: int = SAMPLE_PER_MODALITY
+    cache_dir: Path | None = None
+    gpu: Gpu | None = None
+    allowed_media_domains: Sequence[str] = ()
+    probe: ProbeOptions = PROBE
+    device: Device = "cpu"
+    pin_kv_cache: bool = False
+    config: WrittenConfiguration = field(default_factory=WrittenConfiguration)
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        options: RunOptions,
+        *,
+        gpu: Gpu | None,
+        policy: Policy | None = None,
+        probe: ProbeOptions = PROBE,
+        flags: Sequence[str] = (),
+        engine_args: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """What these options ask for, with the policy that they make where none is given.
+
+        Raises UsageError where the configuration cannot be read, or nothing names a model.
+        """
+        config = read_configuration(options.config, flags, options.model)
+        if config.named_model is None:
+            raise UsageError("no model is named", hint="--model MODEL, or --config FILE with one")
+        return cls(
+            model=config.named_model,
+            data=tuple(options.data or ()),
+            requests=tuple(options.requests or ()),
+            allowed_root=options.allowed_local_media_path,
+            policy=policy or policy_of(options),
+            validate=options.validate,
+            startup_budget_s=options.startup_budget_s,
+            sample=options.sample,
+            gpu=gpu,
+            allowed_media_domains=tuple(options.allowed_media_domains or ()),
+            probe=probe,
+            device=options.device,
+            pin_kv_cache=options.pin_kv_cache,
+            config=config,
+            engine_args=engine_args or {},
+        )
+
+    def __post_init__(self) -> None:
+        refuse_own(self.engine_args, pinned=self.pin_kv_cache)
+        if self.policy.concurrency is not None and self.gpu is None:
+            raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
+        if self.pin_kv_cache and self.gpu is None:
+            raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
+
+    @property
+    def cache(self) -> Path:
+        """The folder in which it keeps what other jobs may use."""
+        return self.cache_dir or cache_dir()
+
+
+@dataclass(slots=True)
+class RunSoFar:
+    """What a run has so far: the calibration after each step, and everything skipped."""
+
+    calibration: Calibration | None = None
+    skipped: list[Skipped] = field(default_factory=list)
+    on_change: Callable[[RunSoFar], None] = lambda outcome: None
+
+    def now(self, calibration: Calibration | None) -> None:
+        self.calibration = calibration
+        self.on_change(self)

@@ -1,0 +1,210 @@
+"""Open the model, drop what will not be served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.check import Check
+from mmcalib.checks.corpus import SERVER_TAKES_FILES
+from mmcalib.decision.media_files import Files
+from mmcalib.decision.texts import Texts
+from mmcalib.derive.admission import ServerRefusal, needed, server_refuses
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.encoding import Encoded
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.server import Server
+from mmcalib.engine.vllm_config import here, open_model, takes_no_media
+from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
+from mmcalib.memory.predict import as_served
+from mmcalib.models import ResolvedModel
+from mmcalib.progress import Silent
+from mmcalib.releases.constants import TOO_LONG
+from mmcalib.results.calibration import with_variables
+from mmcalib.wording import one_line
+from mmcalib.workflows.corpus import ReadCorpus, files_of
+from mmcalib.workflows.run.session import Session, Sources, refuse_unusable
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """`count` items that the server refuses for one reason; `exemplar` is the path of one."""
+
+    file: Encoded
+    refusal: ServerRefusal
+    count: int
+    exemplar: str
+
+
+def taken_in(corpus: ReadCorpus, server: Server) -> tuple[ReadCorpus, list[LeftOut]]:
+    """The corpus without items that the server refuses whatever the limits, and those. Requests
+    go with an item none of whose equals is left.
+
+    Raises CorpusError where nothing is left.
+    """
+    left_out = [
+        LeftOut(file, refusal, found.count, found.exemplars[0])
+        for file, found in corpus.census.encoded()
+        if (refusal := server_refuses(file, server))
+    ]
+    if not left_out:
+        return corpus, []
+    census = corpus.census.without(lambda file: server_refuses(file, server))
+    first = left_out[0]
+    if not census.items():
+        raise CorpusError(
+            f"nothing to measure: the server refuses every item, such as "
+            f"{one_line(first.exemplar)}: {first.refusal.reason}",
+            hint=_counting_in(environment(left_out, server)) or first.refusal.remedy,
+        )
+    shapes = {entry.shape for entry in census.shapes()}
+    prompts = PromptCensus(
+        entry
+        for entry in corpus.prompts.signatures()
+        if all(shape in shapes for shape in entry.signature.shapes)
+    )
+    return replace(corpus, census=census, prompts=prompts), left_out
+
+
+def environment(left_out: Sequence[LeftOut], server: Server) -> dict[str, int]:
+    """The least values of the server's environment that admit all of these that can be."""
+    most: dict[str, int] = {}
+    for one in left_out:
+        for variable, value in needed(one.file, server).items():
+            most[variable] = max(value, most.get(variable, 0))
+    return most
+
+
+def server_checks(
+    left_out: Sequence[LeftOut], items: int, values: Mapping[str, int]
+) -> Iterator[Check]:
+    """Of so many `items`; none where all are let in."""
+    if not left_out:
+        return
+    reasons: dict[str, LeftOut] = {}
+    for one in left_out:
+        reasons.setdefault(one.refusal.variable or one.refusal.remedy, one)
+    first = list(reasons.values())[:_SHOWN]
+    shown = "; ".join(f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in first)
+    remedies = [one.refusal.remedy for one in reasons.values() if not one.refusal.variable]
+    if values:
+        remedies.insert(0, _counting_in(values))
+    yield Check(
+        SERVER_TAKES_FILES,
+        "warn",
+        f"it refuses {sum(one.count for one in left_out)} of {items} items whatever the limits, "
+        f"which were left out: {shown}",
+        "; ".join(remedies),
+        tuple(one.exemplar for one in first),
+    )
+
+
+def _counting_in(values: Mapping[str, int]) -> str:
+    """The command with which such items are calibrated for; empty where no value admits one."""
+    if not values:
+        return ""
+    command = with_variables(values, "mmcalib run --emit env")
+    return f"{command} counts them in, and writes these for the server (or --emit k8s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """`corpus` is what is left of `items` without those that are `refused` and modalities that are
+    `left_out`, each with its reason; `files` hands its media to vLLM, `texts` counts its words.
+    """
+
+    resolved: ResolvedModel
+    opened: ModelInfo
+    corpus: ReadCorpus
+    items: int
+    refused: tuple[LeftOut, ...]
+    left_out: Mapping[str, str]
+    files: Files
+    texts: Texts
+
+
+def serve(session: Session, sources: Sources, opened: ModelInfo) -> Served:
+    """Raises CorpusError where nothing is left to measure."""
+    job, resolved = session.job, sources.resolved
+    taken, refused = taken_in(sources.corpus, opened.server)
+    corpus, left_out = served_modalities(taken, opened, job.policy)
+    texts = _texts(session, opened, resolved, corpus)
+    return Served(
+        resolved=resolved,
+        opened=_on_the_gpu(session, opened, resolved),
+        corpus=corpus,
+        items=sources.corpus.census.items(),
+        refused=tuple(refused),
+        left_out=left_out,
+        files=files_of(corpus, job.probe.item_timeout_s),
+        texts=texts,
+    )
+
+
+def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
+    """Says nothing meanwhile. Raises ModelError where vLLM refuses it, or it is text-only."""
+    try:
+        return open_model(
+            session.host,
+            resolved,
+            Silent(),
+            context_tokens=session.job.policy.context_tokens,
+            # Which device this is nobody knows yet, and no processor depends on what a GPU has.
+            engine_args=here(session.given, "cpu"),
+            text_only=takes_no_media(resolved, ": there is nothing to calibrate"),
+        )
+    except VllmRefused as error:
+        if too_long := TOO_LONG.search(error.reason):
+            own, asked = int(too_long["own"]), session.job.policy.context_tokens
+            raise UsageError(
+                f"--max-model-len {asked}: {resolved.id} has a context of {own:,} tokens",
+                hint=f"--max-model-len {own}, or leave it out",
+            ) from error
+        raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
+
+
+def _texts(
+    session: Session, opened: ModelInfo, resolved: ResolvedModel, corpus: ReadCorpus
+) -> Texts:
+    texts = Texts.of(session.host, opened.modalities, corpus.texts)
+    if resolved.source == "bundled":
+        texts.uncounted = "a bundled geometry has a tokenizer that was made up"
+    else:
+        texts.find_counting(opened.modalities)
+    return texts
+
+
+def _on_the_gpu(session: Session, opened: ModelInfo, resolved: ResolvedModel) -> ModelInfo:
+    """As it will be served there. Waits for the rehearsal of vLLM's defaults."""
+    if session.prediction is None:
+        return opened
+    refuse_unusable(
+        session.prediction, session.default_args, session.given, session.job.config.flags, resolved
+    )
+    return as_served(opened, session.default_args, session.prediction)
+
+
+def served_modalities(
+    corpus: ReadCorpus, opened: ModelInfo, policy: Policy
+) -> tuple[ReadCorpus, dict[str, str]]:
+    """The corpus without modalities that will not be served, and why each of those is left out."""
+    left_out = {
+        m: "the model does not take them" if m not in opened.modalities else "--count says 0"
+        for m in corpus.census.modalities()
+        if m not in opened.modalities or policy.count.get(m) == 0
+    }
+    if not left_out:
+        return corpus, {}
+    kept = corpus.only([m for m in corpus.census.modalities() if m not in left_out])
+    if not kept.census.items():
+        takes = ", ".join(opened.modalities)
+        only = ", ".join(f"{m} items ({why})" for m, why in left_out.items())
+        raise CorpusError(
+            f"nothing to measure: the corpus holds only {only}; the model takes {takes}",
+            hint="--model one that takes them, or --data with other media",
+        )
+    reasons = {str(m): f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}
+    return kept, reasons

@@ -1,0 +1,200 @@
+"""The job: stages in order; library call."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mmcalib.admission.calibration import Calibration
+from mmcalib.derive.policy import Policy
+from mmcalib.engine.vllm_config import serves
+from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.locations.domains import allowing
+from mmcalib.memory.rehearse import gpu_of
+from mmcalib.models import ResolvedModel
+from mmcalib.options.option import checked
+from mmcalib.options.policy import policy_from, said_by
+from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
+from mmcalib.options.validate import STARTUP_BUDGET_S
+from mmcalib.progress import Interruptible, Progress, StepLog
+from mmcalib.proof.devices import require_cuda, require_vllm
+from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.workflows.run.document import assemble
+from mmcalib.workflows.run.job import Job, RunSoFar
+from mmcalib.workflows.run.prepare import open_to_calibrate, serve
+from mmcalib.workflows.run.session import Shared, Sources, find_model, read_corpus, session_of
+from mmcalib.workflows.run.stages import (
+    Proven,
+    begin_memory,
+    derive,
+    predict_memory,
+    prove_decision,
+    review,
+)
+
+Proofs = dict[str, Proven]
+
+
+def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
+    """Do the job; `outcome` holds each step's result as soon as there is one.
+
+    What fails within seconds ends the reading of the corpus, and changes no earlier result.
+    """
+    (resolved,) = _ready([job], progress)
+    with Shared() as shared:
+        return _run(job, resolved, outcome, progress, shared, {})
+
+
+def run_each(
+    jobs: Sequence[Job], outcomes: Sequence[RunSoFar], progress: Progress
+) -> Iterator[Calibration | MmcalibError]:
+    """Each job's calibration, or why there is none, in order and as they come. The corpus is that
+    of the first: it is read once, each model measured once, each configuration proven once.
+
+    Raises what concerns all of them.
+    """
+    proofs: Proofs = {}
+    models = _ready(jobs, progress)
+    with Shared() as shared:
+        for job, resolved, outcome in zip(jobs, models, outcomes, strict=True):
+            try:
+                found = _run(job, resolved, outcome, progress, shared, proofs)
+                if job.validate in ("startup", "replay"):
+                    shared.stop_host()
+                yield found
+            except MmcalibError as error:
+                if shared.corpus is None and isinstance(error, CorpusError | UsageError):
+                    raise
+                if not isinstance(error, VerdictError):
+                    shared.end_host()
+                yield error
+
+
+def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
+    """The model of each, found before anything slow."""
+    require_vllm()
+    found: dict[str, ResolvedModel] = {}
+    for job in jobs:
+        require_cuda(job.device)
+        if job.model not in found:
+            found[job.model] = find_model(job, progress)
+    return [found[job.model] for job in jobs]
+
+
+def _run(
+    job: Job,
+    resolved: ResolvedModel,
+    outcome: RunSoFar,
+    progress: Progress,
+    shared: Shared,
+    proofs: Proofs,
+) -> Calibration:
+    with (
+        allowing(job.allowed_media_domains),
+        session_of(job, resolved, progress, shared) as session,
+    ):
+        job = session.job
+        opening = shared.open(partial(open_to_calibrate, session, resolved))
+        ahead: list[Future[Any]] = [opening, *([session.fitting] if session.fitting else [])]
+        if shared.corpus is None:
+            look = partial(_raise_from, ahead)
+            shared.corpus = read_corpus(job, Interruptible(progress, look))
+        if job.gpu is not None and session.fitting is not None:
+            with progress.step(f"rehearsing whether the model fits on {job.gpu.name}"):
+                session.fitting.result()
+        with progress.step("opening the model in vLLM"):
+            opened = opening.result()
+        sources = Sources(resolved, shared.corpus)
+        outcome.skipped.extend(sources.corpus.skipped)
+        outcome.now(None)
+        for note in resolved.notes[:1]:
+            progress.note(note)
+        served = serve(session, sources, opened)
+        decided = derive(session, served)
+        outcome.skipped.extend(decided.decision.unreadable)
+        reviewed = review(session, decided)
+        beside = begin_memory(session, reviewed)
+        so_far = assemble(job, reviewed)
+        outcome.now(so_far)
+        tried = [decided.engine_config, serves(opened.device, job.gpu)]
+        proof = json.dumps(tried, sort_keys=True)
+        if proof not in proofs:
+            config = engine_yaml(so_far, "vllm serve --config engine.yaml")
+            proofs[proof] = prove_decision(session, reviewed, config)
+        proven = proofs[proof]
+        outcome.now(assemble(job, reviewed, proven))
+        memory = predict_memory(session, reviewed, proven, beside)
+        result = assemble(job, reviewed, proven, memory)
+        outcome.now(result)
+        return result
+
+
+def _raise_from(futures: Sequence[Future[Any]]) -> None:
+    """Raise what one of them has failed with, if any has."""
+    for future in futures:
+        if future.done():
+            future.result()
+
+
+def calibrate(
+    model: str | None = None,
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    *,
+    config: str | os.PathLike[str] | None = None,
+    requests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    policy: Policy | Mapping[str, Any] | None = None,
+    validate: Validate = "replay",
+    allowed_local_media_path: str | os.PathLike[str] | None = None,
+    allowed_media_domains: Sequence[str] = (),
+    sample: int = SAMPLE_PER_MODALITY,
+    startup_budget_s: float = STARTUP_BUDGET_S,
+    gpu: str | Gpu | None = None,
+    device: Device = "cpu",
+    pin_kv_cache: bool = False,
+    engine_args: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Calibrate vLLM for the media in `data` and `requests`, and return the result.
+
+    `model` is a local checkpoint folder or a hub id; `config` is a file of what serves today, in
+    any form, which may name the model: its limits are compared with. `policy` may be a dict of its
+    fields; `gpu` is the one that will serve, by name, whose memory is then predicted ("auto": the
+    present one). `engine_args` are what the server has besides, such as
+    `{"tensor_parallel_size": 2}`. Whether the configuration may be used is `.verdict`. Raises
+    `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
+    """
+    policy = policy_from(policy)
+    options = checked(
+        RunOptions,
+        {
+            **said_by(policy),
+            "model": model,
+            "config": Path(config) if config else None,
+            "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],
+            "requests": [Path(one) for one in _several(requests)],
+            "allowed_local_media_path": Path(allowed_local_media_path)
+            if allowed_local_media_path
+            else None,
+            "validate": validate,
+            "allowed_media_domains": list(allowed_media_domains),
+            "sample": sample,
+            "startup_budget_s": startup_budget_s,
+            "device": device,
+            "pin_kv_cache": pin_kv_cache,
+        },
+    )
+    where = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    job = Job.of(options, gpu=where, policy=policy, engine_args=engine_args)
+    return run(job, RunSoFar(), progress or StepLog())
+
+
+def _several(
+    given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> Sequence[str | os.PathLike[str]]:
+    return [given] if isinstance(given, str | os.PathLike) else given

@@ -1,0 +1,278 @@
+"""Corpus as traffic."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
+from typing import Final, TypeVar
+
+import numpy as np
+
+from mmcalib.census.accesses import Access, Accesses
+from mmcalib.census.census import Census
+from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.census.signature import PromptSignature
+from mmcalib.corpus.asking import bare, digest
+from mmcalib.domain.shape_columns import Column
+from mmcalib.domain.shapes import MODALITIES, weight
+from mmcalib.domain.traffic import ANSWER_TOKENS, Trace, TrafficItem, TrafficRequest
+from mmcalib.engine.messages import BareRequest
+from mmcalib.errors import UsageError
+from mmcalib.wording import number, several
+from mmcalib.workflows.corpus import ReadCorpus
+
+T = TypeVar("T")
+
+# Of more requests a sample is served.
+MOST_REQUESTS: Final = 1000
+_HEAVIEST: Final = 0.1
+MIXTURE: Final = f"the heaviest {_HEAVIEST:.0%}, and others by chance"
+
+
+def sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -> list[T]:
+    """At most so many, in their order: the heaviest, and others by chance."""
+    if len(every) <= most:
+        return list(every)
+    order = sorted(range(len(every)), key=lambda index: -weights[index])
+    heaviest = round(most * _HEAVIEST)
+    rest = random.Random(seed).sample(order[heaviest:], most - heaviest)  # noqa: S311
+    return [every[index] for index in sorted([*order[:heaviest], *rest])]
+
+
+def sampled_rows(
+    counts: Column, weights: Column, most: int, seed: int
+) -> Iterator[tuple[int, int]]:
+    """The same of rows that stand for `counts` each: the row of each that is chosen, and which of
+    that row's it is.
+    """
+    ends = np.cumsum(counts)
+    for place in _places(ends, weights, most, seed):
+        row = int(ends.searchsorted(place, side="right"))
+        yield row, place - int(ends[row] - counts[row])
+
+
+def said_of_sample(served: int, of: int, what: str, which: str = MIXTURE) -> Iterator[str]:
+    """In words, where not all are served."""
+    if served < of:
+        yield f"{number(served)} of {number(of)} {what}: {which}"
+
+
+def _places(ends: Column, weights: Column, most: int, seed: int) -> Collection[int]:
+    total = int(ends[-1])
+    if total <= most:
+        return range(total)
+    heaviest = dict.fromkeys(islice(_heaviest(ends, weights), round(most * _HEAVIEST)))
+    some = random.Random(seed).sample(range(total), most)  # noqa: S311
+    others = [place for place in some if place not in heaviest]
+    return sorted([*heaviest, *others[: most - len(heaviest)]])
+
+
+def _heaviest(ends: Column, weights: Column) -> Iterator[int]:
+    """Places of items, those of the heaviest row first."""
+    for row in np.argsort(-weights, kind="stable"):
+        yield from range(ends[row - 1] if row else 0, ends[row])
+
+
+# What vLLM's renderer counts, None where it refuses a request.
+CountText = Callable[[Sequence[BareRequest]], Sequence[int | None]]
+
+# What stands for the text around an item that no request names, and the bytes that stand for a
+# token of text which is not there to be counted. Choices, not measurements.
+TEXT_TOKENS: Final = 64
+_TOKEN_BYTES: Final = 4
+
+
+def each_alone(census: Census, answer_tokens: int, most: int, seed: int) -> Trace:
+    """Each item in a request of its own."""
+    chosen = list(_items(census, most, seed))
+    # A folder's order says nothing of that in which its files are asked about.
+    random.Random(seed).shuffle(chosen)  # noqa: S311
+    requests = tuple(
+        TrafficRequest(item.content, TEXT_TOKENS, answer_tokens, (item,)) for item in chosen
+    )
+    said = (
+        "each item in a request of its own, in an order by chance",
+        f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
+    )
+    sampled = said_of_sample(len(chosen), census.items(), "items")
+    return Trace(requests, census.items(), (*sampled, *said), len(requests))
+
+
+def by_chance(
+    prompts: PromptCensus, count: CountText, answer_tokens: int, most: int, seed: int
+) -> Trace:
+    """Requests that are known by how many there are of each kind."""
+    every = list(map(_row, prompts.signatures()))
+    times = np.array([times for times, _ in every])
+    weights = np.array([weight for _, weight in every])
+    chosen = Counter(row for row, _ in sampled_rows(times, weights, most, seed))
+    taken = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
+    texts = _signature_texts([entry for entry, _ in taken], count)
+    requests = [
+        request
+        for entry, many in taken
+        for request in _alike(entry, many, texts.get(entry.signature), answer_tokens)
+    ]
+    random.Random(seed).shuffle(requests)  # noqa: S311
+    said = [
+        *said_of_sample(len(requests), prompts.prompts(), "requests"),
+        "requests in an order by chance, no item twice: a census keeps neither",
+    ]
+    unsaid = sum(m for entry, m in taken if entry.signature.asked.answer_tokens is None)
+    if unsaid:
+        said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
+    if without := sum(many for entry, many in taken if entry.signature not in texts):
+        said.append(f"a token for {_TOKEN_BYTES} bytes of text in {several(without, 'request')}")
+    return Trace(tuple(requests), prompts.prompts(), tuple(said), unsaid)
+
+
+def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
+    """At most so many, of one shape one after the other."""
+    every = [census.counts(modality) for modality in census.modalities()]
+    firsts = list(accumulate((len(one) for one in every), initial=0))
+    counts = np.concatenate([one.counts for one in every])
+    weights = np.concatenate([one.shapes.weights() for one in every])
+    for row, copy in sampled_rows(counts, weights, most, seed):
+        part = bisect_right(firsts, row) - 1
+        entry = every[part][row - firsts[part]]
+        path = entry.exemplars[0]
+        yield TrafficItem(entry.shape, f"{path}#{copy}" if copy else path)
+
+
+def _row(entry: PromptCount) -> tuple[int, float]:
+    return entry.count, sum(map(weight, entry.signature.shapes))
+
+
+def _signature_texts(
+    entries: Iterable[PromptCount], count: CountText
+) -> dict[PromptSignature, int]:
+    """The tokens of those that are there to be counted, and that vLLM takes."""
+    whole = [entry for entry in entries if entry.exemplar.messages]
+    counted = count([_bare(entry) for entry in whole]) if whole else ()
+    pairs = zip(whole, counted, strict=True)
+    return {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
+
+
+def _bare(entry: PromptCount) -> BareRequest:
+    kept, carried = entry.exemplar, entry.signature.items
+    return BareRequest(bare(kept.messages), dict(kept.fields), {m: carried(m) for m in MODALITIES})
+
+
+def _alike(
+    entry: PromptCount, many: int, text_tokens: int | None, answer_tokens: int
+) -> Iterator[TrafficRequest]:
+    asked, origin = entry.signature.asked, entry.exemplar.origin
+    for copy in range(many):
+        yield TrafficRequest(
+            f"{origin}#{copy}" if copy else origin,
+            asked.text_bytes // _TOKEN_BYTES if text_tokens is None else text_tokens,
+            answer_tokens if asked.answer_tokens is None else asked.answer_tokens,
+            tuple(
+                TrafficItem(shape, f"{origin}#{copy}/{place}")
+                for place, shape in enumerate(entry.signature.shapes)
+            ),
+        )
+
+
+_BUSIEST: Final = "those in a row that come in the shortest time"
+
+
+def trace(
+    corpus: ReadCorpus,
+    count: CountText,
+    *,
+    answer_tokens: int = ANSWER_TOKENS,
+    most: int = MOST_REQUESTS,
+    seed: int = 0,
+    timed: bool = False,
+) -> Trace:
+    """The requests of a corpus, in an order by chance where it keeps none; where it has no
+    requests, each of its items in one of its own. With `timed` each is sent as its line says;
+    UsageError where one does not say.
+    """
+    every = list(corpus.accesses.first())
+    sent = _sent(corpus, every) if timed else {}
+    if not every:
+        if corpus.prompts.prompts():
+            return by_chance(corpus.prompts, count, answer_tokens, most, seed)
+        return each_alone(corpus.census, answer_tokens, most, seed)
+    if timed:
+        every.sort(key=lambda access: sent[access.origin])
+        chosen = _busiest(every, sent, most)
+    else:
+        weights = [_weight(access, corpus.accesses) for access in every]
+        chosen = sample(every, weights, most, seed)
+    start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
+    texts = _request_texts(corpus, {access.origin for access in chosen}, count)
+    requests = []
+    for access in chosen:
+        text, tokens = texts.get(access.origin, ("", TEXT_TOKENS))
+        asked = access.answer_tokens
+        requests.append(
+            TrafficRequest(
+                access.origin,
+                tokens,
+                answer_tokens if asked is None else asked,
+                tuple(_item(corpus.accesses, index) for index in access.items),
+                text,
+                sent_s=sent.get(access.origin, start_s) - start_s,
+            )
+        )
+    which = _BUSIEST if timed else MIXTURE
+    said = list(said_of_sample(len(chosen), len(corpus.accesses.ends), "requests", which))
+    unsaid = sum(access.answer_tokens is None for access in chosen)
+    if unsaid:
+        said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
+    if missing := sum(access.origin not in texts for access in chosen):
+        said.append(f"{TEXT_TOKENS} tokens of text in {several(missing, 'request')}")
+    return Trace(tuple(requests), len(corpus.accesses.ends), tuple(said), unsaid)
+
+
+def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
+    """By origin when each was sent."""
+    hint = "--rate R sends so many a second"
+    if not every or corpus.texts is None:
+        raise UsageError("--timestamps needs --requests", hint=hint)
+    wanted = {access.origin for access in every}
+    sent = {text.origin: text.sent_s for text in corpus.texts(wanted)}
+    found = {origin: at_s for origin, at_s in sent.items() if at_s is not None}
+    without = next((access.origin for access in every if access.origin not in found), None)
+    if without is not None:
+        why = f'{without} has no "timestamp" of seconds or ISO 8601'
+        raise UsageError(why, hint=hint)
+    return found
+
+
+def _busiest(every: Sequence[Access], sent: Mapping[str, float], most: int) -> list[Access]:
+    """As many in a row as come in the shortest time: a sample of others would thin the load."""
+    times = [sent[access.origin] for access in every]
+    starts = range(max(1, len(every) - most + 1))
+    start = min(starts, key=lambda first: times[min(first + most, len(times)) - 1] - times[first])
+    return list(every[start : start + most])
+
+
+def _weight(access: Access, accesses: Accesses) -> float:
+    return sum(weight(accesses.items[index][0]) for index in access.items)
+
+
+def _item(accesses: Accesses, index: int) -> TrafficItem:
+    shape, path = accesses.items[index]
+    return TrafficItem(shape, path)
+
+
+def _request_texts(
+    corpus: ReadCorpus, wanted: Collection[str], count: CountText
+) -> dict[str, tuple[str, int]]:
+    """By origin what makes a text one with others, and its tokens, each text counted once."""
+    keys: dict[str, str] = {}
+    asked: dict[str, BareRequest] = {}
+    for text in corpus.texts(wanted) if corpus.texts else ():
+        key = digest(text.messages, text.fields)
+        keys[text.origin] = key
+        asked.setdefault(key, BareRequest(text.messages, text.fields, dict(text.items)))
+    tokens = dict(zip(asked, count(list(asked.values())), strict=True))
+    found = ((origin, key, tokens[key]) for origin, key in keys.items())
+    return {origin: (key, counted) for origin, key, counted in found if counted is not None}

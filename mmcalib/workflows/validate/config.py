@@ -1,0 +1,177 @@
+"""The file as written and as vLLM reads it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mmcalib.checks.check import Check
+from mmcalib.checks.file import ROUND_TRIP, Written, file_findings
+from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration, trusted
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import ListServeOptions, ServeConfig
+from mmcalib.engine.vllm_config import refusal, refused_flags
+from mmcalib.errors import UsageError, VllmRefused
+from mmcalib.gpus.gpu import Gpu
+from mmcalib.options.validate import STARTUP_BUDGET_S, Depth
+from mmcalib.progress import Progress
+from mmcalib.wording import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """What the user gave to be served; nothing of it is needed."""
+
+    data: Sequence[Path] = ()
+    requests: Sequence[Path] = ()
+    allowed_root: Path | None = None
+
+    @property
+    def given(self) -> bool:
+        return bool(self.data or self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateJob:
+    """A configuration in a file, in flags of `vllm serve`, or in both; and how far to judge it."""
+
+    config: Path | None
+    flags: tuple[str, ...] = ()
+    model: str | None = None
+    media: Media = field(default_factory=Media)
+    gpu: Gpu | None = None
+    depth: Depth = "replay"
+    startup_budget_s: float = STARTUP_BUDGET_S
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateSession:
+    """What every stage of a validation works with."""
+
+    job: ValidateJob
+    host: EngineHost
+    scratch: Path
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableConfig:
+    """Engine arguments as far as vLLM could read them; the model's name is apart, empty where
+    nobody names one. `served` are all arguments of `vllm serve`.
+    """
+
+    engine_args: dict[str, Any]
+    model: str
+    checks: tuple[Check, ...]
+    served: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableConfig:
+    """What vLLM cannot read, and the model that was named beside it."""
+
+    model: str
+    checks: tuple[Check, ...]
+
+
+def read_file(session: ValidateSession) -> ReadableConfig | UnreadableConfig:
+    """The configuration of the job. Raises UsageError where nobody names a model."""
+    job = session.job
+    with session.progress.step("reading the configuration"):
+        written = read_configuration(job.config, job.flags, job.model)
+        found = read_config(session.host, written, session.scratch)
+    if isinstance(found, UnreadableConfig) or found.model:
+        return found
+    raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
+
+
+def read_config(
+    host: EngineHost, configuration: WrittenConfiguration, scratch: Path
+) -> ReadableConfig | UnreadableConfig:
+    """Parse it as `vllm serve` does. Where vLLM refuses a file of its own, what can be read without
+    the keys at fault is judged on.
+
+    Raises UsageError where the file names what only flags may, and where vLLM refuses the flags.
+    """
+    model, settings, twice = configuration.model or "", dict[str, Any](), list[str]()
+    if configuration.config is not None:
+        settings, twice, broken = _settings(configuration.text)
+        if broken:
+            remedy = "write one `option: value` on each line"
+            return UnreadableConfig(model, (Check(ROUND_TRIP, "fail", broken, remedy),))
+    options = host.ask(ListServeOptions(), "listing the options of vllm serve")
+    flags = (*configuration.written, *configuration.flags)
+    written = Written(settings, twice, flags, options.arguments)
+    parsed, refused = _parsed(host, configuration)
+    bad: dict[str, str] = {}
+    if parsed is None and (said := refused_flags(refused, flags, options.arguments)):
+        raise said
+    if parsed is None:
+        parsed, bad = _usable(host, configuration, written, refused, scratch)
+    values = None if parsed is None else parsed.values
+    checks = tuple(file_findings(written, refused, values, bad))
+    if parsed is None:
+        return UnreadableConfig(model, checks)
+    args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
+    name = str(parsed.engine_args.get("model") or "")
+    return ReadableConfig(args, "" if name == UNNAMED else name, checks, parsed.values)
+
+
+def _usable(
+    host: EngineHost,
+    configuration: WrittenConfiguration,
+    written: Written,
+    refused: str,
+    scratch: Path,
+) -> tuple[ServeConfig | None, dict[str, str]]:
+    """What vLLM reads without the keys at fault, None where that does not help; and why it refuses
+    each of those that have a value.
+    """
+    rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
+    usable, bad = scratch / "usable.yaml", dict[str, str]()
+    while True:
+        key = written.at_fault(refused)
+        if key in rest:
+            bad[key] = refused
+            del rest[key]
+        usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
+        parsed, refused = _parsed(host, replace(configuration, config=usable))
+        if parsed is not None or written.at_fault(refused) not in rest:
+            return parsed, bad
+
+
+def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
+    """(top-level keys and values, keys that are there twice, what is wrong with the YAML)."""
+    try:
+        node, settings = yaml.compose(text), yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        words = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
+        return {}, [], f"it is not YAML: {words}"
+    except (ValueError, OverflowError) as error:
+        # Numbers and dates that cannot be meant.
+        return {}, [], f"a value cannot be read: {one_line(str(error))}"
+    if settings is None:
+        return {}, [], "it is empty: vllm serve ends with an error"
+    if not isinstance(settings, dict) or not isinstance(node, yaml.MappingNode):
+        return {}, [], "not a YAML mapping: vllm serve ends with an error"
+    odd = [key for key in settings if not isinstance(key, str)]
+    if odd:
+        return {}, [], f"the key {odd[0]!r} is no word: vllm serve ends with an error"
+    named = Counter(key.value for key, _ in node.value)
+    return settings, [key for key, times in named.items() if times > 1], ""
+
+
+def _parsed(
+    host: EngineHost, configuration: WrittenConfiguration
+) -> tuple[ServeConfig | None, str]:
+    """What vLLM's parser makes of it, or the words in which it refuses it."""
+    try:
+        parsed = host.ask(configuration.question, "reading the configuration")
+    except VllmRefused as error:
+        return None, refusal(error)
+    return trusted(parsed, configuration.source), ""
