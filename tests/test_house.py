@@ -46,9 +46,9 @@ IMPURE = {
 MAX_LINES = 600
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 431,
-    "product lines": 51_568,
-    "test lines": 41_192,
+    "modules": 399,
+    "product lines": 51_320,
+    "test lines": 41_191,
     "words of docs": 46_234,
     "options of run": 40,
 }

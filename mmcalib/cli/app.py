@@ -1,4 +1,4 @@
-"""The application: its commands, and the one place where errors become a line and an exit code."""
+"""Commands, errors, exit codes."""
 
 from __future__ import annotations
 
@@ -6,35 +6,51 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, NoReturn
 
 import typer
 
 from mmcalib.cli.check import check
-from mmcalib.cli.command import OnceEach
-from mmcalib.cli.diff import diff
-from mmcalib.cli.doctor import doctor
-from mmcalib.cli.document import begin, print_error
-from mmcalib.cli.list import list_known
-from mmcalib.cli.panels import RunHelp
-from mmcalib.cli.plan import plan
-from mmcalib.cli.rehearse import rehearse
-from mmcalib.cli.report import report
-from mmcalib.cli.run import run
-from mmcalib.cli.scan import scan
-from mmcalib.cli.serve import serve
-from mmcalib.cli.usage_errors import (
+from mmcalib.cli.command import (
+    OnceEach,
+    RunHelp,
     Unparsed,
+    begin,
     during_interrupt,
     flush,
+    print_error,
     spell_for_the_locale,
     unparsed,
 )
-from mmcalib.cli.validate import validate
-from mmcalib.cli.welcome import welcome
+from mmcalib.cli.corpus import scan
+from mmcalib.cli.info import doctor, serve
+from mmcalib.cli.list import list_known
+from mmcalib.cli.plan import plan, validate
+from mmcalib.cli.rehearse import rehearse
+from mmcalib.cli.results import diff, report
+from mmcalib.cli.run import run
 from mmcalib.errors import MmcalibError, unexpected
 from mmcalib.wording import plain
+
+WHAT = """\
+mmcalib measures what the images, videos and audio that you serve cost in vLLM,
+derives its multimodal limits from that, and proves them with the real engine.
+It needs neither a GPU nor weights."""
+START = """\
+Start with a folder of your media:
+  mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --gpu L4
+  vllm serve --config out/engine.yaml"""
+NEXT = """\
+mmcalib COMMAND --help shows its options, mmcalib doctor what is missing here."""
+
+
+def welcome(commands: Mapping[str, str]) -> str:
+    """The text, with a line for each command and what it is for."""
+    width = max(map(len, commands))
+    table = "\n".join(f"  {name:<{width}}  {purpose}" for name, purpose in commands.items())
+    return f"{WHAT}\n\n{START}\n\nCommands:\n{table}\n\n{NEXT}"
+
 
 INTERRUPTED = 130
 

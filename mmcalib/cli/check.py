@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmcalib.cli.command import command
-from mmcalib.cli.document import print_document
-from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Requests
+from mmcalib.cli.command import command, print_document
+from mmcalib.options.run import AllowedDomains, AllowedRoot, Requests
 
 if TYPE_CHECKING:
     from mmcalib.results.check import Offender, Summary

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.cli.document import print_document
+from mmcalib.cli.command import print_document
 from mmcalib.cli.output import claim, save
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import UsageError, VerdictError

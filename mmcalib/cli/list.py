@@ -8,8 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mmcalib.cli.choices import none_of
-from mmcalib.cli.document import print_json
+from mmcalib.cli.command import none_of, print_json
 from mmcalib.errors import UsageError
 
 _KINDS: Final = ("models", "gpus")

@@ -1,4 +1,4 @@
-"""The folder of results: claimed before anything slow, filled step by step, summed up last."""
+"""What commands write: the --out folder, JSON, census, check files; the GPU meant."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.reserve import RUN_FINISHED
-from mmcalib.cli.document import print_document
+from mmcalib.cli.command import print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
+from mmcalib.gpus.catalogue import ANY
+from mmcalib.gpus.gpu import Gpu, described
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.report import Report, html, md
@@ -155,3 +157,27 @@ def finish(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",
             hint=f"see {out / 'skipped.jsonl'}",
         )
+
+
+def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -> Gpu | str | None:
+    """A name, a described GPU, or None where nothing is said. Raises UsageError."""
+    if gpu_memory is not None and gpu is not None:
+        raise UsageError("--gpu and --gpu-memory are one or the other", hint="--gpu NAME")
+    if (gpu_memory is None) != (capability is None):
+        raise UsageError(
+            "--gpu-memory and --capability go together",
+            hint=f"{ANY}, or --gpu NAME",
+        )
+    return described(gpu_memory, capability) if gpu_memory and capability else gpu
+
+
+def gpu_that_serves(named: Gpu | str | None) -> Gpu | None:
+    """The one named or described, or the one that is here; None where there is none."""
+    from mmcalib.gpus import present
+    from mmcalib.memory.rehearse import AUTO, gpu_of
+
+    if isinstance(named, Gpu):
+        return named
+    if named is not None:
+        return gpu_of(named)
+    return gpu_of(AUTO) if present.has_gpu() else None

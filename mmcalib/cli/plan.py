@@ -1,4 +1,4 @@
-"""`mmcalib plan`: it does not fit, or not enough: which fixes help, and the cheapest that do."""
+"""Plan, validate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.options import Capability, ConfigFile, GpuMemory, Quiet, Verbose, VllmFlags
+from mmcalib.cli.command import (
+    Capability,
+    ConfigFile,
+    FileAndFlags,
+    GpuMemory,
+    Quiet,
+    Verbose,
+    VllmFlags,
+    command,
+)
+from mmcalib.options.run import AllowedDomains, AllowedRoot, ProofOptions, Requests
 
 
 def plan(
@@ -58,12 +68,12 @@ def plan(
     """
     from rich.console import Console
 
-    from mmcalib.cli.document import print_json
-    from mmcalib.cli.gpu import gpu_named
+    from mmcalib.cli.command import print_json
+    from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.plan_terminal import planned
+    from mmcalib.report.terminal_plan import planned
     from mmcalib.workflows.plan.plan import plan as plan_for
 
     where = gpu_named(gpu, gpu_memory, capability)
@@ -93,3 +103,82 @@ def plan(
             hint="a smaller model, another --gpu, or a lower --goal"
             + (", or less to --keep" if found.kept else ""),
         )
+
+
+@command
+def validate(
+    *,
+    flags: FileAndFlags = None,
+    config: ConfigFile = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Checkpoint folder or hub id; may come from the file instead.",
+        ),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Media that will be served; may be repeated. Default: made-up ones, the largest "
+            "that are admitted.",
+        ),
+    ] = None,
+    requests: Requests = None,
+    allowed_local_media_path: AllowedRoot = None,
+    allowed_media_domains: AllowedDomains = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="GPU that will serve, such as H100-80G: its memory is rehearsed. "
+            "auto: the present one.",
+        ),
+    ] = None,
+    gpu_memory: GpuMemory = None,
+    capability: Capability = None,
+    proof: ProofOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge a vLLM config written by hand: what it really does, and whether it survives.
+
+    Example: mmcalib validate engine.yaml --gpu L4
+
+    Example: mmcalib validate deployment.yaml --gpu L4 -- --max-num-seqs 64
+    """
+    from rich.console import Console
+
+    from mmcalib.cli.command import print_json
+    from mmcalib.cli.output import gpu_named
+    from mmcalib.cli.progress import Terminal
+    from mmcalib.errors import VerdictError
+    from mmcalib.progress import Silent
+    from mmcalib.report.terminal_plan import validated
+    from mmcalib.results.part import first_failed
+    from mmcalib.workflows.validate.validate import validate as validate_config
+
+    console = Console(stderr=True, highlight=False)
+    found = validate_config(
+        config,
+        model=model,
+        data=data or [],
+        requests=requests or [],
+        allowed_local_media_path=allowed_local_media_path,
+        allowed_media_domains=allowed_media_domains or (),
+        gpu=gpu_named(gpu, gpu_memory, capability),
+        flags=flags or [],
+        validate=proof.validate,
+        startup_budget_s=proof.startup_budget_s,
+        progress=Silent() if quiet else Terminal(console, verbose=verbose),
+    )
+    if as_json:
+        print_json(found)
+    if not quiet:
+        validated(found, console)
+    if found.verdict == "fail":
+        failed = first_failed(found.checks)
+        hint = next(iter(failed.remedies), "")
+        raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=hint)

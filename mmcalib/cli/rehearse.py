@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.options import Capability, ConfigFile, FileAndFlags, GpuMemory, Quiet, Verbose
+from mmcalib.cli.command import Capability, ConfigFile, FileAndFlags, GpuMemory, Quiet, Verbose
 from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S
 from mmcalib.errors import UsageError
 
@@ -92,16 +92,15 @@ def rehearse(
     """
     from rich.console import Console
 
-    from mmcalib.cli.document import print_json
-    from mmcalib.cli.gpu import gpu_named
+    from mmcalib.cli.command import print_json
+    from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.traffic import Arrivals
     from mmcalib.errors import VerdictError
     from mmcalib.memory.rehearse import AUTO
     from mmcalib.memory.rehearse import rehearse as rehearse_all
     from mmcalib.progress import Silent
-    from mmcalib.report.memory import comparison
-    from mmcalib.report.traffic_terminal import served
+    from mmcalib.report.terminal_memory import comparison, served
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 
     if data and not requests:

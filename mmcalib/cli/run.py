@@ -6,21 +6,19 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.command import command
-from mmcalib.cli.emit import EmitToo
-from mmcalib.cli.options import (
+from mmcalib.cli.command import (
     Capability,
     Force,
     GpuMemory,
+    HelpAll,
     Quiet,
     Strict,
     Verbose,
     VllmFlags,
+    command,
 )
-from mmcalib.cli.panels import HelpAll
-from mmcalib.cli.report import NoThumbnails, RedactPaths
-from mmcalib.options.probe import ProbeOptions
-from mmcalib.options.run import RunOptions
+from mmcalib.cli.results import EmitToo, NoThumbnails, RedactPaths
+from mmcalib.options.run import ProbeOptions, RunOptions
 
 
 @command
@@ -59,8 +57,7 @@ def run(
 
     from mmcalib.admission.calibration import Calibration
     from mmcalib.cli.compare import compare, several
-    from mmcalib.cli.gpu import gpu_named, gpu_that_serves
-    from mmcalib.cli.output import claim, finish, save
+    from mmcalib.cli.output import claim, finish, gpu_named, gpu_that_serves, save
     from mmcalib.cli.progress import Terminal
     from mmcalib.processes.allocator import give_back_large_blocks
     from mmcalib.progress import Silent

@@ -21,7 +21,7 @@ from mmcalib.documents import read_document
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.engine.vllm_config import model_beside
 from mmcalib.errors import UsageError
-from mmcalib.options.given import DECIDED, TAKEN
+from mmcalib.options.validation import DECIDED, TAKEN
 from mmcalib.results.engine_yaml import entry, serve_option
 from mmcalib.wording import flag
 

@@ -1,4 +1,4 @@
-"""What `mmcalib run` and `mmcalib.calibrate` are asked."""
+"""What run, scan and validate are asked."""
 
 import json
 import math
@@ -7,12 +7,120 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mmcalib.census.executors.timeout import TIMEOUT_S
 from mmcalib.derive.policy import FIT, Prefer
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
-from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Data, Out, Requests
 from mmcalib.options.option import Bounds, Option, Options, Words
-from mmcalib.options.validate import STARTUP_BUDGET_S, StartupBudget
+
+Data = Annotated[
+    list[str | Path] | None,
+    Option(
+        metavar="SOURCE",
+        help="Folder, file, 'pattern', archive or URL of media; @FILE or - reads paths; may be "
+        "repeated.",
+        words=Words(list[str]),
+        basic=True,
+    ),
+]
+Requests = Annotated[
+    list[Path] | None,
+    Option(
+        metavar="FILE",
+        help="JSONL of OpenAI chat requests with local media; may be repeated.",
+        basic=True,
+    ),
+]
+AllowedRoot = Annotated[
+    Path | None,
+    Option(
+        metavar="DIR",
+        help="Root below which requests may name files; default: their own folder.",
+        wrong="{option} {given} is not a folder",
+        hint="the folder below which requests may name files",
+    ),
+]
+AllowedDomains = Annotated[
+    list[str] | None,
+    Option(
+        metavar="HOST[,HOST]",
+        help="Hosts from which media may be read, also by redirects; may be repeated.",
+    ),
+]
+Out = Annotated[Path, Option(metavar="DIR", help="Folder for the results.", basic=True)]
+
+
+Where = Literal["local", "ray"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions(Options):
+    """`workers` are processes here, or on every node of a Ray cluster; what they see is remembered
+    below the cache folder, unless `no_cache`.
+    """
+
+    workers: Annotated[
+        Annotated[int, Bounds(at_least=1)] | None,
+        Option(
+            metavar="N",
+            help="Processes that read media; default: one per CPU.",
+            wrong="{option} must be at least 1, not {given}",
+            hint="--workers 4",
+        ),
+    ] = None
+    item_timeout_s: Annotated[
+        float,
+        Bounds(above=0, below=math.inf),
+        Option(
+            spelled=("--item-timeout",),
+            metavar="SECONDS",
+            help="An item that takes longer to read is skipped.",
+            wrong="{option} must be a number of seconds above 0",
+            hint="--item-timeout 30",
+        ),
+    ] = TIMEOUT_S
+    executor: Annotated[
+        Where,
+        Option(
+            metavar="WHERE",
+            help="Where media are read: local, or ray: the cluster of RAY_ADDRESS, or a new one.",
+        ),
+    ] = "local"
+    no_cache: Annotated[
+        bool, Option(help="Read every file, whether or not it was read before.")
+    ] = False
+
+
+PROBE = ProbeOptions()
+
+
+Depth = Literal["budget", "startup", "replay"]
+
+# Seconds that one profile and one replay may each take on this machine.
+STARTUP_BUDGET_S = 90.0
+
+StartupBudget = Annotated[
+    float,
+    Bounds(at_least=0, below=math.inf),
+    Option(
+        spelled=("--startup-budget",),
+        metavar="SECONDS",
+        help="What profile and replay may each take here.",
+        wrong="{option} must be a number of seconds, 0 or more",
+        hint="--startup-budget 90",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofOptions(Options):
+    """For a configuration that somebody wrote."""
+
+    validate: Annotated[
+        Depth, Option(metavar="HOW", help="How far to prove it: budget, startup or replay.")
+    ] = "replay"
+    startup_budget_s: StartupBudget = STARTUP_BUDGET_S
+
 
 Validate = Literal["none", "budget", "startup", "replay"]
 Device = Literal["cpu", "cuda"]

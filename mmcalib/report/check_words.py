@@ -12,7 +12,7 @@ from mmcalib.results.part import first_failed
 from mmcalib.wording import number, plain
 from mmcalib.wording import share as percent
 
-_MARKS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
+_VERDICTS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
 _NOUNS = {"item": "files", "prompt": "requests"}
 
 
@@ -29,7 +29,7 @@ def reason_lines(found: ReasonCount) -> str:
         more = ["..."] if found.count > len(names) else []
         noun = _NOUNS[found.kind]
         words = f"{number(found.count)} {noun}: {found.reason} ({', '.join([*names, *more])})"
-    line = f"{_MARKS[found.answer]} {plain(words)}"
+    line = f"{_VERDICTS[found.answer]} {plain(words)}"
     if not found.remedy:
         return line
     return f"{line}\n   → {'' if found.same_remedy else 'such as: '}{plain(found.remedy)}"

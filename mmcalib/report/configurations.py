@@ -21,7 +21,7 @@ from mmcalib import wording
 from mmcalib.derive.processor_cache import processor_caches_bytes, shm_bytes
 from mmcalib.engine.reaching import reaching
 from mmcalib.errors import OutputError
-from mmcalib.report import words
+from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, ServerPart, serving
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments, serve_words, visible_yaml
 from mmcalib.results.part import first_failed
@@ -59,7 +59,7 @@ class ConfigurationFormat:
         text = self.text(calibration)
         if calibration.verdict == "fail" and self.comments:
             failed = first_failed(calibration.checks)
-            text = f"# The verdict is fail: {words.check_line(failed)}\n{text}"
+            text = f"# The verdict is fail: {rows.check_line(failed)}\n{text}"
         return text
 
 

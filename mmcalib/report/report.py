@@ -1,4 +1,4 @@
-"""The report of a calibration in every form that people read, with or without names."""
+"""Report: what every page shows; pages written as files."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal, Self
 
+from pydantic import ConfigDict
 from rich.console import Console
 
-from mmcalib.report.html.costly import CostlyItem, costly
+from mmcalib.report.formats import ConfigurationName, ReportName
+from mmcalib.report.html.items import CostlyItem, costly
 from mmcalib.report.html.page import page
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.roots import Roots
-from mmcalib.report.issue import issue
-from mmcalib.report.markdown import markdown
+from mmcalib.report.markdown import issue, markdown
 from mmcalib.report.terminal import summary
 from mmcalib.results.calibration import SERVE, CalibrationDocument, serving
+from mmcalib.results.part import DocumentPart
 
 
 @dataclass(frozen=True)
@@ -94,3 +97,19 @@ REPORTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "text": text,
     "issue": lambda report: issue(report.calibration),
 }
+
+
+class WrittenReport(DocumentPart):
+    """What `report --json` wrote, and where."""
+
+    model_config = ConfigDict(title="Written")
+
+    written: str
+    format: Literal[ReportName, ConfigurationName]
+    bytes: int
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> Self:
+        """Of a file that is there."""
+        found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
+        return cls.model_validate(found)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from mmcalib.report.written import WrittenReport
+from mmcalib.report.report import WrittenReport
 from mmcalib.result.census import ScanDocument
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.check import Offender, Summary

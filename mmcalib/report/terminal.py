@@ -1,16 +1,22 @@
-"""One screen on the terminal: what the corpus costs, what is reserved, what was proven."""
+"""Summary of a run; census, check, drift, doctor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
-from mmcalib.report import words
+from mmcalib.census.census import Census
+from mmcalib.domain.items import Skipped
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
+from mmcalib.report import rows
+from mmcalib.result.census import ScannedCorpus
 from mmcalib.results.calibration import CalibrationDocument, Corpus, YourConfiguration, grouped
+from mmcalib.results.doctor import Diagnosis, Package
 from mmcalib.results.part import CheckResult, verdict_words
 
 _SPOKEN = ("fail", "warn", "skip")
@@ -35,9 +41,9 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
         console.print()
         console.print(Text(wording.plain(heading), style="bold"))
         console.print(table)
-        if table is corpus and (line := words.preprocessing(calibration)):
+        if table is corpus and (line := rows.preprocessing(calibration)):
             console.print(Text(line))
-        if table is reserved and (note := words.yours_note(calibration)):
+        if table is reserved and (note := rows.yours_note(calibration)):
             console.print(Text(note, style="yellow"))
     if calibration.yours and calibration.yours.diff and calibration.verdict == "pass":
         _print_diff(calibration.yours, console)
@@ -62,8 +68,8 @@ def first_answer(calibration: CalibrationDocument, console: Console) -> None:
 def _print_diff(yours: YourConfiguration, console: Console) -> None:
     """What to change in the user's own file."""
     console.print()
-    console.print(Text(wording.plain(words.diff_heading(yours)), style="bold"))
-    for line in words.diff_text(yours).splitlines():
+    console.print(Text(wording.plain(rows.diff_heading(yours)), style="bold"))
+    for line in rows.diff_text(yours).splitlines():
         style = {"+": "green", "-": "red"}.get(line[:1], "")
         console.print(Text(line, style=style), soft_wrap=True)
     console.print()
@@ -97,7 +103,7 @@ def _known_by(corpus: Corpus) -> list[str]:
 
 def corpus_table(corpus: Corpus) -> Table:
     """The spread of each modality, and its heaviest item."""
-    table = _table(header=True)
+    table = _plain_table(header=True)
     for name in ("", "items", "min", "p50", "p90", "p99", "max", "heaviest"):
         table.add_column(name, justify="left" if name in ("", "heaviest") else "right")
     for modality, found in corpus.modalities.items():
@@ -109,23 +115,23 @@ def corpus_table(corpus: Corpus) -> Table:
 
 
 def _reserved(calibration: CalibrationDocument) -> Table:
-    table = _table(header=True)
+    table = _plain_table(header=True)
     table.add_column("", overflow="fold")
-    compared = words.columns(calibration)
+    compared = rows.columns(calibration)
     for column in compared:
         table.add_column(column.name, justify="right", overflow="fold")
     # Beside three of them there is no room for how each is known.
     shown = None if calibration.budget.yours is None else len(compared) + 1
     if shown is None:
         table.add_column("")
-    for row in words.rows(calibration):
+    for row in rows.reservation_rows(calibration):
         table.add_row(*(Text(cell) for cell in row[:shown]))
     return table
 
 
 def settings_table(calibration: CalibrationDocument) -> Table:
     """Each value with its reason, and how that is known."""
-    table = _table()
+    table = _plain_table()
     table.add_column("", overflow="fold")
     table.add_column("", overflow="fold", justify="right")
     table.add_column("", overflow="fold")
@@ -143,21 +149,132 @@ def _short(setting: str) -> str:
 
 def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Table:
     """What is wrong in full, worst first; what passed by name, or `in_full` too."""
-    table = _table()
+    table = _plain_table()
     table.add_column("", no_wrap=True)
     table.add_column("", overflow="fold")
     for status in (*_SPOKEN, *(["pass"] if in_full else [])):
         for check in (check for check in checks if check.status == status):
-            line = Text(words.check_line(check))
+            line = Text(rows.check_line(check))
             for remedy in check.remedies if status != "skip" else ():
                 line.append(f"\n→ {wording.plain(remedy)}", style="dim")
-            table.add_row(Text(words.MARKS[status], style=words.STYLES[status]), line)
+            table.add_row(Text(rows.MARKS[status], style=rows.STYLES[status]), line)
     passed = [check.name for check in checks if check.status == "pass"]
     if passed and not in_full:
-        mark = Text(words.MARKS["pass"], style=words.STYLES["pass"])
+        mark = Text(rows.MARKS["pass"], style=rows.STYLES["pass"])
         table.add_row(mark, Text(wording.plain(", ".join(passed))))
     return table
 
 
-def _table(*, header: bool = False) -> Table:
+def _plain_table(*, header: bool = False) -> Table:
     return Table(box=None, pad_edge=False, show_header=header)
+
+
+TOP_REASONS = 5
+
+
+def show_scanned(
+    corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
+) -> None:
+    """Print the summary; plain text where the console has no colours."""
+    requests = f" in {wording.several(corpus.prompts, 'request')}" if corpus.prompts else ""
+    items = wording.several(corpus.items, "item") + requests
+    counts = f"{items}, {wording.several(corpus.files, 'file')}"
+    console.print()
+    console.print(Text(counts, style="bold"))
+    if corpus.items:
+        console.print(_census_table(census))
+    if corpus.distinct is not None:
+        again = 1 - corpus.distinct / corpus.items
+        said = f"{wording.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
+        console.print(Text(said))
+    if skipped:
+        console.print(Text(f"{wording.number(len(skipped))} skipped:", style="yellow"))
+    for reason, count in _reasons(skipped):
+        console.print(Text(f"  {wording.number(count)} × {wording.plain(reason)}"), soft_wrap=True)
+
+
+def _census_table(census: Census) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "items", "shapes", "most frequent", "largest"):
+        numeric = name in ("items", "shapes")
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for modality in census.modalities():
+        entries = census.counts(modality)
+        frequent = max(entries, key=lambda entry: entry.count)
+        times = f" ({wording.number(frequent.count)} times)" if frequent.count > 1 else ""
+        largest = max(entries, key=lambda entry: _size(entry.shape))
+        table.add_row(
+            modality,
+            wording.number(census.items(modality)),
+            wording.number(len(entries)),
+            Text(f"{frequent.shape}{times}"),
+            Text(str(largest.shape)),
+        )
+    return table
+
+
+def _size(shape: Shape) -> float:
+    """Pixels, of all frames, or seconds."""
+    if isinstance(shape, AudioShape):
+        return shape.duration_s
+    frames = 1 if isinstance(shape, ImageShape) else shape.num_frames
+    return frames * shape.width_px * shape.height_px
+
+
+def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int]]:
+    """The most frequent ones, without what each says of its own file."""
+    counts = Counter(wording.without_particulars(entry.reason) for entry in skipped)
+    ordered = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    others = sum(count for _, count in ordered[TOP_REASONS:])
+    return [*ordered[:TOP_REASONS], *([("other reasons", others)] if others else [])]
+
+
+def diagnosed(found: Diagnosis, console: Console) -> None:
+    """Print it, problems first."""
+    console.print()
+    title = f"mmcalib {found.mmcalib}, Python {found.host.python}, {found.host.platform}"
+    console.print(Text(wording.plain(title), style="bold"))
+    console.print()
+    console.print(Text("Installed", style="bold"))
+    console.print(_packages(found.packages))
+    console.print()
+    console.print(Text("Checks", style="bold"))
+    bare = [check.model_copy(update={"remedy": ""}) for check in found.checks]
+    console.print(checks_table(bare, in_full=True))
+    _remedies(found, console)
+    console.print(Text(_verdict(found), style="bold"))
+
+
+def _packages(packages: list[Package]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for row in _rows(packages):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _remedies(found: Diagnosis, console: Console) -> None:
+    """Each on a line of its own, however long: it is there to be copied."""
+    wrong = [check for check in found.checks if check.status in ("fail", "warn")]
+    for check in (check for check in wrong if check.remedy):
+        console.print()
+        console.print(Text(f"To cure {check.name}", style="bold"))
+        console.print(Text(f"  {wording.plain(check.remedy)}"), soft_wrap=True)
+    console.print()
+
+
+def _rows(packages: list[Package]) -> Iterator[tuple[str, str, str]]:
+    for package in packages:
+        purpose = package.purpose
+        # What the job needs has a check of its own, which says more.
+        if package.version is None and package.need == "optional":
+            purpose += f": {package.install}"
+        yield package.name, package.version or "—", purpose
+
+
+def _verdict(found: Diagnosis) -> str:
+    if found.verdict == "pass":
+        return "mmcalib run works here"
+    return "mmcalib run does not work here yet"

@@ -32,7 +32,7 @@ from mmcalib.derive.percentiles import spread
 from mmcalib.domain.items import Skipped, Text
 from mmcalib.domain.shapes import Modality
 from mmcalib.models.cache_folder import cache_dir
-from mmcalib.options.probe import PROBE, ProbeOptions
+from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
 from mmcalib.result.census import ScannedCorpus, modalities_of
 from mmcalib.results.calibration import Corpus, ModalityItems, Tokens

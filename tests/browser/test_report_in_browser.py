@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.report.issue import issue
+from mmcalib.report.markdown import issue
 from mmcalib.report.report import Report, html
 from tests.report.example import SERVE, calibration
 from tests.report.hostile import NAMES, named

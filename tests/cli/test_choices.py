@@ -1,6 +1,6 @@
 """Names that an option takes, in words."""
 
-from mmcalib.cli.choices import either, none_of
+from mmcalib.cli.command import either, none_of
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.report import REPORTS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mmcalib.cli.choices import none_of
+from mmcalib.cli.command import none_of
 from mmcalib.cli.output import finish, save
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.calibration import ServerPart

@@ -20,7 +20,7 @@ from mmcalib.cli.output import claim
 from mmcalib.errors import UsageError
 from mmcalib.gpus import catalogue
 from mmcalib.models import bundled
-from mmcalib.report.issue import issue
+from mmcalib.report.markdown import issue
 from mmcalib.results.part import CheckResult
 from tests.report.example import calibration
 from tests.report.test_rehearsal_report import one as rehearsed_by

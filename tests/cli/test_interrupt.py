@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.cli.usage_errors import during_interrupt
+from mmcalib.cli.command import during_interrupt
 from tests.corpus.serving import serving
 
 ROOT = Path(__file__).resolve().parent.parent.parent

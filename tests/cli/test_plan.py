@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.report.plan_terminal import planned
+from mmcalib.report.terminal_plan import planned
 from mmcalib.results.memory import Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Combination, Logged, Plan, Price, TriedFix

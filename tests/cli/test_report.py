@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.cli.choices import none_of
+from mmcalib.cli.command import none_of
 from mmcalib.report.formats import REPORT_NAMES
 from tests.report.example import calibration
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.cli.gpu import gpu_that_serves
+from mmcalib.cli.output import gpu_that_serves
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.options.option import options_of
-from mmcalib.options.policy import policy_of
 from mmcalib.options.run import RunOptions
+from mmcalib.options.validation import policy_of
 from mmcalib.workflows.run.job import Job
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.cli.choices import none_of
+from mmcalib.cli.command import none_of
 from mmcalib.errors import unexpected
 from mmcalib.report.formats import REPORT_NAMES
 from tests.report.example import calibration

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mmcalib.report.validation_terminal import validated
+from mmcalib.report.terminal_plan import validated
 from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation

@@ -16,7 +16,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.progress import Silent
-from mmcalib.report.validation_terminal import validated
+from mmcalib.report.terminal_plan import validated
 from mmcalib.results.part import CheckResult
 from mmcalib.results.validation import Validation
 from mmcalib.workflows.validate.config import Media, ValidateJob

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mmcalib.errors import UsageError
-from mmcalib.options.given import refuse_own
 from mmcalib.options.run import RunOptions
+from mmcalib.options.validation import refuse_own
 from mmcalib.workflows.run.job import Job
 
 

@@ -12,10 +12,8 @@ import mmcalib
 from mmcalib.derive.policy import Policy
 from mmcalib.errors import UsageError
 from mmcalib.options.option import Options, checked, options_of
-from mmcalib.options.policy import policy_of, said_by
-from mmcalib.options.probe import ProbeOptions
-from mmcalib.options.run import RunOptions
-from mmcalib.options.validate import ProofOptions
+from mmcalib.options.run import ProbeOptions, ProofOptions, RunOptions
+from mmcalib.options.validation import policy_of, said_by
 
 
 def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:

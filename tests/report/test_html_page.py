@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.report.html.cache import cache as cache_figure
 from mmcalib.report.html.frontier import frontiers
+from mmcalib.report.html.serving import cache as cache_figure
 from mmcalib.report.report import Report, html
 from mmcalib.results.memory import Memory
 from tests.report.example import SERVE, calibration

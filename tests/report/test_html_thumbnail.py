@@ -12,7 +12,7 @@ from PIL import Image
 from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Modality
-from mmcalib.report.html.costly import pictures
+from mmcalib.report.html.items import pictures
 from mmcalib.report.report import Report, html
 from tests.report.example import SERVE, calibration
 

@@ -7,7 +7,7 @@ import yaml
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.report.html.redact import redacted
-from mmcalib.report.issue import MOST_LINES, issue
+from mmcalib.report.markdown import MOST_LINES, issue
 from mmcalib.results.part import CheckResult
 from tests.report.example import calibration
 from tests.report.golden import check_golden

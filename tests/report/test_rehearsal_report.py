@@ -10,7 +10,7 @@ from rich.console import Console
 from mmcalib.gpus import catalogue
 from mmcalib.memory.figures import rehearsal
 from mmcalib.models import find, materialise, resolve
-from mmcalib.report.memory import comparison
+from mmcalib.report.terminal_memory import comparison
 from mmcalib.results.memory import Rehearsal
 from tests.report.golden import check_golden
 from tests.workflows.rehearsals import GIB, rehearsed

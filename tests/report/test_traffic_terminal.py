@@ -7,8 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mmcalib.report.traffic_terminal import served
-from mmcalib.report.traffic_words import traffic_line
+from mmcalib.report.terminal_memory import served, traffic_line
 from mmcalib.results.memory import TrafficFigures
 from tests.report.golden import check_golden
 from tests.report.serving import figures

@@ -11,7 +11,7 @@ from rich.console import Console
 from mmcalib import wording
 from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.output import finish
-from mmcalib.report import words
+from mmcalib.report import rows as words
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
 from mmcalib.results.calibration import YourConfiguration, grouped
@@ -72,7 +72,9 @@ def test_neighbours_with_one_reason_are_said_once() -> None:
 
 
 def test_reserved_rows_have_a_number_for_every_modality() -> None:
-    rows = {what: (before, after) for what, before, after, _ in words.rows(calibration())}
+    rows = {
+        what: (before, after) for what, before, after, _ in words.reservation_rows(calibration())
+    }
     assert rows["largest video, tokens"] == ("114,688", "1,020")
     assert rows["encoder budget, tokens"] == ("114,688", "2,538")
     assert rows["activation peak"] == ("—", "0.90 GiB")
@@ -97,7 +99,7 @@ def test_yours_is_between_the_default_and_the_tuned_one() -> None:
     found = with_yours(max_model_len=8192)
     assert [c.name for c in words.columns(found)] == ["your flags, no limits", "yours", "tuned"]
     assert [c.name for c in words.columns(calibration())] == ["vLLM defaults", "tuned"]
-    rows = {what: cells for what, *cells in words.rows(found)}
+    rows = {what: cells for what, *cells in words.reservation_rows(found)}
     assert rows["max_num_batched_tokens"] == ["2,048", "8,192", "2,538", "computed"]
     assert rows["KV cache, tokens"][:3] == ["—", "4,242", "—"]
     assert rows["processor cache, its hits"][1] == "2 GiB"

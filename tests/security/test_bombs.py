@@ -15,7 +15,7 @@ from mmcalib.corpus.apart import Apart
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.options.probe import ProbeOptions
+from mmcalib.options.run import ProbeOptions
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import read
 from tests.corpus.media import png

@@ -1,4 +1,6 @@
-"""Charts as static SVG, drawn by Vega-Lite in two widths; colours are the page's CSS variables.
+"""SVG charts and what stands around them.
+
+Charts as static SVG, drawn by Vega-Lite in two widths; colours are the page's CSS variables.
 
 Why Vega-Lite through vl-convert: the page must show its charts without JavaScript, follow light and
 dark, and stay below 5 MB. vl-convert is one wheel of 33 MB without dependencies, draws offline and
@@ -19,6 +21,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from mmcalib.domain.label import Label
 from mmcalib.wording import plain
 
 Layer = dict[str, Any]
@@ -210,3 +213,20 @@ _CONFIG: Layer = {
     "axisX": {"labelFlush": False},
     "text": {"fontSize": 12, "baseline": "middle"},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class PageFigure:
+    """`key` is unique in the page. `legend` pairs a colour of the style sheet with its meaning;
+    `rows` are the drawn data, for those who cannot or will not look at the drawing.
+    """
+
+    key: str
+    title: str
+    summary: str
+    drawing: Drawing
+    labels: Sequence[Label]
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    legend: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()

@@ -1,19 +1,98 @@
-"""Where the GPU's memory goes, by default and calibrated: parts of one bar."""
+"""Memory bars, adequacy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from mmcalib import wording
 from mmcalib.checks.reserve import PREDICTED
 from mmcalib.domain.label import Label
-from mmcalib.report import words
-from mmcalib.report.html.canvas import Canvas, Layer, draw, reference
-from mmcalib.report.html.figure import PageFigure
-from mmcalib.report.html.memory_bars import BarPart, inside, names, row_y, segments
+from mmcalib.report import rows
+from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, PageFigure, draw, reference, text
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import Memory
 from mmcalib.sizes import GIB
+
+_BAR_ROW_PX, _MEMORY_BAR_PX = 58, 26
+# Two rows of words above the first bar, one above each.
+_TOP_PX = 2 * ROW_PX + 6
+_NAME_PX = 24
+# A label inside a part needs this much of it.
+_LABEL_PX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class BarPart:
+    """One piece of one bar, in bytes from `start` to `end`."""
+
+    bar: str
+    name: str
+    colour: str
+    start: int
+    end: int
+    label: str
+
+
+def segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
+    colours = list(dict.fromkeys(part.colour for part in parts))
+    values = [
+        {
+            "row": row_y(bars.index(part.bar)) + _NAME_PX,
+            "under": row_y(bars.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX,
+            "start": part.start / GIB,
+            "end": part.end / GIB,
+            "colour": part.colour,
+            "tip": f"{part.bar} · {part.name} {wording.gib(part.end - part.start)} · {part.label}",
+        }
+        for part in parts
+    ]
+    return {
+        "data": {"values": values},
+        "mark": {"type": "rect", "stroke": "var(--paper)", "strokeWidth": 1},
+        "encoding": {
+            "x": x,
+            "x2": {"field": "end"},
+            "y": {"field": "row", "type": "quantitative", "scale": None, "axis": None},
+            "y2": {"field": "under"},
+            "fill": {
+                "field": "colour",
+                "type": "nominal",
+                "scale": {"domain": colours, "range": [f"var(--{c})" for c in colours]},
+                "legend": None,
+            },
+            "description": {"field": "tip"},
+        },
+    }
+
+
+def row_y(row: int) -> int:
+    """Where a bar's row begins."""
+    return _TOP_PX + row * _BAR_ROW_PX
+
+
+def names(name: str, one: Memory, row: int) -> Iterator[Layer]:
+    """Above each bar its name, and what is missing for an engine to start."""
+    short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
+    said = f"{name}: {wording.gib(-(one.kv_cache_bytes or 0))} short" if short else name
+    colour = "var(--bad)" if short else "var(--ink)"
+    yield from text(said, 0, row_y(row) + 13, "left", colour)
+
+
+def inside(
+    parts: Sequence[BarPart], bars: Sequence[tuple[str, Memory]], scale: float
+) -> Iterator[Layer]:
+    """Sizes of the parts that are wide enough for them."""
+    rows = [name for name, _ in bars]
+    for part in parts:
+        start, end = part.start / GIB * scale, part.end / GIB * scale
+        if end - start >= _LABEL_PX:
+            y = row_y(rows.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX / 2 + 1
+            size = f"{(part.end - part.start) / GIB:.2f}"
+            colour = f"var(--on-{part.colour})"
+            middle = (start + end) / 2
+            yield from text(size, middle, y, "center", colour, weight=500, halo=False)
+
 
 _PARTS = (
     ("weights", "weights_bytes", "part-weights"),
@@ -65,7 +144,7 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
     drawn = {part.colour for part in parts}
     return PageFigure(
         key="memory",
-        title=f"Memory{words.on_gpu(calibrated)}",
+        title=f"Memory{rows.on_gpu(calibrated)}",
         summary=summary,
         drawing=draw(layers, f"Memory. {summary}", height_px=row_y(len(bars)) - 8, left_px=16),
         labels=sorted(labels),
@@ -78,7 +157,7 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
 
 def _bars(calibration: CalibrationDocument) -> list[tuple[str, Memory]]:
     found = calibration.memory
-    bars = [(one.name, one.memory) for one in words.columns(calibration)]
+    bars = [(one.name, one.memory) for one in rows.columns(calibration)]
     if found.measured is not None:
         where = f" on {calibration.startup.device}" if calibration.startup else ""
         bars.append((f"measured{where}", found.measured))
@@ -124,14 +203,14 @@ def _summary(calibration: CalibrationDocument) -> str:
     before, after = calibration.memory.default, calibration.memory.calibrated
     if after.kv_cache_bytes is None:
         return "What the engine start measured; no GPU was rehearsed, so its KV cache is not known."
-    return f"KV cache by default: {words.kv_cache(before)}. Calibrated: {words.kv_cache(after)}."
+    return f"KV cache by default: {rows.kv_cache(before)}. Calibrated: {rows.kv_cache(after)}."
 
 
 def _notes(calibration: CalibrationDocument) -> Iterator[str]:
     found = calibration.memory
     if found.calibrated.kv_cache_bytes is None:
         yield "mmcalib run --gpu NAME predicts the memory of a GPU without having it."
-    for one in words.columns(calibration):
+    for one in rows.columns(calibration):
         if one.memory.note:
             yield f"{one.name}: {wording.plain(one.memory.note).rstrip('.')}."
     if found.measured is not None and found.measured.note:

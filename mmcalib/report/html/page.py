@@ -1,26 +1,160 @@
-"""The page: every part of the report in the order of a reader's questions."""
+"""The page, headline, what-if."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mmcalib import wording
-from mmcalib.report import traffic_words, words
-from mmcalib.report.html.cache import cache
-from mmcalib.report.html.costly import CostlyItem
-from mmcalib.report.html.distribution import distributions
+from mmcalib.derive.admission import admit
+from mmcalib.domain.label import Label
+from mmcalib.report import rows, terminal_memory
 from mmcalib.report.html.frontier import frontiers
-from mmcalib.report.html.headline import facts, headlines
+from mmcalib.report.html.items import CostlyItem
 from mmcalib.report.html.memory import memory
-from mmcalib.report.html.sizes import sizes
-from mmcalib.report.html.traffic import traffic
-from mmcalib.report.issue import issue
+from mmcalib.report.html.serving import cache, traffic
+from mmcalib.report.html.sizes import distributions, sizes
+from mmcalib.report.markdown import issue
 from mmcalib.results.calibration import CalibrationDocument, grouped
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import verdict_words
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """`before` is empty where there is nothing to compare with; `bad` is what needs a look."""
+
+    name: str
+    before: str
+    after: str
+    detail: str
+    label: Label
+    bad: bool = False
+
+
+def headlines(calibration: CalibrationDocument) -> tuple[Headline, Headline, Headline]:
+    """In this order, whatever is known of them."""
+    return _kv_cache(calibration), _worst_item(calibration), _rejected(calibration)
+
+
+def _kv_cache(calibration: CalibrationDocument) -> Headline:
+    before, after = calibration.memory.default, calibration.memory.calibrated
+    if after.kv_cache_bytes is None:
+        budget = calibration.budget
+        default, now = (b.encoder_budget_tokens for b in (budget.default, budget.calibrated))
+        return Headline(
+            "Encoder budget, tokens",
+            wording.number(default),
+            wording.number(now),
+            "The KV cache is not known: no GPU was named. mmcalib run --gpu NAME predicts it.",
+            budget.calibrated.label,
+        )
+    starts = after.kv_cache_tokens is not None
+    at_once = (
+        f", {wording.number(after.max_concurrency)} requests of full length at once"
+        if after.max_concurrency is not None
+        else ""
+    )
+    none = "none" if before.kv_cache_bytes is not None else ""
+    return Headline(
+        f"KV cache tokens{rows.on_gpu(after)}",
+        wording.number(before.kv_cache_tokens) if before.kv_cache_tokens else none,
+        wording.number(after.kv_cache_tokens) if starts else "would not start",
+        f"{wording.gib(after.kv_cache_bytes)}{at_once}. By default {rows.kv_cache(before)}.",
+        after.labels.get("kv_cache_tokens", after.label or "measured"),
+        bad=not starts,
+    )
+
+
+def _worst_item(calibration: CalibrationDocument) -> Headline:
+    """The largest item of the corpus under the calibrated settings, in the encoder cache that has
+    to hold it.
+    """
+    name, parts = "Largest item, of the encoder cache", calibration.costs
+    known = (
+        {m: [one.embeds for one in p.known] for m, p in parts.modalities.items()} if parts else {}
+    )
+    largest = {modality: max(embeds) for modality, embeds in known.items() if embeds}
+    if not largest:
+        return Headline(name, "", "—", "The corpus has no items.", "measured")
+    worst = max(largest, key=largest.__getitem__)
+    cache = calibration.budget.calibrated.encoder_budget_tokens
+    most, found = largest[worst], calibration.corpus.modalities.get(worst)
+    before = calibration.budget.default.encoder_budget_tokens
+    item = f"One {worst}, {wording.plain(found.heaviest)}" if found else f"One {worst}"
+    return Headline(
+        name,
+        "",
+        f"{wording.number(most)} of {wording.number(cache)}",
+        f"{item}, in tokens. By default the cache holds {wording.number(before)}.",
+        found.tokens.label if found else "measured",
+        bad=cache is not None and most > cache,
+    )
+
+
+def _rejected(calibration: CalibrationDocument) -> Headline:
+    """Shapes of the corpus that the configuration does not admit, and what the replay said."""
+    replay = calibration.startup.replay if calibration.startup else None
+    said = (
+        f"Replay: {replay.rejected} of {wording.number(replay.admitted)} requests rejected, "
+        "measured."
+        if replay
+        else "No request was replayed."
+    )
+    if calibration.costs is None:
+        return Headline("Items that would be rejected", "", "—", said, "computed")
+    parts = calibration.costs.modalities.values()
+    known = [one.shape for part in parts for one in part.known]
+    refused = sum(len(part.refused) for part in parts)
+    gate = calibration.gate
+    over = sum(admit(gate, shape).answer == "no" for shape in known)
+    rejected = refused + over
+    others = sum(part.unlisted.shapes for part in parts if part.unlisted)
+    # Those that are not listed cost no more than the lightest that is.
+    total = refused + len(known) + (0 if over else others)
+    which = "costliest shapes" if over and others else "shapes"
+    return Headline(
+        "Items that would be rejected",
+        "",
+        "none" if not rejected else f"{wording.number(rejected)} shapes",
+        f"{wording.number(total - rejected)} of {wording.number(total)} {which} of the corpus are "
+        f"admitted. {_assumed(calibration)}{said}",
+        "computed",
+        bad=bool(rejected),
+    )
+
+
+def _assumed(calibration: CalibrationDocument) -> str:
+    """Requests of which nobody said how many items they carry."""
+    return "".join(
+        f"Requests of more than {entry.value} {name} are rejected, which is assumed. "
+        for name in calibration.corpus.modalities
+        for entry in calibration.limits.evidence
+        if entry.label == "assumed" and entry.setting in _counts_of(name)
+    )
+
+
+def _counts_of(modality: str) -> tuple[str, str]:
+    setting = f"limit_mm_per_prompt.{modality}"
+    return setting, f"{setting}.count"
+
+
+def facts(calibration: CalibrationDocument) -> Iterator[str]:
+    """The line below the title: what was calibrated, and for what."""
+    corpus = calibration.corpus
+    yield f"{wording.number(corpus.items)} items"
+    if corpus.prompts:
+        yield f"{wording.number(corpus.prompts)} requests"
+    if corpus.skipped:
+        yield f"{wording.number(corpus.skipped)} skipped"
+    if calibration.memory.calibrated.gpu:
+        yield wording.plain(calibration.memory.calibrated.gpu)
+    yield f"vLLM {wording.plain(calibration.tool.vllm)}"
+    yield wording.plain(calibration.created_at.replace("T", " ")[:16])
+
 
 # The worst first: it is what a reader must act on.
 _ORDER = ("fail", "warn", "skip", "pass")
@@ -69,14 +203,14 @@ def page(
         memory=memory(shown),
         cache=cache(shown.cache) if shown.cache else None,
         traffic=traffic(shown.traffic) if shown.traffic else None,
-        served=traffic_words,
+        served=terminal_memory,
         items=items,
         thumbnails=thumbnails,
         redacted=redacted,
-        words=words,
-        columns=[column.name for column in words.columns(shown)],
-        rows=words.rows(shown),
-        diff=escape(words.diff_text(shown.yours)) if shown.yours else "",
+        words=rows,
+        columns=[column.name for column in rows.columns(shown)],
+        rows=rows.reservation_rows(shown),
+        diff=escape(rows.diff_text(shown.yours)) if shown.yours else "",
         settings=grouped(shown.limits.evidence),
         verdict=verdict_words(shown.verdict, shown.checks, shown.corpus.losses()),
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),

@@ -14,11 +14,16 @@ from mmcalib.engine.config_forms import WrittenConfiguration, read_configuration
 from mmcalib.errors import UsageError
 from mmcalib.gpus.gpu import Gpu
 from mmcalib.models.cache_folder import cache_dir
-from mmcalib.options.given import refuse_own
-from mmcalib.options.policy import policy_of
-from mmcalib.options.probe import PROBE, ProbeOptions
-from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
-from mmcalib.options.validate import STARTUP_BUDGET_S
+from mmcalib.options.run import (
+    PROBE,
+    SAMPLE_PER_MODALITY,
+    STARTUP_BUDGET_S,
+    Device,
+    ProbeOptions,
+    RunOptions,
+    Validate,
+)
+from mmcalib.options.validation import policy_of, refuse_own
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ from mmcalib.locations.domains import allowing
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.models import ResolvedModel
 from mmcalib.options.option import checked
-from mmcalib.options.policy import policy_from, said_by
-from mmcalib.options.run import SAMPLE_PER_MODALITY, Device, RunOptions, Validate
-from mmcalib.options.validate import STARTUP_BUDGET_S
+from mmcalib.options.run import SAMPLE_PER_MODALITY, STARTUP_BUDGET_S, Device, RunOptions, Validate
+from mmcalib.options.validation import policy_from, said_by
 from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.devices import require_cuda, require_vllm
 from mmcalib.results.engine_yaml import engine_yaml

@@ -33,7 +33,7 @@ from mmcalib.memory.figures import encoder_budget
 from mmcalib.memory.predict import refuse_too_small
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals
 from mmcalib.models import ResolvedModel, find, resolve
-from mmcalib.options.given import DECIDED, TAKEN, refuse_own
+from mmcalib.options.validation import DECIDED, TAKEN, refuse_own
 from mmcalib.progress import Progress
 from mmcalib.results.memory import EncoderBudget
 from mmcalib.scratch import Scratch

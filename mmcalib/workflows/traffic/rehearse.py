@@ -19,7 +19,7 @@ from mmcalib.memory.figures import rehearsal
 from mmcalib.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
 from mmcalib.models import ResolvedModel, cut_checkpoint, resolve
 from mmcalib.models.cache_folder import cache_dir
-from mmcalib.options.probe import PROBE
+from mmcalib.options.run import PROBE
 from mmcalib.progress import Progress, Silent
 from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal

@@ -18,7 +18,7 @@ from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import refusal, refused_flags
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.gpus.gpu import Gpu
-from mmcalib.options.validate import STARTUP_BUDGET_S, Depth
+from mmcalib.options.run import STARTUP_BUDGET_S, Depth
 from mmcalib.progress import Progress
 from mmcalib.wording import one_line
 

@@ -24,7 +24,7 @@ from mmcalib.memory.figures import encoder_budget, memory
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.models import ResolvedModel
 from mmcalib.options.option import checked
-from mmcalib.options.validate import STARTUP_BUDGET_S, Depth, ProofOptions
+from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
 from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, startup_figures
 from mmcalib.proof.start import Launch, Started, not_started

@@ -1,4 +1,4 @@
-"""What is shown of a calibration, in the same words by every rendering."""
+"""Rows and sentences shared by all renderings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mmcalib import wording
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
-from mmcalib.results.memory import EncoderBudget, Memory
+from mmcalib.results.memory import EncoderBudget, Memory, PeakTensor
 from mmcalib.results.part import CheckResult
 from mmcalib.wording import gib, number, plain, several, share
 
@@ -52,7 +53,7 @@ def columns(calibration: CalibrationDocument) -> list[Column]:
     return [*found, Column("tuned", budget.calibrated, memory.calibrated, tuned)]
 
 
-def rows(calibration: CalibrationDocument) -> list[Row]:
+def reservation_rows(calibration: CalibrationDocument) -> list[Row]:
     """What vLLM reserves in each of these configurations, and what items keep of their tokens."""
     compared = columns(calibration)
     return [*reserved_rows(compared), *_kept(calibration, len(compared) - 2)]
@@ -197,3 +198,18 @@ def kv_cache(memory: Memory) -> str:
 
 def check_line(check: CheckResult) -> str:
     return plain(f"{check.name}: {check.detail}")
+
+
+def tensor_cells(one: PeakTensor) -> tuple[str, str, str, str]:
+    """How much it takes, its shape, its type, and what made it."""
+    shape = " × ".join(wording.number(size) for size in one.shape)
+    operation = one.operation.removeprefix("aten.").partition(".")[0]
+    return wording.gib(one.bytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
+
+
+def cell(value: object) -> str:
+    """Text that neither ends its table cell nor becomes markup."""
+    text = wording.plain(str(value))
+    for special in "\\`*_[]<>|&$~":
+        text = text.replace(special, f"\\{special}")
+    return text

@@ -1,19 +1,22 @@
-"""A plan on the terminal: what is lacking, what each fix brings and costs, what to add."""
+"""Plan, log, validation, compared releases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mmcalib import wording
 from mmcalib.derive.fixes import COSTS, Cost
-from mmcalib.report import words
+from mmcalib.report import rows
+from mmcalib.report.terminal import checks_table, corpus_heading, corpus_table, verdict_line
 from mmcalib.results.memory import Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Combination, Plan, TriedFix
+from mmcalib.results.validation import Validation
 
 
 def planned(plan: Plan, console: Console) -> None:
@@ -24,7 +27,7 @@ def planned(plan: Plan, console: Console) -> None:
     console.print(Text(wording.plain(title), style="bold"))
     for line in _as_it_is(plan):
         console.print(Text(wording.plain(line)))
-    _reserved(plan.reserved, console)
+    _print_reserved(plan.reserved, console)
     console.print()
     said = [*plan.log.failures, *plan.log.notes] if plan.log else []
     if said:
@@ -43,7 +46,7 @@ def planned(plan: Plan, console: Console) -> None:
     for line in plan.assumptions:
         console.print(Text(f"- {wording.plain(line)}"))
     console.print()
-    _conclusion(plan, console)
+    _print_conclusion(plan, console)
 
 
 def _as_it_is(plan: Plan) -> Iterator[str]:
@@ -95,17 +98,17 @@ def _remarks(fixes: Sequence[TriedFix]) -> Iterator[str]:
             yield f"{fix.flags}: {what}" + (f" ({fix.price})" if fix.problem else "")
 
 
-def _reserved(check: CheckResult | None, console: Console) -> None:
+def _print_reserved(check: CheckResult | None, console: Console) -> None:
     """Whether what startup reserves is enough under load (R4), in full."""
     if check is None:
         return
-    line = f"{words.MARKS[check.status]}  {words.check_line(check)}"
-    console.print(Text(line, style=words.STYLES[check.status]))
+    line = f"{rows.MARKS[check.status]}  {rows.check_line(check)}"
+    console.print(Text(line, style=rows.STYLES[check.status]))
     for remedy in check.remedies:
         console.print(Text(f"→ {wording.plain(remedy)}", style="dim"))
 
 
-def _conclusion(plan: Plan, console: Console) -> None:
+def _print_conclusion(plan: Plan, console: Console) -> None:
     if plan.verdict == "reached already":
         found = "The goal is reached already"
         if plan.log is not None and plan.log.oom is not None:
@@ -119,7 +122,7 @@ def _conclusion(plan: Plan, console: Console) -> None:
         console.print(Text(text, style="bold red"))
         if best is not None:
             console.print(Text(wording.plain(f"that is with {best.flags}")), soft_wrap=True)
-            _reserved(best.reserved, console)
+            _print_reserved(best.reserved, console)
         return
     if best is None:
         console.print(Text("No fix can be rehearsed: nothing to propose", style="bold red"))
@@ -133,7 +136,7 @@ def _conclusion(plan: Plan, console: Console) -> None:
     starts = memory.kv_cache_tokens is not None
     result = capacity(memory) if starts else f"it would not start: {memory.note}"
     console.print(Text(wording.plain(result), style="bold"))
-    _reserved(best.reserved, console)
+    _print_reserved(best.reserved, console)
     if not best.proven:
         text = f"{plan.rehearsals} rehearsals did not suffice to know if less would do"
         console.print(Text(text, style="yellow"))
@@ -150,7 +153,7 @@ def _other(other: Combination, best: Combination, console: Console) -> None:
     for line in _prices(other):
         console.print(Text(wording.plain(line)))
     console.print(Text(wording.plain(capacity(other.memory))))
-    _reserved(other.reserved, console)
+    _print_reserved(other.reserved, console)
 
 
 def _costs(combination: Combination) -> set[Cost]:
@@ -161,3 +164,102 @@ def _prices(best: Combination) -> Iterator[str]:
     for fix in best.fixes:
         yield f"  {fix.flags}"
         yield f"      costs {fix.cost}: {fix.price}"
+
+
+_ITEMS = {
+    "none": "",
+    "corpus": "tried with your media",
+    "made up": "tried with blank media of the largest sizes that it admits",
+}
+_WHOSE = {"none": "Items", "corpus": "Your corpus", "made up": "Blank media"}
+# Characters of a remedy that is said again sooner than referred to.
+_SHORT = 40
+
+
+def validated(validation: Validation, console: Console) -> None:
+    """Print everything that was found."""
+    console.print()
+    console.print(Text(wording.plain(_title(validation)), style="bold"))
+    for line in filter(None, (_versions(validation), _ITEMS[validation.items])):
+        console.print(Text(wording.plain(line), style="dim"))
+    if validation.engine_config:
+        console.print()
+        console.print(Text("What vLLM reads", style="bold"))
+        console.print(_settings(validation))
+    if validation.corpus is not None:
+        console.print()
+        heading = corpus_heading(validation.corpus, _WHOSE[validation.items])
+        console.print(Text(heading, style="bold"))
+        console.print(corpus_table(validation.corpus))
+    if validation.budget is not None:
+        console.print()
+        console.print(Text("What vLLM reserves", style="bold"))
+        console.print(_reserved_table(validation))
+    console.print()
+    console.print(Text("Checks", style="bold"))
+    console.print(checks_table(list(_said_once(validation.checks)), in_full=True))
+    console.print(verdict_line(validation.verdict, validation.checks))
+
+
+def _said_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:
+    """Checks of one cure name it once, where it is long."""
+    said: set[str] = set()
+    for check in checks:
+        again = check.remedy in said
+        said |= {check.remedy} if len(check.remedy) > _SHORT else set()
+        yield check.model_copy(update={"remedy": "the same"}) if again else check
+
+
+def _title(validation: Validation) -> str:
+    where = f" on {validation.gpu}" if validation.gpu else ""
+    source = f" ({validation.source})" if validation.source else ""
+    model = f": {validation.model}{source}" if validation.model else ""
+    return f"{' '.join([validation.config, *validation.flags])}{model}{where}"
+
+
+def _versions(validation: Validation) -> str:
+    shown = ("vllm", "transformers", "torch")
+    return ", ".join(f"{name} {validation.tool[name]}" for name in shown if name in validation.tool)
+
+
+def _settings(validation: Validation) -> Table:
+    table = _validation_table()
+    for name, value in (validation.engine_config or {}).items():
+        shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
+        value_words = shown.removesuffix("\n").removesuffix("\n...")
+        table.add_row(Text(wording.plain(name)), Text(wording.plain(value_words)))
+    return table
+
+
+def _reserved_table(validation: Validation) -> Table:
+    own_context = "max_model_len" in (validation.engine_config or {})
+    default = "defaults, your context" if own_context else "vLLM defaults"
+    table = _validation_table(default, "this file" if validation.config else "yours", "")
+    for row in _rows(validation):
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _rows(validation: Validation) -> Iterator[rows.Row]:
+    if validation.budget is None:
+        return
+    memory = validation.memory
+    default = memory.default if memory else None
+    config = (memory.config or memory.measured) if memory else None
+    yield from rows.reserved_rows(
+        [
+            rows.Column("default", validation.budget.default, default or Memory()),
+            rows.Column("config", validation.budget.config, config or Memory()),
+        ]
+    )
+    for one in memory.options if memory else ():
+        yield one.what, "", wording.gib(one.bytes), one.label
+
+
+def _validation_table(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=bool(headers))
+    table.add_column("", overflow="fold")
+    for header in headers or ("",):
+        right = bool(header)
+        table.add_column(header, justify="right" if right else "left", overflow="fold")
+    return table

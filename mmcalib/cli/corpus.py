@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mmcalib.cli.command import command
-from mmcalib.cli.options import Quiet, Strict
-from mmcalib.options.corpus import AllowedDomains, AllowedRoot, Data, Requests
-from mmcalib.options.probe import ProbeOptions
+from mmcalib.cli.command import Quiet, Strict, command
+from mmcalib.options.run import AllowedDomains, AllowedRoot, Data, ProbeOptions, Requests
 
 
 @command
@@ -36,12 +34,12 @@ def scan(
     """
     from rich.console import Console
 
-    from mmcalib.cli.document import print_json
+    from mmcalib.cli.command import print_json
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import UsageError, VerdictError
     from mmcalib.locations.domains import allowing
     from mmcalib.progress import Silent
-    from mmcalib.report.census_terminal import show_scanned
+    from mmcalib.report.terminal import show_scanned
     from mmcalib.result.census import ScanDocument, SkippedItem
     from mmcalib.workflows.corpus import scan as scan_all
 
